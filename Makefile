@@ -1,0 +1,24 @@
+# The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
+.PHONY: help setup demo test bench lint
+.DEFAULT_GOAL := help
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/'
+
+setup: ## Install a Redis server from the distribution's packages if there is none
+	@.ci/setup
+
+demo: setup ## Show several processes contending for one lock, two of them killed on the way
+	cargo run --release --example demo
+
+test: setup ## Run all tests against real servers that they start themselves
+	cargo test --all-features
+
+bench: setup ## Measure the cost beside the floors, as ratios
+	cargo bench --bench ratios
+
+lint: ## What CI checks besides the tests
+	cargo fmt --check
+	cargo clippy --all-targets --all-features -- -D warnings
+	cargo clippy --lib -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features

@@ -1,0 +1,140 @@
+//! What all examples need: a server. `REDIS_URL` names one; otherwise a private one is started and killed in the end.
+#![allow(dead_code, reason = "no example needs all of it")]
+
+use redis::aio::MultiplexedConnection;
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+pub(crate) type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Server {
+    url: String,
+    /// Dropped, it is killed.
+    _process: Option<Process>,
+}
+
+impl Server {
+    /// The one that `REDIS_URL` names, or a private one.
+    pub(crate) async fn find_or_start() -> Fallible<Self> {
+        if let Ok(url) = std::env::var("REDIS_URL") {
+            return Ok(Self { url, _process: None });
+        }
+        // Somebody else may take a free port before the server does.
+        for _ in 0..10 {
+            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let mut process = Process::start(port)?;
+            let url = format!("redis://127.0.0.1:{port}");
+            if process.answers_at(&url).await? {
+                return Ok(Self {
+                    url,
+                    _process: Some(process),
+                });
+            }
+        }
+        Err("no private server came up: start one yourself and name it in REDIS_URL".into())
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A connection of the example's own, to ask what the lock does not tell.
+    pub(crate) async fn redis(&self) -> Fallible<MultiplexedConnection> {
+        Ok(connect(&self.url).await?)
+    }
+
+    /// How often the server has executed a command, also from within scripts.
+    pub(crate) async fn calls(&self, command: &str) -> Fallible<u64> {
+        let mut redis = self.redis().await?;
+        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await?;
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        let calls = line.and_then(|rest| rest.split(',').next());
+        Ok(calls.map_or(Ok(0), str::parse)?)
+    }
+
+    /// Waits until so many requests are in the queue of a lock.
+    pub(crate) async fn until_queued(&self, lock: &str, count: usize) -> Outcome {
+        let mut redis = self.redis().await?;
+        let (key, begun) = (format!("fairlock:{{{lock}}}:queue"), Instant::now());
+        loop {
+            let queued: usize = redis::cmd("ZCARD").arg(&key).query_async(&mut redis).await?;
+            if queued == count {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{queued} requests wait for {lock} after {PATIENCE:?}, not {count}").into());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// A server of our own, in a directory of its own.
+struct Process {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Process {
+    fn start(port: u16) -> Fallible<Self> {
+        let dir = std::env::temp_dir().join(format!("fairlock-example-{}-{port}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        for binary in ["redis-server", "valkey-server"] {
+            match spawn(binary, port, &dir) {
+                Ok(child) => return Ok(Self { child, dir }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(format!("cannot start {binary}: {error}").into()),
+            }
+        }
+        fs::remove_dir_all(&dir)?;
+        Err("neither redis-server nor valkey-server is on the PATH: run `make setup`, or set REDIS_URL".into())
+    }
+
+    /// Whether this very process, and no other, answers there. `false`: it ended.
+    async fn answers_at(&mut self, url: &str) -> Fallible<bool> {
+        let (ours, begun) = (format!("process_id:{}", self.child.id()), Instant::now());
+        while begun.elapsed() < PATIENCE && self.child.try_wait()?.is_none() {
+            if let Ok(mut redis) = connect(url).await {
+                let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
+                if info.lines().any(|line| line == ours) {
+                    return Ok(true);
+                }
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here, and there is hardly one: it is our own child.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn spawn(binary: &str, port: u16, dir: &Path) -> io::Result<Child> {
+    Command::new(binary)
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--save", "", "--logfile", "log", "--dir"])
+        .arg(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    redis::Client::open(url)?.get_multiplexed_async_connection().await
+}

@@ -1,0 +1,75 @@
+//! What waiting costs: 1,000 tasks are parked behind a writer for longer than a lease. All that they send together is a
+//! renewal of their leases, a few calls for all of them. Then they enter one by one, each by one message.
+//!
+//! Run it with `cargo run --example parked_waiters`. It uses the server that `REDIS_URL` names, or starts a private one.
+//! It counts what the server counts, so that server should have nothing else to do.
+#![allow(clippy::print_stdout, reason = "an example tells what it does")]
+
+mod common;
+
+use fairlock::{Client, Error};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+const WAITERS: u64 = 1000;
+const LEASE: Duration = Duration::from_secs(3);
+/// Leases are renewed at a third. A call renews up to 500 requests of a lock: 2 calls for the waiters, 1 for the holder,
+/// and a few more if the waiters did not all queue at about the same time.
+const INTERVAL: Duration = Duration::from_secs(1);
+const CALLS_PER_INTERVAL: u64 = 5;
+
+#[tokio::main]
+async fn main() -> common::Outcome {
+    const NAME: &str = "example:parked_waiters";
+    let server = common::Server::find_or_start().await?;
+    let builder = Client::builder().lease(LEASE);
+    let holder = builder.clone().connect(server.url()).await?.rw_lock(NAME);
+    let client = builder.connect(server.url()).await?;
+
+    let guard = holder.write().acquire_fair().await?;
+    let mut waiters = JoinSet::new();
+    for _ in 0..WAITERS {
+        let acquire = client.rw_lock(NAME).write().acquire_fair();
+        waiters.spawn(async move { acquire.await?.release().await });
+    }
+    server.until_queued(NAME, WAITERS as usize).await?;
+
+    // Parked.
+    let (calls, messages) = (server.calls("evalsha").await?, server.calls("publish").await?);
+    let begun = Instant::now();
+    tokio::time::sleep(LEASE + LEASE / 6).await;
+    let sent = server.calls("evalsha").await? - calls;
+    let parked = begun.elapsed();
+    println!("{WAITERS} tasks waited for {parked:.1?}, longer than a lease; they and the holder sent {sent} renewals");
+    assert!(sent >= 3, "nobody renewed: the waiters would have expired");
+    assert!(sent <= at_most(parked), "waiting costs more than renewals");
+    assert_eq!(
+        server.calls("publish").await?,
+        messages,
+        "a message, though nobody entered"
+    );
+
+    // Handed from one to the next.
+    let (calls, begun) = (server.calls("evalsha").await?, Instant::now());
+    guard.release().await?;
+    while let Some(waiter) = waiters.join_next().await {
+        let released: Result<(), Error> = waiter?;
+        released?;
+    }
+    let took = begun.elapsed();
+    let messages = server.calls("publish").await? - messages;
+    let calls = server.calls("evalsha").await? - calls;
+    println!("then {WAITERS} entered one by one within {took:.1?}: {messages} messages, {calls} script calls");
+    assert_eq!(messages, WAITERS, "each grant is one message");
+    // Nobody asks for the lock again: there are the releases, the first one's too, and the renewals of who still waits.
+    assert!(
+        calls > WAITERS && calls <= WAITERS + 1 + at_most(took),
+        "{calls} script calls"
+    );
+    Ok(())
+}
+
+/// The calls that renewals may take in that time.
+fn at_most(time: Duration) -> u64 {
+    time.as_millis().div_ceil(INTERVAL.as_millis()) as u64 * CALLS_PER_INTERVAL
+}

@@ -1,0 +1,54 @@
+//! Readers next to each other in the queue enter together: the script call that ends a writer's hold lets in all of
+//! them, and each client hears of all of its own by one message.
+//!
+//! Run it with `cargo run --example readers_together`. It uses the server that `REDIS_URL` names, or starts a private
+//! one. It counts what the server counts, so that server should have nothing else to do.
+#![allow(clippy::print_stdout, reason = "an example tells what it does")]
+
+mod common;
+
+use fairlock::Client;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+const CLIENTS: u64 = 3;
+const READERS_PER_CLIENT: u64 = 300;
+const READERS: u64 = CLIENTS * READERS_PER_CLIENT;
+
+#[tokio::main]
+async fn main() -> common::Outcome {
+    const NAME: &str = "example:readers_together";
+    let server = common::Server::find_or_start().await?;
+    // So long a lease that no renewal falls into the time in which calls are counted.
+    let builder = Client::builder().lease(Duration::from_secs(60));
+    let lock = builder.clone().connect(server.url()).await?.rw_lock(NAME);
+
+    let writer = lock.write().acquire_fair().await?;
+    let mut readers = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let client = builder.clone().connect(server.url()).await?;
+        for _ in 0..READERS_PER_CLIENT {
+            readers.spawn(client.rw_lock(NAME).read().acquire_fair());
+        }
+    }
+    server.until_queued(NAME, READERS as usize).await?;
+    println!("{READERS} readers of {CLIENTS} clients wait behind a writer");
+
+    let (calls, messages) = (server.calls("evalsha").await?, server.calls("publish").await?);
+    writer.release().await?;
+    let mut guards = Vec::new();
+    while let Some(reader) = readers.join_next().await {
+        guards.push(reader??);
+    }
+    let calls = server.calls("evalsha").await? - calls;
+    let messages = server.calls("publish").await? - messages;
+    println!(
+        "the writer left: {} readers are inside; {calls} script call, {messages} messages",
+        guards.len()
+    );
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    assert_eq!(guards.len() as u64, READERS);
+    assert_eq!(calls, 1, "the writer's release lets in all readers");
+    assert_eq!(messages, CLIENTS, "one message for each client");
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! A reentrant read/write lock in one hash, call by call: fields for the mode, the readers' and the writer's counts,
+//! a script per operation, a TTL for the whole, an owner's UUID with every call. This project's state began with it.
+//!
+//! | theirs | ours | better how |
+//! |---|---|---|
+//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `design.md` |
+//! | owner: a UUID | `Owner::new()`, `Owner::from_uuid(id)` | not naming one is possible: such requests never reenter |
+//! | `RLock`: done or refused | `read().try_acquire()`; to wait for it, `acquire_fair()` | who waits enters in turn |
+//! | `WLock`: done or refused | `write().try_acquire()`; `acquire_fair()` | a writer does not starve behind readers |
+//! | `RUnLock`, `WUnLock` | `guard.release()` | hands over to whoever waits, in the same step |
+//! | `RRenew`, `WRenew` | nothing: it is renewed while the guard lives | one call for all; `guard.lost()` says if it failed |
+//! | the TTL of the hash | `.lease(d)`, for each request | one live reader does not keep a dead one's hold |
+//! | sole reader writes: upgrade | the same, by `write()` of the owner, `guard.try_upgrade()`, or `guard.upgrade()` that waits | two who wait for each other: one is told at once; a new token |
+//! | write count at zero, but reading: downgrade | the same, or `guard.downgrade()` | no moment without a hold |
+//! | a code and the TTL that is left | `Result<Option<Guard>, Error>`; `status()` | who holds, who waits, and for how long |
+//! | one key can be hot: shards by resource | a lock per resource; all its keys in one slot | |
+//! | a crashed client's lock expires | the same, for each of its requests | others hear of it within milliseconds |
+//!
+//! Run it with `cargo run --example seed_reentrant_hash`. It uses the server that `REDIS_URL` names, or starts a private
+//! one.
+#![allow(clippy::print_stdout, reason = "an example tells what it does")]
+
+mod common;
+
+use fairlock::{Client, Error, Mode, Owner, RwLock};
+use redis::AsyncCommands;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::sleep;
+
+const NAME: &str = "example:seed_reentrant_hash";
+
+#[tokio::main]
+async fn main() -> common::Outcome {
+    let server = common::Server::find_or_start().await?;
+    let lock = Client::connect(server.url()).await?.rw_lock(NAME);
+    let (me, you) = (Owner::new(), Owner::new());
+    let (mine, yours) = (lock.with_owner(&me), lock.with_owner(&you));
+
+    reads(&server, &mine, &yours).await?;
+    writes(&server, &mine, &yours).await?;
+    up_and_down(&server, &mine, &yours).await?;
+    renewals_and_losses(&lock, &mine, &yours).await?;
+    Ok(())
+}
+
+/// The fields that both designs have.
+async fn hash(server: &common::Server) -> Result<HashMap<String, String>, redis::RedisError> {
+    let mut redis = redis::Client::open(server.url())?
+        .get_multiplexed_async_connection()
+        .await?;
+    let mut fields: HashMap<String, String> = redis.hgetall(format!("fairlock:{{{NAME}}}")).await?;
+    fields.retain(|field, _| {
+        matches!(field.as_str(), "mode" | "rcount" | "writer" | "wcount") || field.starts_with("r:")
+    });
+    Ok(fields)
+}
+
+fn fields<const N: usize>(fields: [(&str, &str); N]) -> HashMap<String, String> {
+    fields.map(|(field, value)| (field.to_owned(), value.to_owned())).into()
+}
+
+/// RLock and RUnLock.
+async fn reads(server: &common::Server, mine: &RwLock, yours: &RwLock) -> common::Outcome {
+    let first = mine.read().try_acquire().await?.ok_or("it is free")?;
+    let again = mine.read().try_acquire().await?.ok_or("it reads already")?;
+    let other = yours.read().try_acquire().await?.ok_or("readers share")?;
+    let (me, you) = (first.owner().uuid().simple(), other.owner().uuid().simple());
+    let expected = [
+        ("mode", "read"),
+        ("rcount", "3"),
+        (&format!("r:{me}"), "2"),
+        (&format!("r:{you}"), "1"),
+    ];
+    assert_eq!(hash(server).await?, fields(expected));
+    // WLock: others read.
+    assert!(mine.write().try_acquire().await?.is_none());
+    for guard in [first, other, again] {
+        guard.release().await?;
+    }
+    assert_eq!(hash(server).await?, fields([]));
+    println!("RLock, RUnLock: three holds of two owners, in one hash");
+    Ok(())
+}
+
+/// WLock and WUnLock.
+async fn writes(server: &common::Server, mine: &RwLock, yours: &RwLock) -> common::Outcome {
+    let outer = mine.write().try_acquire().await?.ok_or("it is free")?;
+    let inner = mine.write().try_acquire().await?.ok_or("it writes already")?;
+    let also = mine.read().try_acquire().await?.ok_or("it writes already")?;
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    let me = outer.owner().uuid().simple().to_string();
+    let expected = [
+        ("mode", "write"),
+        ("writer", me.as_str()),
+        ("wcount", "2"),
+        ("rcount", "1"),
+        (&format!("r:{me}"), "1"),
+    ];
+    assert_eq!(hash(server).await?, fields(expected));
+    // RLock and WLock of another one: refused. Or, which theirs cannot, it waits.
+    assert!(yours.read().try_acquire().await?.is_none());
+    assert!(yours.write().try_acquire().await?.is_none());
+    let waiting = tokio::spawn(yours.read().acquire_fair());
+    server.until_queued(NAME, 1).await?;
+    // The write count is at zero, and it reads: it falls back to reading, and the other one is inside at once.
+    inner.release().await?;
+    assert!(!waiting.is_finished());
+    outer.release().await?;
+    let other = waiting.await??;
+    assert_eq!(hash(server).await?.get("mode").map(String::as_str), Some("read"));
+    also.release().await?;
+    other.release().await?;
+    assert_eq!(hash(server).await?, fields([]));
+    println!("WLock, WUnLock: a writer reenters, reads too, and falls back to reading");
+    Ok(())
+}
+
+/// The changes between the modes.
+async fn up_and_down(server: &common::Server, mine: &RwLock, yours: &RwLock) -> common::Outcome {
+    let reading = mine.read().acquire_fair().await?;
+    let writing = mine.write().try_acquire().await?.ok_or("it is the only reader")?;
+    assert!(writing.fencing_token() > reading.fencing_token());
+    writing.release().await?;
+    // Another one reads: refused; or it waits, ahead of everybody.
+    let other = yours.read().acquire_fair().await?;
+    assert!(reading.try_upgrade().await?.is_none());
+    let upgrading = tokio::spawn(async move { (reading.upgrade().await, reading) });
+    server.until_queued(NAME, 1).await?;
+    // Both would wait for each other: theirs would refuse both for ever.
+    let conflict = other.upgrade().await;
+    assert!(matches!(conflict, Err(Error::UpgradeConflict { .. })));
+    other.release().await?;
+    let (writing, reading) = upgrading.await?;
+    let downgraded = writing?.downgrade().await?;
+    assert_eq!(hash(server).await?.get("rcount").map(String::as_str), Some("2"));
+    yours
+        .read()
+        .try_acquire()
+        .await?
+        .ok_or("readers share")?
+        .release()
+        .await?;
+    downgraded.release().await?;
+    reading.release().await?;
+    println!("upgrade and downgrade: at once, or in turn, or a conflict that says so");
+    Ok(())
+}
+
+/// RRenew and WRenew, and what they refuse.
+async fn renewals_and_losses(lock: &RwLock, mine: &RwLock, yours: &RwLock) -> common::Outcome {
+    const LEASE: Duration = Duration::from_secs(2);
+    let writing = mine.write().lease(LEASE).acquire_fair().await?;
+    let reading = mine.read().lease(LEASE).acquire_fair().await?;
+    sleep(LEASE + LEASE / 4).await;
+    assert!(writing.is_held() && reading.is_held());
+    // Their reply tells of the TTL that is left; this one of everything.
+    let status = lock.status().await?;
+    assert_eq!((status.mode, status.holding, status.waiting), (Some(Mode::Write), 2, 0));
+    for holder in &status.holders {
+        assert!(holder.owner == writing.owner() && holder.lease_left <= LEASE);
+    }
+    // An owner without holds is refused everything: it was thrown out here.
+    assert_eq!(lock.evict(&writing.owner()).await?, 2);
+    let reason = writing.lost().await;
+    assert!(matches!(writing.release().await, Err(Error::Lost { .. })));
+    reading.lost().await;
+    assert!(matches!(reading.release().await, Err(Error::Lost { .. })));
+    let other = yours.write().try_acquire().await?.ok_or("it is free")?;
+    other.release().await?;
+    println!("renewed past its lease without a call; then lost because {reason}");
+    Ok(())
+}

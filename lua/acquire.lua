@@ -1,0 +1,75 @@
+-- Asks for the lock, now or in the queue.
+-- ARGV: 4 request, 5 lease in ms, 6 'try' or 'queue', 7 policy ('' Fifo, 'w' WriterFirst, 'r' ReaderFirst),
+--       8 the ticket of a former place in the queue, or ''
+-- Returns { status, value, next ms, seq }: 2 granted, value = token; 1 queued, value = ticket; 0 busy;
+--       -1 another reader is upgrading; -2 this owner waits here already; -3 another policy is stored, value = its
+--       code's byte or 0
+-- Wakes: whom an expiry lets in. Twice: the same answer, and the lease begins anew.
+local request, lease_ms, try, policy, ticket = ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'try', ARGV[7], ARGV[8]
+local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
+local named = named_owner(request)
+local known, next_ms, head = false, -1, {}
+take(HASH, 'r:' .. owner, 't:' .. owner)
+
+local function answer(status, value)
+  save()
+  return { status, tonumber(value or 0), next_ms, count('seq') }
+end
+
+if state.mode or state.more then
+  spread()
+  known = redis.call('ZSCORE', LEASES, request)
+  if known then lease(request, lease_ms) end
+  next_ms = sweep()
+  if next_ms < 0 and state.mode then start_over() end   -- held, and nobody has a lease
+  if known then
+    local place = redis.call('ZSCORE', QUEUE, request)
+    if place then return answer(1, place % BAND) end
+    if get('t:' .. owner) then return answer(2, state['t:' .. owner]) end
+    redis.call('ZREM', LEASES, request)   -- the hash was lost: so was the hold
+  end
+  head = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+end
+
+if state.seq then
+  if (state.policy or '') ~= policy then return answer(-3, string.byte(state.policy or '')) end
+elseif policy ~= '' then
+  set('policy', policy)
+end
+
+local inside = state.writer == owner or count('r:' .. owner) > 0
+local upgrade = inside and state.writer ~= owner and writes(request)
+local band = 0
+if upgrade then
+  band = -BAND
+elseif policy ~= '' and (policy == 'w') ~= writes(request) then
+  band = BAND
+end
+-- A new ticket is behind every place of its own band.
+local first = not head[1] or band < math.floor(head[2] / BAND) * BAND
+  or (ticket ~= '' and tonumber(ticket) + band < tonumber(head[2]))
+
+if fits(request, owner) and (inside or first) then
+  -- A free lock has no queue and no leases: this is its sole request.
+  local sole = not state.mode and next_ms < 0
+  local token = grant(request, owner)
+  if sole then
+    set('sole', request .. ' ' .. deadline(lease_ms))
+  else
+    lease(request, lease_ms)
+  end
+  return answer(2, token)
+end
+if named and get('q:' .. owner) then return answer(-2) end
+if upgrade and state.up then return answer(-1) end
+if try then return answer(0) end
+
+if ticket == '' then ticket = next_seq() end
+redis.call('ZADD', QUEUE, int(tonumber(ticket) + band), request)
+if named then set('q:' .. owner, request) end
+if upgrade then set('up', request) end
+lease(request, lease_ms)
+if not head[1] and state.keep then redis.call('PEXPIREAT', QUEUE, state.keep) end
+next_ms = next_ms < 0 and lease_ms or math.min(next_ms, lease_ms)
+note('queued', request)
+return answer(1, ticket)

@@ -1,0 +1,20 @@
+-- Turns a write hold into a read hold; there is no moment without a hold.
+-- ARGV: 4 the write request, 5 the read request that follows it, 6 lease in ms
+-- Returns { next ms, token }; token -1: the write hold is unknown
+-- Wakes: the readers at the head of the queue, unless the owner still writes. Twice: the same token; the lease begins
+-- anew.
+local from, to, lease_ms = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local owner = owner_of(from)
+load('r:' .. owner, 't:' .. owner)
+spread()
+local known = redis.call('ZSCORE', LEASES, to)
+if not known and state.writer == owner and redis.call('ZREM', LEASES, from) == 1 then
+  grant(to, owner)
+  count_down(from, owner)
+  note('released', from)
+  known = true
+end
+if known then lease(to, lease_ms) end
+local next_ms = sweep(known)
+save()
+return { next_ms, known and tonumber(state['t:' .. owner] or -1) or -1 }

@@ -1,0 +1,288 @@
+-- The lock: its state, expiry, and grant(), the only place that grants. Put before every other script.
+-- KEYS: 1 state (hash), 2 queue (sorted set: ticket), 3 leases (sorted set: deadline in ms)
+-- ARGV[1]: PUBLISH or SPUBLISH   ARGV[2]: what a client's channel begins with   ARGV[3]: 1: somebody listens to events
+-- State is read once by load(), changed by set(), written once by save(). design.md explains the fields.
+local LOCK, QUEUE, LEASES = KEYS[1], KEYS[2], KEYS[3]
+local BATCH = 1024         -- grants a call, so that a script stays near a millisecond or two
+local EXPIRY_BATCH = 200   -- expired requests a call
+local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
+
+local state, changed = {}, {}   -- false: known to be absent
+local messages = {}             -- client -> what it was granted
+local events = ARGV[3] == '1' and {}
+local fresh_leases = false      -- LEASES does not exist: if this script makes it, it needs a TTL
+local now_us
+
+-- `..` and tostring() keep 14 digits of a number; tickets and tokens have 16.
+local function int(number) return string.format('%d', number) end
+
+local function clock()
+  if not now_us then
+    local time = redis.call('TIME')
+    now_us = time[1] * 1000000 + time[2]
+  end
+  return now_us
+end
+
+local function now_ms() return math.floor(clock() / 1000) end
+
+-- The one read of the hash; with further fields that the script is going to need. The heads of acquire and release have
+-- read it already: take() is given the values, in this order.
+local function take(v, ...)
+  state = {
+    mode = v[1], rcount = v[2], writer = v[3], wcount = v[4], seq = v[5], up = v[6], policy = v[7], more = v[8],
+    keep = v[9], cap = v[10], sole = v[11],
+  }
+  for i = 1, select('#', ...) do state[select(i, ...)] = v[11 + i] end
+end
+
+local function load(...)
+  take(redis.call('HMGET', LOCK, 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
+    'sole', ...), ...)
+end
+
+local function get(field)
+  if state[field] == nil then state[field] = redis.call('HGET', LOCK, field) end
+  return state[field]
+end
+
+local function count(field) return tonumber(get(field) or 0) end
+
+local function set(field, value)
+  state[field] = value
+  changed[field] = true
+end
+
+local function add(field, n)
+  local value = count(field) + n
+  set(field, value > 0 and value or false)
+  return value
+end
+
+local function next_seq()
+  local seq = int(math.max(count('seq') + 1, clock()))
+  set('seq', seq)
+  return seq
+end
+
+-- A lock with a single request keeps its lease in the hash: `sole` is request, space, deadline.
+local function is_sole(request)
+  return state.sole and string.find(state.sole, request .. ' ', 1, true) == 1
+end
+
+-- More than one request, or somebody who wants to know: the lease goes to where leases are. Whatever looks at the queue
+-- comes through here first: a key of another type there must fail before anything is written. Returns its length.
+local function spread()
+  local waiting = redis.call('ZCARD', QUEUE)
+  if not state.sole then return waiting end
+  local request, deadline = string.match(state.sole, '^(.+) (%d+)$')
+  redis.call('ZADD', LEASES, deadline, request)
+  fresh_leases = true
+  set('sole', false)
+  return waiting
+end
+
+-- Tells those who listen, if anybody does: see save().
+local function note(what, request, token)
+  if events then events[#events + 1] = what .. ' ' .. request .. ' ' .. (token or 0) end
+end
+
+local function writes(request) return string.byte(request) == 119 end   -- 'w'
+
+-- The owner that the user named, if any.
+local function named_owner(request)
+  local colon = string.find(request, ':', string.find(request, ':', 1, true) + 1, true)
+  return colon and string.sub(request, colon + 1)
+end
+
+local function owner_of(request) return named_owner(request) or string.sub(request, 2) end
+
+-- Whether those who hold let this request in; the queue is not asked.
+local function fits(request, owner)
+  if state.writer then return state.writer == owner end
+  local readers = count('rcount')
+  return readers == 0 or not writes(request) or readers == count('r:' .. owner)
+end
+
+-- The one place that grants; acquire_free.lua does the same for a free lock. The caller has made sure that the request fits, and keeps its deadline.
+local function grant(request, owner)
+  local token = 't:' .. owner
+  if writes(request) then
+    if state.writer ~= owner then
+      set('mode', 'write')
+      set('writer', owner)
+      set(token, next_seq())   -- also for a reader: its old token does not order its writes
+    end
+    add('wcount', 1)
+  else
+    if not state.mode then set('mode', 'read') end
+    add('rcount', 1)
+    add('r:' .. owner, 1)
+    if not get(token) then set(token, next_seq()) end
+  end
+  note('granted', request, state[token])
+  return state[token]
+end
+
+-- A request leaves the queue, to enter or for good.
+local function leave_queue(request)
+  if state.up == request then set('up', false) end
+  local owner = named_owner(request)
+  if owner then
+    set('q:' .. owner, false)
+  else
+    owner = string.sub(request, 2)   -- it has no other request, hence holds nothing: no need to ask
+    state['r:' .. owner], state['t:' .. owner] = false, false
+  end
+  return owner
+end
+
+-- A request that held ends. Returns 2, or 0 if the hash does not know the hold.
+local function count_down(request, owner)
+  if writes(request) then
+    if state.writer ~= owner then return 0 end
+    if add('wcount', -1) > 0 then return 2 end
+    set('writer', false)
+    set('mode', count('rcount') > 0 and 'read' or false)
+  else
+    if count('r:' .. owner) == 0 then return 0 end
+    add('r:' .. owner, -1)
+    if add('rcount', -1) <= 0 and not state.writer then set('mode', false) end
+  end
+  if state.writer ~= owner and not get('r:' .. owner) then set('t:' .. owner, false) end
+  return 2
+end
+
+-- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. An owner that holds has
+-- no request of the same mode in the queue: it would have reentered. So the queue need not be asked about it.
+local function drop(request)
+  local owner = owner_of(request)
+  local holds = state.writer == owner
+  if not writes(request) then holds = get('r:' .. owner) end
+  if holds or redis.call('ZREM', QUEUE, request) == 0 then return count_down(request, owner) end
+  leave_queue(request)
+  return 1
+end
+
+local function tell(request, token)
+  local client = string.match(request, '^.(%x+):')
+  local list = messages[client] or {}
+  list[#list + 1] = request .. ' ' .. token
+  messages[client] = list
+end
+
+-- Grants to the head of the queue for as long as it fits.
+local function admit()
+  local left, blocked, heads = BATCH, state.writer, nil
+  local size = 1                                   -- mostly one writer enters, or nobody
+  while left > 0 and not blocked do
+    heads = redis.call('ZRANGE', QUEUE, 0, size - 1)
+    if size == 1 and heads[1] and not writes(heads[1]) then
+      size = left
+      heads = redis.call('ZRANGE', QUEUE, 0, size - 1)
+    end
+    if not heads[1] then break end
+    local deadlines = redis.call('ZMSCORE', LEASES, unpack(heads))
+    local taken, dead = {}, {}
+    for i, request in ipairs(heads) do
+      if tonumber(deadlines[i] or 0) <= now_ms() then
+        leave_queue(request)
+        note('expired', request)
+        dead[#dead + 1] = request
+      else
+        local owner = owner_of(request)
+        if state.writer or not fits(request, owner) then
+          blocked = true
+          break
+        end
+        leave_queue(request)
+        tell(request, grant(request, owner))
+      end
+      taken[#taken + 1] = request
+    end
+    if taken[1] then redis.call('ZREM', QUEUE, unpack(taken)) end
+    if dead[1] then redis.call('ZREM', LEASES, unpack(dead)) end
+    blocked = blocked or state.writer
+    if #heads < size then break end
+    left = left - #taken
+    size = math.min(left, size * 16)
+  end
+  if left <= 0 and not blocked then
+    set('more', 1)
+  elseif state.more then
+    set('more', false)
+  end
+end
+
+-- Expires who is past the deadline, then admits if anything may have become free.
+-- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is none.
+local function sweep(freed)
+  local budget = EXPIRY_BATCH
+  local first
+  while true do
+    first = redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
+    if not first[1] or tonumber(first[2]) > now_ms() then break end
+    if budget == 0 then
+      if freed or state.more then admit() end
+      return 0
+    end
+    budget = budget - 1
+    redis.call('ZREM', LEASES, first[1])
+    drop(first[1])
+    note('expired', first[1])
+    freed = true
+  end
+  if freed or state.more then admit() end
+  if state.more then return 0 end
+  if first[1] then return math.max(tonumber(first[2]) - now_ms(), 1) end
+  fresh_leases = true
+  return -1
+end
+
+-- The deadline of a lease that begins now. The keys live on until well after it.
+local function deadline(ms)
+  local at = now_ms() + ms
+  if ms > count('cap') then set('cap', int(ms)) end
+  if at + RETENTION > count('keep') then set('keep', int(at + 2 * RETENTION)) end
+  return int(at)
+end
+
+local function lease(request, ms) redis.call('ZADD', LEASES, deadline(ms), request) end
+
+-- What is held does not agree with who holds: one of the keys was lost or deleted. Everybody asks again.
+local function start_over()
+  redis.call('DEL', LOCK, QUEUE, LEASES)
+  local seq, keep, cap, policy = state.seq, state.keep, state.cap, state.policy
+  state, changed, messages = {}, {}, {}
+  set('seq', seq)
+  set('keep', keep)
+  set('cap', cap)
+  set('policy', policy)
+end
+
+-- Writes what changed, then tells whom it concerns. Messages are hints: a failing one must not undo a grant.
+local function save()
+  local puts, cuts, p, c = {}, {}, 0, 0
+  for field in pairs(changed) do
+    local value = state[field]
+    if value then
+      puts[p + 1], puts[p + 2], p = field, value, p + 2
+    else
+      cuts[c + 1], c = field, c + 1
+    end
+  end
+  if p > 0 then redis.call('HSET', LOCK, unpack(puts)) end
+  if c > 0 then redis.call('HDEL', LOCK, unpack(cuts)) end
+  if changed.keep then
+    for _, key in ipairs(KEYS) do redis.call('PEXPIREAT', key, state.keep) end
+  elseif fresh_leases and state.keep then
+    redis.call('PEXPIREAT', LEASES, state.keep)
+  end
+  for client, list in pairs(messages) do
+    redis.pcall(ARGV[1], ARGV[2] .. client, table.concat(list, ' ') .. '\n' .. LOCK)
+  end
+  if events and events[1] then
+    redis.pcall(ARGV[1], LOCK .. ':events', int(clock()) .. '\n' .. table.concat(events, '\n'))
+  end
+  changed, messages, events = {}, {}, events and {}
+end

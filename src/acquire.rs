@@ -1,0 +1,283 @@
+//! What a caller asks for: a mode, options, and how long to wait.
+
+use crate::attempt::{Attempt, Outcome, When};
+use crate::claim::Claim;
+use crate::client::{Handle, check_duration, check_lease};
+use crate::error::Error;
+use crate::guard::{Guard, ReadGuard};
+use crate::key::{Lock, shown};
+use crate::owner::Owner;
+use crate::registry::Request;
+use crate::rw_lock::Policy;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tracing::Instrument;
+
+/// Whether a request shares the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Together with other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+/// The mode of a [`ReadGuard`](crate::ReadGuard), as a type.
+#[derive(Debug)]
+pub struct Read;
+
+/// The mode of a [`WriteGuard`](crate::WriteGuard), as a type.
+#[derive(Debug)]
+pub struct Write;
+
+/// [`Read`] or [`Write`].
+pub trait Access: sealed::Sealed + Send + Sync + 'static {
+    /// The mode as a value.
+    const MODE: Mode;
+}
+
+impl Access for Read {
+    const MODE: Mode = Mode::Read;
+}
+
+impl Access for Write {
+    const MODE: Mode = Mode::Write;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Read {}
+    impl Sealed for super::Write {}
+}
+
+/// A request for a lock that has not been sent yet: set its options, then acquire.
+#[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
+pub struct Acquire<M> {
+    handle: Arc<Handle>,
+    lock: Arc<Lock>,
+    owner: Option<Owner>,
+    policy: Policy,
+    lease: Duration,
+    max_hold: Option<Duration>,
+    /// Made from a hold: its owner may be that of a single request.
+    further: bool,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<M> Acquire<M> {
+    pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>, owner: Option<Owner>, policy: Policy) -> Self {
+        let lease = handle.inner.lease;
+        Self {
+            handle,
+            lock,
+            owner,
+            policy,
+            lease,
+            max_hold: None,
+            further: false,
+            mode: PhantomData,
+        }
+    }
+
+    /// A further request of an owner that holds the lock, with the settings of that hold.
+    pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
+        Self {
+            handle,
+            lock: Arc::clone(&hold.lock),
+            owner: Some(owner),
+            policy: hold.policy,
+            lease: hold.claim().lease(),
+            max_hold: None,
+            further: true,
+            mode: PhantomData,
+        }
+    }
+
+    /// The lease of this request: how long others wait if this process dies, and how long it may be cut off without
+    /// losing the lock. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// The longest time for which the lock is held, counted from when the guard is handed out: then the guard is lost
+    /// and others enter, whatever its user does. No limit unless set; at least 1 ms.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+}
+
+impl<M: Access> fmt::Debug for Acquire<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("lock", &self.lock.name)
+            .field("mode", &M::MODE)
+            .field("lease", &self.lease)
+            .field("max_hold", &self.max_hold)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M: Access> Acquire<M> {
+    /// Waits for the lock, first come first served.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let guard = client.rw_lock("invoice:42").write().acquire_fair().await?;
+    /// // ... only we are here ...
+    /// guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Fairness
+    /// The place in the queue is taken when the server executes the request, which is when this future is first
+    /// polled and the network has carried it there. Nobody who conflicts and asks later enters earlier, except an
+    /// owner that reenters. If this process is frozen for longer than the lease it loses its place but asks again with
+    /// its old ticket, so that only those pass it who entered in the meantime.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue, in the background. If the lock was granted at that moment, the grant
+    /// is passed on to the next. A new call begins at the end of the queue. A future that is neither polled nor dropped
+    /// keeps its place and, once granted, the lock.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no first answer comes within one lease. Who has a place in the queue waits on, also
+    /// while the server is away, and keeps its place if the server's data survive. [`Error::UpgradeConflict`] and
+    /// [`Error::OwnerWaiting`] concern owners: see [`Owner`]. [`Error::Server`] if the server refuses,
+    /// [`Error::Shutdown`] after [`Client::shutdown`](crate::Client::shutdown), and
+    /// [`Error::InvalidName`], [`Error::InvalidDuration`] or [`Error::InvalidOwner`] before anything is sent.
+    /// [`Error::PolicyMismatch`] if others use the lock with another policy, and [`Error::Lost`] if an operator evicted
+    /// the waiting owner.
+    pub async fn acquire_fair(self) -> Result<Guard<M>, Error> {
+        match self.acquire(When::InTurn).await? {
+            Some(guard) => Ok(guard),
+            // Only a try can be told that the lock is busy.
+            None => unreachable!("a queued request was answered \"busy\""),
+        }
+    }
+
+    /// Takes the lock if that is possible now: nobody who conflicts holds it and nobody waits. `None`: it is not.
+    ///
+    /// # Fairness
+    /// It never enters before somebody who waits, unless its owner is inside already.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the lock back, in the background, if it was granted.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair). A server that does not answer is an error, not a "no".
+    pub async fn try_acquire(self) -> Result<Option<Guard<M>>, Error> {
+        self.acquire(When::Now).await
+    }
+
+    /// Waits in the queue for at most this time. `None`: its turn did not come. Zero is
+    /// [`try_acquire`](Self::try_acquire); [`Duration::MAX`] waits without limit. The first answer of the server is waited
+    /// for even if it takes longer, as `try_acquire` does.
+    ///
+    /// # Fairness and cancel safety
+    /// Those of [`acquire_fair`](Self::acquire_fair). When the time is over the place in the queue is given up.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not answer at all.
+    pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<Guard<M>>, Error> {
+        if limit.is_zero() {
+            return self.try_acquire().await;
+        }
+        self.acquire(When::Within(limit)).await
+    }
+
+    async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
+        self.check()?;
+        let span = tracing::debug_span!("acquire", lock = %self.lock.name, mode = ?M::MODE);
+        let begun = Instant::now();
+        let mut ticket = None;
+        async {
+            loop {
+                let mut attempt = self.attempt(when, ticket);
+                let outcome = match (attempt.ask().await?, when) {
+                    (Some(outcome), _) => outcome,
+                    (None, When::Within(limit)) => {
+                        let left = limit.saturating_sub(begun.elapsed());
+                        match timeout(left, attempt.wait()).await {
+                            Ok(outcome) => outcome?,
+                            Err(_) => return Ok(None),
+                        }
+                    }
+                    (None, When::Now | When::InTurn) => attempt.wait().await?,
+                };
+                match outcome {
+                    Outcome::HandOut(token) => {
+                        tracing::debug!(token, waited = ?begun.elapsed(), "acquired");
+                        return Ok(Some(attempt.into_guard(token)));
+                    }
+                    Outcome::Busy => return Ok(None),
+                    Outcome::AskAgain(place) => {
+                        tracing::warn!(
+                            "place in the queue lost while the process or the server was away; asking again"
+                        );
+                        ticket = place;
+                    }
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.lock.check_name()?;
+        check_lease(&self.lock.name, self.lease)?;
+        if let Some(max_hold) = self.max_hold {
+            check_duration(
+                &self.lock.name,
+                "max_hold",
+                max_hold,
+                Duration::from_millis(1),
+                Duration::MAX,
+            )?;
+        }
+        match self.owner {
+            Some(owner) if owner.is_anonymous() && !self.further => Err(Error::InvalidOwner {
+                lock: shown(&self.lock.name),
+                owner,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A request under a new name, registered before anything is sent: no message can come too early.
+    fn attempt(&self, when: When, ticket: Option<u64>) -> Attempt {
+        let inner = &self.handle.inner;
+        let (number, now) = (inner.next_number(), Instant::now());
+        let mode = if M::MODE == Mode::Write { 'w' } else { 'r' };
+        let name = match &self.owner {
+            Some(owner) => format!("{mode}{}:{number}:{}", inner.id, owner.name()),
+            None => format!("{mode}{}:{number}", inner.id),
+        };
+        let claim = Claim::new(self.lease, self.max_hold.unwrap_or(Duration::MAX), now);
+        let request = Arc::new(Request::new(number, name, Arc::clone(&self.lock), self.policy, claim));
+        let earlier = inner.registry().insert(Arc::clone(&request), now);
+        if earlier {
+            inner.wake.notify_one();
+        }
+        Attempt::new(Arc::clone(&self.handle), request, when, ticket, self.lease)
+    }
+}
+
+impl Acquire<Read> {
+    /// A read hold in the place of a write hold that is certain until then. `None`: the server does not know it.
+    pub(crate) async fn instead_of(self, from: &Request, until: Instant) -> Result<Option<ReadGuard>, Error> {
+        let attempt = self.attempt(When::InTurn, None);
+        if attempt.take_over(from, until).await?.is_none() {
+            return Ok(None);
+        }
+        match attempt.wait().await? {
+            Outcome::HandOut(token) => Ok(Some(attempt.into_guard(token))),
+            Outcome::AskAgain(_) | Outcome::Busy => Ok(None),
+        }
+    }
+}

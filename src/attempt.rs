@@ -1,0 +1,266 @@
+//! A request on its way to a guard: asking, waiting, and what happens when it is dropped.
+//!
+//! The future that waits does the first call itself. From then on it only watches its claim, which messages and the
+//! keeper change. However it ends without a guard, its request is released in the background.
+
+use crate::claim::{Answer, End, Next};
+use crate::client::{Handle, Inner, call_limit};
+use crate::error::{Error, LostReason, is_transient};
+use crate::guard::Guard;
+use crate::keeper::{finish, look_again, look_at, settle};
+use crate::key::shown;
+use crate::link::Backoff;
+use crate::registry::Request;
+use crate::script::{Acquired, Ask};
+use redis::RedisError;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+#[derive(Clone, Copy)]
+pub(crate) enum When {
+    Now,
+    Within(Duration),
+    InTurn,
+}
+
+pub(crate) enum Outcome {
+    HandOut(u64),
+    Busy,
+    /// The request is unknown to the server: ask under a new name, with the old ticket.
+    AskAgain(Option<u64>),
+}
+
+/// A request on its way to a guard. Dropped, it is released in the background.
+pub(crate) struct Attempt {
+    handle: Arc<Handle>,
+    /// Taken when it becomes a guard.
+    request: Option<Arc<Request>>,
+    only_now: bool,
+    /// How long to ask without any answer.
+    patience: Duration,
+    ticket: Option<u64>,
+    lease: Duration,
+    /// Why the last call got no answer.
+    unanswered: Option<RedisError>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.abandon(request);
+        }
+    }
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        handle: Arc<Handle>,
+        request: Arc<Request>,
+        when: When,
+        ticket: Option<u64>,
+        lease: Duration,
+    ) -> Self {
+        let patience = match when {
+            When::Now => Duration::ZERO,
+            When::Within(limit) => limit.min(lease),
+            When::InTurn => lease,
+        };
+        Self {
+            handle,
+            request: Some(request),
+            only_now: matches!(when, When::Now),
+            patience: patience.max(call_limit(lease) * 2),
+            ticket,
+            lease,
+            unanswered: None,
+        }
+    }
+
+    /// Asks under the same name until there is an answer. `None`: now wait for the claim to change.
+    pub(crate) async fn ask(&mut self) -> Result<Option<Outcome>, Error> {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new();
+        loop {
+            // A shutdown that came before this sees the request in the registry; one that comes after is seen here.
+            if self.inner().is_closed() {
+                return Err(self.shut_down());
+            }
+            // Former requests of this owner that were dropped and are not yet out of the queue.
+            while let Some(former) = self.leaving()
+                && begun.elapsed() < self.patience
+            {
+                out_of(self.inner(), &former).await;
+            }
+            let sent = Instant::now();
+            match self.call_acquire().await {
+                Ok(Acquired::Answered(answer, next)) => {
+                    self.unanswered = None;
+                    self.request().claim().answered(sent, answer);
+                    if let Some(next) = next {
+                        look_again(self.inner(), &self.request().lock, Instant::now() + next);
+                    }
+                    return Ok(None);
+                }
+                Ok(Acquired::OwnerWaits) => {
+                    let lock = self.lock_name();
+                    return self.refused(Error::OwnerWaiting { lock });
+                }
+                Ok(Acquired::Busy) => {
+                    self.forget();
+                    return Ok(Some(Outcome::Busy));
+                }
+                Ok(Acquired::Conflict) => return self.refused(Error::UpgradeConflict { lock: self.lock_name() }),
+                Ok(Acquired::OtherPolicy(stored)) => {
+                    let lock = self.lock_name();
+                    return self.refused(Error::PolicyMismatch { lock, stored });
+                }
+                Err(error) => {
+                    if !is_transient(&error) || begun.elapsed() >= self.patience {
+                        return Err(self.failed(error));
+                    }
+                    tracing::debug!(%error, "no answer, asking again");
+                    self.unanswered = Some(error);
+                    backoff.pause().await;
+                }
+            }
+        }
+    }
+
+    async fn call_acquire(&self) -> Result<Acquired, RedisError> {
+        let request = self.request();
+        let ask = Ask {
+            request: &request.name,
+            lease: self.lease,
+            only_now: self.only_now,
+            policy: request.policy,
+            ticket: self.ticket,
+        };
+        self.inner().call(&request.lock, self.lease).acquire(&ask).await
+    }
+
+    /// Watches the claim until it is granted and proven, or over.
+    pub(crate) async fn wait(&self) -> Result<Outcome, Error> {
+        let request = self.request();
+        let mut backoff = Backoff::new();
+        loop {
+            // Made before the look at the claim: whatever changes after that look is not missed.
+            let changed = request.changed.notified();
+            let next = request.claim().next(Instant::now());
+            match next {
+                Next::HandOut { token } => return Ok(Outcome::HandOut(token)),
+                Next::Wait => changed.await,
+                Next::Renew => {
+                    let sent = Instant::now();
+                    let call = self.inner().call(&request.lock, self.lease);
+                    match call.renew(&[(request.name.as_str(), self.lease)]).await {
+                        Ok((standings, _)) => {
+                            for standing in standings {
+                                settle(request, sent, Instant::now(), self.lease, standing);
+                            }
+                        }
+                        Err(error) if is_transient(&error) => backoff.pause().await,
+                        Err(error) => return Err(self.failed(error)),
+                    }
+                }
+                Next::Ended(End::Displaced { ticket }) => return Ok(Outcome::AskAgain(ticket)),
+                Next::Ended(End::Failed(error)) => return Err(self.failed(error)),
+                Next::Ended(End::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
+                // An operator's eviction: the other reasons concern holds that were handed out.
+                Next::Ended(End::Released | End::Lost(_)) => {
+                    let lock = self.lock_name();
+                    return Err(Error::Lost {
+                        lock,
+                        reason: LostReason::Evicted,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The server did not take the request: there is nothing to release.
+    fn refused<T>(&mut self, error: Error) -> Result<T, Error> {
+        self.forget();
+        Err(error)
+    }
+
+    fn forget(&mut self) {
+        // After an unanswered call an earlier sending may have been taken all the same.
+        if self.unanswered.is_none()
+            && let Some(request) = self.request.take()
+        {
+            request.claim().end(End::Released);
+            self.inner().registry().remove(&request);
+        }
+    }
+
+    fn leaving(&self) -> Option<Arc<Request>> {
+        let request = self.request();
+        request.owner()?;
+        self.inner().registry().leaving(request)
+    }
+
+    pub(crate) fn into_guard<M>(mut self, token: u64) -> Guard<M> {
+        let request = Arc::clone(self.request());
+        self.request = None;
+        // The end of its max_hold, if it has one, may come before the keeper looks again.
+        let now = Instant::now();
+        let left = request.claim().limit_left(now);
+        if let Some(end) = now.checked_add(left) {
+            look_at(self.inner(), &request.lock, end);
+        }
+        Guard::new(Arc::clone(&self.handle), request, token)
+    }
+
+    /// Has the server put this read request in the place of a write hold, at the latest until then. The token, or
+    /// `None` if the server does not know the hold.
+    pub(crate) async fn take_over(&self, from: &Request, until: Instant) -> Result<Option<u64>, Error> {
+        let request = self.request();
+        let mut backoff = Backoff::new();
+        loop {
+            let sent = Instant::now();
+            let call = self.inner().call(&request.lock, self.lease);
+            match call.downgrade(&from.name, &request.name, self.lease).await {
+                Ok((token, next)) => {
+                    if let Some(token) = token {
+                        request.claim().answered(sent, Answer::Granted { token });
+                    }
+                    finish(self.inner(), &request.lock, next).await;
+                    return Ok(token);
+                }
+                Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        &self.handle.inner
+    }
+
+    fn request(&self) -> &Arc<Request> {
+        // Taken only by the methods that end the attempt.
+        self.request.as_ref().expect("an attempt that ended is not used again")
+    }
+
+    fn lock_name(&self) -> String {
+        shown(&self.request().lock.name)
+    }
+
+    fn failed(&self, error: RedisError) -> Error {
+        Error::of_server(&self.request().lock.name, error)
+    }
+
+    fn shut_down(&self) -> Error {
+        Error::Shutdown { lock: self.lock_name() }
+    }
+}
+
+/// Waits until a request that was dropped has been released, or a while.
+async fn out_of(inner: &Inner, former: &Request) {
+    let released = former.changed.notified();
+    if inner.registry().get(former.number).is_some() {
+        // The time is a bound, not a pause: the release is usually answered at once.
+        let _ = timeout(call_limit(inner.lease), released).await;
+    }
+}

@@ -1,0 +1,400 @@
+//! The client: one per process, shared by all of its locks.
+
+use crate::claim::End;
+use crate::error::{Error, LostReason};
+use crate::event::{Audience, Events};
+use crate::keeper;
+use crate::key::{self, Lock};
+use crate::link::{Lane, Link, with_options};
+use crate::notify::Listener;
+use crate::owner::ClientId;
+use crate::registry::{Registry, Request};
+use crate::rw_lock::RwLock;
+use crate::script::{Call, Channel, Snapshot, read_request};
+use crate::status::ClientInfo;
+use redis::{IntoConnectionInfo, ProtocolVersion, RedisError};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::task::AbortHandle;
+
+pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
+pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
+const DEFAULT_LEASE: Duration = Duration::from_secs(10);
+
+/// A connection to the server that keeps the locks. One per process is enough; clones share it.
+///
+/// It has two connections, one for commands and one that listens, and a few background tasks on the tokio runtime
+/// where it was connected. They renew what is held and what waits, and make connections again that were lost. They
+/// end when the last of `Client`, [`RwLock`], guards and acquisitions is gone, after everything that was dropped has
+/// been released; [`shutdown`](Client::shutdown) waits for that.
+///
+/// If that runtime ends first, nothing is renewed or released any more: what is held is lost with its lease, and
+/// acquisitions fail with [`Error::Unavailable`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), fairlock::Error> {
+/// let client = fairlock::Client::connect("redis://127.0.0.1:6379").await?;
+/// let guard = client.rw_lock("invoice:42").write().acquire_fair().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+}
+
+/// What keeps a client's tasks alive: when the last one goes, so does the only sender of releases.
+pub(crate) struct Handle {
+    pub(crate) inner: Arc<Inner>,
+    releases: mpsc::UnboundedSender<Arc<Request>>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) link: Link,
+    pub(crate) id: ClientId,
+    pub(crate) lease: Duration,
+    pub(crate) prefix: String,
+    pub(crate) channel: Channel,
+    pub(crate) audience: Audience,
+    registry: Mutex<Registry>,
+    /// The schedule begins earlier than the keeper thinks.
+    pub(crate) wake: Notify,
+    /// Turns of the calls that release what was dropped.
+    pub(crate) releasing: Semaphore,
+    numbers: AtomicU64,
+    closed: AtomicBool,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Client {
+    /// Connects with the defaults: see [`ClientBuilder`].
+    ///
+    /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`].
+    ///
+    /// # Errors
+    /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
+    /// subscribe.
+    pub async fn connect(server: impl IntoServer) -> Result<Self, Error> {
+        Self::builder().connect(server).await
+    }
+
+    /// A client with other settings.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            lease: DEFAULT_LEASE,
+            prefix: "fairlock".to_owned(),
+            label: None,
+        }
+    }
+
+    /// The lock of that name. Does no I/O; all locks of one name are the same lock, in all processes.
+    ///
+    /// A name has 1 to 1024 bytes, any of them; another one is refused when the lock is acquired.
+    #[must_use]
+    pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
+        let lock = Lock::new(&self.handle.inner.prefix, name.into());
+        RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// What happens to all locks under this client's prefix from now on: see [`RwLock::events`].
+    ///
+    /// # Errors
+    /// Those of [`RwLock::events`].
+    pub async fn events(&self) -> Result<Events, Error> {
+        if self.handle.inner.is_closed() {
+            return Err(Error::Shutdown { lock: "*".to_owned() });
+        }
+        Events::of_all(Arc::clone(&self.handle)).await
+    }
+
+    /// Leaves every queue, releases every hold and ends the background tasks. Guards that still exist report
+    /// [`Error::Lost`], acquisitions under way fail with [`Error::Shutdown`]; the same goes for all clones.
+    ///
+    /// Waits until the server has confirmed, at most about three seconds; what it did not confirm ends with its lease.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, it leaves the rest to the leases.
+    pub async fn shutdown(&self) {
+        let inner = &self.handle.inner;
+        inner.closed.store(true, Ordering::SeqCst);
+        let requests: Vec<_> = inner.registry().all().cloned().collect();
+        for request in &requests {
+            request.claim().end(End::Lost(LostReason::Shutdown));
+            request.changed.notify_waiters();
+        }
+        keeper::release_all(inner, requests).await;
+        inner.bid_farewell().await;
+        inner.stop();
+        inner.link.close();
+        tracing::info!("client shut down");
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.handle.inner;
+        f.debug_struct("Client")
+            .field("id", &format_args!("{}", inner.id))
+            .field("prefix", &inner.prefix)
+            .field("lease", &inner.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
+    pub(crate) fn abandon(&self, request: Arc<Request>) {
+        request.claim().end(End::Released);
+        // It fails only after a shutdown, which released everything.
+        let _ = self.releases.send(request);
+    }
+}
+
+impl Inner {
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        // No code that can panic runs while it is locked.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn call<'a>(&'a self, lock: &'a Lock, lease: Duration) -> Call<'a> {
+        Call {
+            link: &self.link,
+            channel: &self.channel,
+            lock,
+            limit: call_limit(lease),
+            listened: self.audience.listens(&lock.state),
+        }
+    }
+
+    /// What the clients in a snapshot have said of themselves.
+    pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> Result<HashMap<String, ClientInfo>, RedisError> {
+        let requests = snapshot.holders.iter().map(|holder| &holder.request);
+        let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
+        let ids: BTreeSet<&str> = requests
+            .filter_map(|request| read_request(request))
+            .map(|(id, _)| id)
+            .collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let reply = self.link.call(Lane::Users, call_limit(self.lease), |_| {
+            let mut get = redis::cmd("MGET");
+            for id in &ids {
+                get.arg(key::introduction(&self.prefix, id));
+            }
+            get
+        });
+        let texts: Vec<Option<String>> = redis::from_redis_value(reply.await?)?;
+        let clients = ids.iter().zip(texts);
+        Ok(clients
+            .map(|(id, text)| ((*id).to_owned(), ClientInfo::read(id, text.as_deref())))
+            .collect())
+    }
+
+    /// Nothing is left of a client that ends in order.
+    async fn bid_farewell(&self) {
+        let key = key::introduction(&self.prefix, &self.id.to_string());
+        let gone = self.link.call(Lane::Background, call_limit(self.lease), |_| {
+            let mut delete = redis::cmd("DEL");
+            delete.arg(&key);
+            delete
+        });
+        if let Err(error) = gone.await {
+            tracing::debug!(%error, "the client's introduction stays until it expires");
+        }
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn stop(&self) {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for task in tasks.iter() {
+            task.abort();
+        }
+    }
+}
+
+/// How long a call may take: several fit into a third of the lease, the time between two renewals.
+pub(crate) fn call_limit(lease: Duration) -> Duration {
+    (lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+/// Settings of a [`Client`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until connect is called"]
+pub struct ClientBuilder {
+    lease: Duration,
+    prefix: String,
+    label: Option<String>,
+}
+
+impl ClientBuilder {
+    /// The lease of requests that do not set their own: 10 s unless set, at least 100 ms, at most a year.
+    ///
+    /// It is renewed at a third of it. It is how long others wait for a process that died while it held the lock, and
+    /// how long a process may be frozen or cut off without losing it.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// A name for this process, such as its pod: shown by [`RwLock::status`], and as the name of its connections in the
+    /// server's `CLIENT LIST`. 1 to 128 characters, printable ASCII without spaces, as Redis wants it.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// What every key and channel begins with: `fairlock` unless set. Clients with different prefixes do not see
+    /// each other's locks. 1 to 128 bytes, without braces.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Makes both connections and starts the background tasks on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] as in [`Client::connect`]; [`Error::InvalidDuration`], [`Error::InvalidPrefix`] and
+    /// [`Error::InvalidLabel`] for settings that cannot be.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time and I/O enabled, as everything of tokio's does.
+    pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
+        key::check_prefix(&self.prefix)?;
+        check_lease("", self.lease)?;
+        key::check_label(self.label.as_deref())?;
+        let Server(server) = server
+            .into_server()
+            .map_err(|source| Error::of_connect("the server".into(), source))?;
+        let address = server.get_connection_info().addr().to_string();
+        let failed = |source| Error::of_connect(address.clone(), source);
+
+        let id = ClientId::new();
+        let channel = Channel {
+            base: key::channel_base(&self.prefix),
+        };
+        let listener = Listener::new(
+            with_options(&server, Some(ProtocolVersion::RESP3)).map_err(failed)?,
+            &self.prefix,
+            id,
+            self.label.clone(),
+        );
+        let link = Link::connect(with_options(&server, None).map_err(failed)?, self.label);
+        let (releases, dropped) = mpsc::unbounded_channel();
+        let inner = Arc::new(Inner {
+            link: link.await.map_err(failed)?,
+            id,
+            lease: self.lease,
+            prefix: self.prefix,
+            channel,
+            audience: Audience::default(),
+            registry: Mutex::default(),
+            wake: Notify::new(),
+            releasing: Semaphore::new(keeper::CALLS_AT_ONCE),
+            numbers: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            tasks: Mutex::default(),
+        });
+        let subscription = listener.subscribe(&inner, releases.downgrade()).await.map_err(failed)?;
+
+        let keeper = tokio::spawn({
+            let inner = Arc::clone(&inner);
+            let releases = releases.downgrade();
+            async move {
+                futures::join!(
+                    inner.link.run(),
+                    keeper::renew_due(&inner, &releases),
+                    listener.run(&inner, &releases, subscription),
+                )
+            }
+        });
+        let keeper = keeper.abort_handle();
+        let releaser = tokio::spawn({
+            let (inner, keeper) = (Arc::clone(&inner), keeper.clone());
+            async move {
+                keeper::release_dropped(&inner, dropped).await;
+                inner.bid_farewell().await;
+                keeper.abort();
+            }
+        });
+        *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![keeper, releaser.abort_handle()];
+        tracing::info!(server = %address, client = %id, "connected");
+        let handle = Arc::new(Handle { inner, releases });
+        Ok(Client { handle })
+    }
+}
+
+pub(crate) fn check_lease(lock: &str, lease: Duration) -> Result<(), Error> {
+    check_duration(lock, "lease", lease, LEAST_LEASE, MOST_LEASE)
+}
+
+pub(crate) fn check_duration(
+    lock: &str,
+    what: &'static str,
+    given: Duration,
+    least: Duration,
+    most: Duration,
+) -> Result<(), Error> {
+    if (least..=most).contains(&given) {
+        return Ok(());
+    }
+    Err(Error::InvalidDuration {
+        lock: key::shown(lock),
+        what,
+        given,
+        least,
+        most,
+    })
+}
+
+/// What a [`Client`] can be connected to: a URL or a [`redis::Client`].
+pub trait IntoServer: sealed::Sealed {
+    #[doc(hidden)]
+    fn into_server(self) -> Result<Server, RedisError>;
+}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Server(redis::Client);
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for &str {}
+    impl Sealed for String {}
+    impl Sealed for &String {}
+    impl Sealed for redis::Client {}
+}
+
+impl IntoServer for &str {
+    fn into_server(self) -> Result<Server, RedisError> {
+        redis::Client::open(self.into_connection_info()?).map(Server)
+    }
+}
+
+impl IntoServer for String {
+    fn into_server(self) -> Result<Server, RedisError> {
+        self.as_str().into_server()
+    }
+}
+
+impl IntoServer for &String {
+    fn into_server(self) -> Result<Server, RedisError> {
+        self.as_str().into_server()
+    }
+}
+
+impl IntoServer for redis::Client {
+    fn into_server(self) -> Result<Server, RedisError> {
+        Ok(Server(self))
+    }
+}

@@ -1,0 +1,246 @@
+//! What can go wrong, and what to do about it.
+
+use crate::key::shown;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use std::fmt;
+use std::time::Duration;
+
+/// Why an operation failed. Every message names the lock and says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The lock is no longer held. Whatever it guarded may be in use by others: stop.
+    #[error("lock {lock:?} was lost: {reason}; stop what it guards, if anything, and acquire it again")]
+    Lost {
+        /// The lock's name.
+        lock: String,
+        /// Why.
+        reason: LostReason,
+    },
+
+    /// Some events of a lock did not reach the stream: it was read too slowly, or the connection was lost. What follows
+    /// is complete again; look at the status to catch up.
+    #[error("events of {lock:?} were missed: {why}; read the status to catch up")]
+    EventsMissed {
+        /// The lock's name, or `*` for all locks of a client.
+        lock: String,
+        /// Why.
+        why: &'static str,
+    },
+
+    /// The owner reads and asks to write, while another reader waits to do the same. One of them has to leave.
+    #[error(
+        "another reader of lock {lock:?} is already waiting to write; release this read hold, then acquire to write"
+    )]
+    UpgradeConflict {
+        /// The lock's name.
+        lock: String,
+    },
+
+    /// The owner already waits for this lock. Tasks that wait side by side need an owner each.
+    #[error("this owner already waits for lock {lock:?}; give each task that waits an Owner of its own")]
+    OwnerWaiting {
+        /// The lock's name.
+        lock: String,
+    },
+
+    /// The lock is used with another policy by others. All users of a lock must agree.
+    #[error(
+        "lock {lock:?} is in use with the policy {stored:?}; use that, or wait until nobody has used it for a minute"
+    )]
+    PolicyMismatch {
+        /// The lock's name.
+        lock: String,
+        /// The policy that the lock has.
+        stored: crate::Policy,
+    },
+
+    /// The name cannot be a lock's name.
+    #[error("lock name {lock:?} is refused: {why}")]
+    InvalidName {
+        /// The name, or its beginning.
+        lock: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+
+    /// The prefix cannot be used for keys.
+    #[error("prefix {prefix:?} is refused: it must have 1 to 128 bytes and no braces")]
+    InvalidPrefix {
+        /// The prefix, or its beginning.
+        prefix: String,
+    },
+
+    /// The label cannot be a connection's name.
+    #[error("label {label:?} is refused: it must have 1 to 128 characters, printable ASCII without spaces")]
+    InvalidLabel {
+        /// The label, or its beginning.
+        label: String,
+    },
+
+    /// A duration is outside of what it may be.
+    #[error("{what} of {given:?}{} is refused: it must be {}", for_lock(.lock), range(.least, .most))]
+    InvalidDuration {
+        /// The lock's name; empty if it is the client's default.
+        lock: String,
+        /// Which duration.
+        what: &'static str,
+        /// What was asked for.
+        given: Duration,
+        /// The least that is possible.
+        least: Duration,
+        /// The most that is possible.
+        most: Duration,
+    },
+
+    /// The owner is that of a request made without one; it cannot be used to acquire.
+    #[error("owner {owner} belongs to a single request and cannot acquire lock {lock:?}; make one by Owner::new()")]
+    InvalidOwner {
+        /// The lock's name.
+        lock: String,
+        /// The owner.
+        owner: crate::Owner,
+    },
+
+    /// The client could not be made: the server is unreachable, refuses the login, or lacks what is needed.
+    #[error("cannot connect to {server}: {source}; {remedy}")]
+    Connect {
+        /// The server's address, without its password.
+        server: String,
+        /// What to do.
+        remedy: &'static str,
+        /// What happened.
+        source: RedisError,
+    },
+
+    /// The server did not answer in time. The request may have been executed; what it left behind is cleaned up in
+    /// the background, or ends with its lease.
+    #[error("the server did not answer about lock {lock:?}: {source}; check that it is up and reachable, then retry")]
+    Unavailable {
+        /// The lock's name.
+        lock: String,
+        /// What happened last.
+        source: RedisError,
+    },
+
+    /// The server refuses what the lock needs to do.
+    #[error("the server refuses to work on lock {lock:?}: {source}; {remedy}")]
+    Server {
+        /// The lock's name.
+        lock: String,
+        /// What to do.
+        remedy: &'static str,
+        /// What the server said.
+        source: RedisError,
+    },
+
+    /// The client was shut down.
+    #[error("lock {lock:?} cannot be acquired: the client was shut down; connect a new one")]
+    Shutdown {
+        /// The lock's name.
+        lock: String,
+    },
+}
+
+/// Why a hold was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// It could not be renewed in time: the process was frozen or its executor blocked, or the server was out of
+    /// reach, for longer than the lease.
+    LeaseExpired,
+    /// The server does not know the hold: it expired there, or the server lost its data.
+    UnknownToServer,
+    /// It reached the time set by `max_hold`.
+    MaxHold,
+    /// The client was shut down.
+    Shutdown,
+    /// An operator threw its owner out: see [`RwLock::evict`](crate::RwLock::evict).
+    Evicted,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaseExpired => "it could not be renewed within its lease",
+            Self::UnknownToServer => "the server does not know it any more",
+            Self::MaxHold => "it reached its max_hold",
+            Self::Shutdown => "its client was shut down",
+            Self::Evicted => "an operator evicted its owner",
+        })
+    }
+}
+
+fn for_lock(lock: &str) -> String {
+    match lock {
+        "" => String::new(),
+        lock => format!(" for lock {lock:?}"),
+    }
+}
+
+fn range(least: &Duration, most: &Duration) -> String {
+    match *most {
+        Duration::MAX => format!("at least {least:?}"),
+        _ => format!("between {least:?} and {most:?}"),
+    }
+}
+
+impl Error {
+    pub(crate) fn of_server(lock: &str, source: RedisError) -> Self {
+        let lock = shown(lock);
+        if is_transient(&source) {
+            return Self::Unavailable { lock, source };
+        }
+        Self::Server {
+            lock,
+            remedy: remedy(&source),
+            source,
+        }
+    }
+
+    pub(crate) fn of_connect(server: String, source: RedisError) -> Self {
+        Self::Connect {
+            server,
+            remedy: remedy(&source),
+            source,
+        }
+    }
+}
+
+/// Whether the same call may succeed a little later, on this connection or the next.
+pub(crate) fn is_transient(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_unrecoverable_error()
+        || error.is_cluster_error()
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown)
+        )
+        || error.code() == Some("BUSY")
+}
+
+fn remedy(error: &RedisError) -> &'static str {
+    let text = error.to_string();
+    let said = |word: &str| error.code() == Some(word) || text.contains(word);
+    if said("WRONGPASS") || said("NOAUTH") || error.kind() == ErrorKind::AuthenticationFailed {
+        "check user and password in the URL"
+    // When a script does what its user may not, Redis 7 says the second and Valkey 9 the third.
+    } else if said("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure") {
+        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +exists +del +time on keys \
+         ~fairlock:* and channels &fairlock:* (or the prefix that the client was given)"
+    } else if said("READONLY") {
+        "it is a replica: connect to its master"
+    } else if said("OOM") {
+        "its memory is exhausted: raise maxmemory or free some; holds and releases still work"
+    } else if said("WRONGTYPE") {
+        "a key of another kind lies under the lock's name: delete it, or choose another name or prefix"
+    } else if text.contains("DB index") {
+        "choose a database number that the server has, or raise its setting `databases`"
+    } else if error.kind() == ErrorKind::InvalidClientConfig {
+        "check the URL: redis://, rediss:// (feature tls-rustls) or unix://"
+    } else if error.is_io_error() {
+        "check that it is up and reachable"
+    } else {
+        "check the server's version (6.2 or later) and log"
+    }
+}

@@ -1,0 +1,260 @@
+//! The background work of a client: one task renews what is due, one releases what was dropped.
+
+use crate::claim::{End, Standing};
+use crate::client::{Inner, call_limit};
+use crate::error::is_transient;
+use crate::key::Lock;
+use crate::link::Backoff;
+use crate::registry::{Due, Request};
+use crate::script::CHUNK;
+use futures::stream::FuturesUnordered;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+
+/// Calls of one client's background that may be under way at once. More would only queue in the connection, where
+/// their time limits run.
+pub(crate) const CALLS_AT_ONCE: usize = 64;
+
+/// When to try again a renewal that failed: soon, since the lease runs on. A call to a server that does not answer takes
+/// its time anyway.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// When to look again at a lock whose earlier calls are under way.
+const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
+
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Renews whatever is due, for ever.
+pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSender<Arc<Request>>) {
+    let permits = Semaphore::new(CALLS_AT_ONCE);
+    let mut calls = FuturesUnordered::new();
+    let mut under_way = UnderWay::default();
+    loop {
+        let armed = inner.registry().arm();
+        tokio::select! {
+            () = sleep_until(armed.unwrap_or_else(Instant::now)), if armed.is_some() => {}
+            () = inner.wake.notified() => {}
+            Some(lock) = calls.next() => {
+                under_way.end(&lock);
+                continue;
+            }
+        }
+        let due = inner.registry().take_due(Instant::now());
+        for Due { lock, renew, lost } in due {
+            for request in lost {
+                request.changed.notify_waiters();
+                if let Some(releases) = releases.upgrade() {
+                    let _ = releases.send(request);
+                }
+            }
+            // Nothing to renew: one call that only looks.
+            let chunks = if renew.is_empty() {
+                vec![Vec::new()]
+            } else {
+                renew.chunks(CHUNK).map(<[_]>::to_vec).collect()
+            };
+            if under_way.begin(&lock.state, chunks.len()) {
+                let call = |chunk| renew_chunk(inner, &permits, Arc::clone(&lock), chunk);
+                calls.extend(chunks.into_iter().map(call));
+            } else {
+                inner.registry().look_at(&lock, Instant::now() + UNDER_WAY_PAUSE);
+            }
+        }
+    }
+}
+
+/// How many calls of each lock are not answered yet. While the server is away this keeps them from piling up; since a
+/// time limit ends every call, no lock is left out for longer than that.
+#[derive(Default)]
+struct UnderWay(HashMap<Arc<str>, usize>);
+
+impl UnderWay {
+    /// Says whether the calls may begin: not while earlier ones are under way.
+    fn begin(&mut self, lock: &Arc<str>, calls: usize) -> bool {
+        match self.0.entry(Arc::clone(lock)) {
+            Entry::Vacant(slot) => {
+                slot.insert(calls);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    fn end(&mut self, lock: &Arc<str>) {
+        if let Some(calls) = self.0.get_mut(lock) {
+            *calls -= 1;
+            if *calls == 0 {
+                self.0.remove(lock);
+            }
+        }
+    }
+}
+
+/// Returns the lock's key, so that the caller knows whose call has ended.
+async fn renew_chunk(
+    inner: &Inner,
+    permits: &Semaphore,
+    lock: Arc<Lock>,
+    requests: Vec<(Arc<Request>, Duration)>,
+) -> Arc<str> {
+    // It is never closed.
+    let _permit = permits.acquire().await;
+    let lease = requests.iter().map(|(_, lease)| *lease).min().unwrap_or(inner.lease);
+    let names: Vec<_> = requests
+        .iter()
+        .map(|(request, lease)| (request.name.as_str(), *lease))
+        .collect();
+    let sent = Instant::now();
+    let reply = inner.call(&lock, lease).renew(&names).await;
+    let now = Instant::now();
+    match reply {
+        Ok((standings, next)) => {
+            tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");
+            for ((request, lease), standing) in requests.iter().zip(&standings) {
+                settle(request, sent, now, *lease, *standing);
+            }
+            let waits = requests.is_empty() || standings.contains(&Standing::Waits);
+            if let Some(next) = next.filter(|_| waits) {
+                look_again(inner, &lock, now + next);
+            }
+        }
+        Err(error) => {
+            tracing::warn!(lock = %lock.name, requests = requests.len(), %error, "renewal failed");
+            if !is_transient(&error) {
+                // Who waits cannot be told more by waiting on. A hold lasts as long as it is proven.
+                for (request, _) in &requests {
+                    let mut claim = request.claim();
+                    if claim.is_waiting() && claim.end(End::Failed(error.clone())) {
+                        request.changed.notify_waiters();
+                    }
+                }
+            }
+            look_at(inner, &lock, now + RETRY_PAUSE);
+        }
+    }
+    Arc::clone(&lock.state)
+}
+
+/// Takes note of what a renewal said about a request.
+pub(crate) fn settle(request: &Request, sent: Instant, now: Instant, lease: Duration, standing: Standing) {
+    let mut claim = request.claim();
+    if claim.renewed(sent, now, lease, standing) {
+        if let Some(End::Lost(reason)) = claim.ended() {
+            tracing::warn!(lock = %request.lock.name, request = %request.name, %reason, "hold lost");
+        }
+        request.changed.notify_waiters();
+    }
+}
+
+/// Looks at a lock then, or earlier.
+pub(crate) fn look_at(inner: &Inner, lock: &Lock, at: Instant) {
+    let earlier = inner.registry().look_at(lock, at);
+    if earlier {
+        inner.wake.notify_one();
+    }
+}
+
+/// Somebody's lease ends then: looks whether that lets one of ours in. Only for who waits.
+pub(crate) fn look_again(inner: &Inner, lock: &Lock, at: Instant) {
+    let earlier = inner.registry().look_at_if_waiting(lock, at);
+    if earlier {
+        inner.wake.notify_one();
+    }
+}
+
+/// Releases what was dropped, until nobody can drop anything any more.
+pub(crate) async fn release_dropped(inner: &Inner, mut dropped: mpsc::UnboundedReceiver<Arc<Request>>) {
+    let mut calls = FuturesUnordered::new();
+    let mut requests = Vec::new();
+    let mut open = true;
+    while open || !calls.is_empty() {
+        tokio::select! {
+            count = dropped.recv_many(&mut requests, 1024), if open => {
+                open = count > 0;
+                calls.push(release_all(inner, std::mem::take(&mut requests)));
+            }
+            Some(()) = calls.next(), if !calls.is_empty() => {}
+        }
+    }
+}
+
+/// Releases requests that are over, by lock, and forgets them.
+pub(crate) async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
+    let mut by_lock: HashMap<Arc<str>, Vec<Arc<Request>>> = HashMap::new();
+    for request in requests {
+        by_lock
+            .entry(Arc::clone(&request.lock.state))
+            .or_default()
+            .push(request);
+    }
+    let mut calls = FuturesUnordered::new();
+    for requests in by_lock.values() {
+        calls.extend(requests.chunks(CHUNK).map(|chunk| release_chunk(inner, chunk)));
+    }
+    while calls.next().await.is_some() {}
+}
+
+/// Some requests of one lock. Tries until their leases must have ended.
+async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
+    // It is never closed.
+    let _turn = inner.releasing.acquire().await;
+    let Some(first) = requests.first() else { return };
+    let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
+    let longest = requests
+        .iter()
+        .map(|request| request.claim().lease())
+        .max()
+        .unwrap_or_default();
+    let shortest = requests
+        .iter()
+        .map(|request| request.claim().lease())
+        .min()
+        .unwrap_or_default();
+    let call = inner.call(&first.lock, shortest);
+    // A shutdown waits for one reconnect, not for the leases.
+    let patience = if inner.is_closed() {
+        SHUTDOWN_PATIENCE
+    } else {
+        longest + call_limit(longest)
+    };
+    let gone_by = Instant::now() + patience;
+    let mut backoff = Backoff::new();
+    loop {
+        match call.release(&names).await {
+            Ok((_, next)) => {
+                finish(inner, &first.lock, next).await;
+                break;
+            }
+            Err(error) if Instant::now() < gone_by => {
+                tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
+            }
+            Err(error) => {
+                tracing::warn!(lock = %first.lock.name, requests = names.len(), %error, "left to their leases");
+                break;
+            }
+        }
+        backoff.pause().await;
+    }
+    let mut registry = inner.registry();
+    for request in requests {
+        registry.remove(request);
+    }
+}
+
+/// A script stopped at its batch limit: has the rest done. Should that fail, the renewals of those who wait do it.
+pub(crate) async fn finish(inner: &Inner, lock: &Lock, mut next: Option<Duration>) {
+    while next == Some(Duration::ZERO) {
+        match inner.call(lock, inner.lease).renew(&[]).await {
+            Ok((_, after)) => next = after,
+            Err(error) => {
+                tracing::debug!(lock = %lock.name, %error, "left the rest to renewals");
+                return;
+            }
+        }
+    }
+}

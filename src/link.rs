@@ -1,0 +1,282 @@
+//! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
+//! its command may be sent twice.
+
+use crate::script::Dialect;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisError, Value};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// So many calls in a row without an answer, and the connection is taken for dead.
+const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
+
+/// One connection, and which scripts its server understands.
+#[derive(Clone)]
+struct Connection {
+    generation: u64,
+    redis: MultiplexedConnection,
+    dialect: Dialect,
+    turns: Arc<Semaphore>,
+}
+
+/// Users' calls in flight on a connection. More would only queue in it, where their time limits run: a burst of ten
+/// thousand would look like a dead server.
+const USERS_IN_FLIGHT: usize = 512;
+
+/// Renewals do not stand in line behind a burst of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Users,
+    Background,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Connection),
+    Down(RedisError),
+    /// For good.
+    Closed,
+}
+
+pub(crate) struct Link {
+    client: redis::Client,
+    label: Option<String>,
+    state: watch::Sender<State>,
+    broken: Notify,
+    timeouts: AtomicU32,
+}
+
+impl Link {
+    pub(crate) async fn connect(client: redis::Client, label: Option<String>) -> Result<Self, RedisError> {
+        let connection = connect(&client, label.as_deref(), 0).await?;
+        Ok(Self {
+            client,
+            label,
+            state: watch::Sender::new(State::Up(connection)),
+            broken: Notify::new(),
+            timeouts: AtomicU32::new(0),
+        })
+    }
+
+    /// Sends what `command` makes for the server at hand, and waits at most `limit` for a connection and as long for the
+    /// reply. After an error the command may or may not have been executed.
+    pub(crate) async fn call(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        command: impl Fn(Dialect) -> Cmd,
+    ) -> Result<Value, RedisError> {
+        let Ok(mut connection) = timeout(limit, self.connection()).await else {
+            return Err(self.down());
+        };
+        let turns = Arc::clone(&connection.turns);
+        let _turn = match lane {
+            Lane::Users => Some(turns.acquire().await.map_err(|_| self.down())?),
+            Lane::Background => None,
+        };
+        let command = command(connection.dialect);
+        let reply = timeout(limit, connection.redis.send_packed_command(&command)).await;
+        let result = reply.unwrap_or_else(|_| Err(timed_out()));
+        let generation = connection.generation;
+        match &result {
+            Err(error) if error.is_timeout() => self.count_timeout(generation, error),
+            Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
+            // The counter is shared by all callers: write to it only where it changes.
+            Ok(_) if self.timeouts.load(Ordering::Relaxed) != 0 => self.timeouts.store(0, Ordering::Relaxed),
+            _ => {}
+        }
+        // A server's error reply comes as a value.
+        result.and_then(Value::extract_error)
+    }
+
+    fn count_timeout(&self, generation: u64, error: &RedisError) {
+        let unanswered = self.timeouts.fetch_add(1, Ordering::Relaxed) + 1;
+        if unanswered >= TIMEOUTS_BEFORE_RECONNECT {
+            self.give_up(generation, error);
+        }
+    }
+
+    async fn connection(&self) -> Connection {
+        if let State::Up(connection) = &*self.state.borrow() {
+            return connection.clone();
+        }
+        let mut states = self.state.subscribe();
+        loop {
+            if let State::Up(connection) = &*states.borrow_and_update() {
+                return connection.clone();
+            }
+            // The sender lives in self: it cannot be gone.
+            let _ = states.changed().await;
+        }
+    }
+
+    /// There is no connection: why, as far as it is known.
+    fn down(&self) -> RedisError {
+        match &*self.state.borrow() {
+            State::Down(error) => error.clone(),
+            State::Up(_) => timed_out(),
+            State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
+        }
+    }
+
+    fn give_up(&self, generation: u64, error: &RedisError) {
+        let gave_up = self.state.send_if_modified(|state| match state {
+            State::Up(connection) if connection.generation == generation => {
+                // Who waits for a turn on it need not wait on.
+                connection.turns.close();
+                *state = State::Down(error.clone());
+                true
+            }
+            _ => false,
+        });
+        if gave_up {
+            tracing::warn!(%error, "command connection lost");
+            self.broken.notify_one();
+        }
+    }
+
+    /// Lets the connection go, for good: nobody makes it again.
+    pub(crate) fn close(&self) {
+        self.state.send_replace(State::Closed);
+    }
+
+    fn become_unless_closed(&self, new: State) {
+        self.state.send_if_modified(|state| {
+            let open = !matches!(state, State::Closed);
+            if open {
+                *state = new;
+            }
+            open
+        });
+    }
+
+    /// Keeps the connection up. Never ends.
+    pub(crate) async fn run(&self) {
+        for generation in 1.. {
+            self.broken.notified().await;
+            let connection = retrying(
+                || connect(&self.client, self.label.as_deref(), generation),
+                |error| self.become_unless_closed(State::Down(error)),
+            );
+            let connection = connection.await;
+            self.timeouts.store(0, Ordering::Relaxed);
+            self.become_unless_closed(State::Up(connection));
+            tracing::info!("command connection made again");
+        }
+    }
+}
+
+/// Tries until it succeeds, at intervals that grow to a second and differ between clients.
+pub(crate) async fn retrying<T, F>(mut attempt: impl FnMut() -> F, mut failed: impl FnMut(RedisError)) -> T
+where
+    F: Future<Output = Result<T, RedisError>>,
+{
+    let mut backoff = Backoff::new();
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => failed(error),
+        }
+        backoff.pause().await;
+    }
+}
+
+/// Pauses from 5 ms up to a second, each between half and the whole of its length.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    const LONGEST: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new() -> Self {
+        Self(Duration::from_millis(10))
+    }
+
+    pub(crate) async fn pause(&mut self) {
+        let share = (Uuid::new_v4().as_u128() & 0xff) as u32;
+        sleep(self.0 / 2 + self.0 / 2 * share / 256).await;
+        self.0 = (self.0 * 2).min(Self::LONGEST);
+    }
+}
+
+async fn connect(client: &redis::Client, label: Option<&str>, generation: u64) -> Result<Connection, RedisError> {
+    let config = connection_config();
+    let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let hello = redis::cmd("HELLO");
+    let hello = timeout(CONNECT_TIMEOUT, hello.query_async::<Value>(&mut redis))
+        .await
+        .map_err(|_| timed_out())?;
+    let dialect = Dialect::of_server(&hello?);
+    name_connection(&mut redis, label).await?;
+    Ok(Connection {
+        generation,
+        redis,
+        dialect,
+        turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
+    })
+}
+
+/// Shows the label in the server's CLIENT LIST.
+pub(crate) async fn name_connection(redis: &mut MultiplexedConnection, label: Option<&str>) -> Result<(), RedisError> {
+    let Some(label) = label else { return Ok(()) };
+    let mut command = redis::cmd("CLIENT");
+    let named = command.arg("SETNAME").arg(label).exec_async(redis);
+    timeout(CONNECT_TIMEOUT, named)
+        .await
+        .unwrap_or_else(|_| Err(timed_out()))
+}
+
+pub(crate) fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// Time limits of replies are set call by call, since leases differ.
+pub(crate) fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
+}
+
+/// The same server with our socket options: a peer that vanished is noticed within about five seconds.
+pub(crate) fn with_options(
+    client: &redis::Client,
+    protocol: Option<ProtocolVersion>,
+) -> Result<redis::Client, RedisError> {
+    let info = client.get_connection_info().clone();
+    #[cfg(feature = "tls-rustls")]
+    if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        // Rustls panics if its features leave the choice open. It fails if the program has chosen already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(3))
+        .with_interval(Duration::from_secs(1));
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    let keepalive = keepalive.with_retries(3);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(Duration::from_secs(4));
+    let settings = info.redis_settings().clone();
+    let settings = match protocol {
+        Some(protocol) => settings.set_protocol(protocol),
+        None => settings,
+    };
+    redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))
+}
+
+/// A reply that no version of the scripts gives.
+pub(crate) fn malformed(what: &Value) -> RedisError {
+    RedisError::from((
+        ErrorKind::UnexpectedReturnType,
+        "the server's reply is not one of fairlock's scripts",
+        format!("{what:?}").chars().take(200).collect(),
+    ))
+}

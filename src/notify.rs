@@ -1,0 +1,287 @@
+//! The subscription connection: one per client, whatever the number of locks. What it brings are hints; whoever relies
+//! on one asks again when a message may have been missed.
+
+use crate::claim::{Claim, End};
+use crate::client::Inner;
+use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
+use crate::key::{Lock, audience_channel, channel_base, introduction};
+use crate::link::{CONNECT_TIMEOUT, connection_config, name_connection, retrying, timed_out};
+use crate::owner::ClientId;
+use crate::registry::Request;
+use crate::rw_lock::Policy;
+use crate::script::{read_message, read_request};
+use crate::status::ClientInfo;
+use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind, RedisError, Value};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
+const PINGS_BEFORE_RECONNECT: u32 = 2;
+
+type Releases = mpsc::WeakUnboundedSender<Arc<Request>>;
+
+pub(crate) struct Listener {
+    client: redis::Client,
+    channel: String,
+    audience_channel: String,
+    label: Option<String>,
+    introduction: Introduction,
+}
+
+/// Who the client is, for those who look at a lock's status: kept in the server while the client is there.
+#[derive(Clone)]
+struct Introduction {
+    key: String,
+    text: String,
+}
+
+/// A connection that listens, until `ended` is told.
+pub(crate) struct Subscription {
+    connection: MultiplexedConnection,
+    ended: Arc<Notify>,
+    audience_channel: String,
+    introduction: Introduction,
+}
+
+impl Listener {
+    pub(crate) fn new(client: redis::Client, prefix: &str, id: ClientId, label: Option<String>) -> Self {
+        let channel = format!("{}{id}", channel_base(prefix));
+        let audience_channel = audience_channel(prefix);
+        let introduction = Introduction {
+            key: introduction(prefix, &id.to_string()),
+            text: ClientInfo::introduction(label.as_deref()),
+        };
+        Self {
+            client,
+            channel,
+            audience_channel,
+            label,
+            introduction,
+        }
+    }
+
+    pub(crate) async fn subscribe(&self, inner: &Arc<Inner>, releases: Releases) -> Result<Subscription, RedisError> {
+        let ended = Arc::new(Notify::new());
+        let (listener, over) = (Arc::downgrade(inner), Arc::clone(&ended));
+        // Called on the connection's own task: nothing stands between the socket and the one who waits.
+        let config = connection_config().set_push_sender(move |push: PushInfo| {
+            on_push(&listener, &releases, &over, &push);
+            Ok::<(), redis::aio::SendError>(())
+        });
+        let mut connection = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        name_connection(&mut connection, self.label.as_deref()).await?;
+        let channels = [&self.channel, &self.audience_channel];
+        let subscribed = timeout(CONNECT_TIMEOUT, connection.subscribe(&channels)).await;
+        subscribed.unwrap_or_else(|_| Err(timed_out()))?;
+        let mut subscription = Subscription {
+            connection,
+            ended,
+            audience_channel: self.audience_channel.clone(),
+            introduction: self.introduction.clone(),
+        };
+        subscription.introduce().await;
+        subscription.look_around(&inner.audience).await;
+        Ok(subscription)
+    }
+
+    /// Keeps the subscription up. Never ends.
+    pub(crate) async fn run(&self, inner: &Arc<Inner>, releases: &Releases, mut subscription: Subscription) {
+        loop {
+            let why = subscription.until_dead(&inner.audience).await;
+            tracing::warn!(%why, "subscription lost; grants are learned from renewals meanwhile");
+            drop(subscription);
+            subscription = retrying(
+                || self.subscribe(inner, releases.clone()),
+                |error| tracing::debug!(%error, "cannot subscribe yet"),
+            )
+            .await;
+            inner.audience.start_over();
+            inner.registry().resync(Instant::now());
+            inner.wake.notify_one();
+            tracing::info!("subscribed again");
+        }
+    }
+}
+
+impl Subscription {
+    /// Returns, with the reason, when the connection is dead.
+    async fn until_dead(&mut self, audience: &Audience) -> String {
+        let mut failures = 0;
+        let mut announced = Instant::now();
+        let mut introduced = Instant::now();
+        loop {
+            let new = tokio::select! {
+                () = self.ended.notified() => return "it was closed".to_owned(),
+                () = audience.changed.notified() => true,
+                () = sleep(PING_INTERVAL) => false,
+            };
+            if let Err(error) = self.follow(audience).await {
+                return error.to_string();
+            }
+            if new || announced.elapsed() >= ANNOUNCED_EVERY {
+                announced = Instant::now();
+                for subject in audience.subjects() {
+                    self.announce(&subject).await;
+                }
+            }
+            if introduced.elapsed() >= INTRODUCED_EVERY {
+                introduced = Instant::now();
+                self.introduce().await;
+            }
+            let ping = redis::cmd("PING");
+            match timeout(PING_TIMEOUT, self.connection.send_packed_command(&ping)).await {
+                Ok(Ok(_)) => failures = 0,
+                Ok(Err(error)) => return error.to_string(),
+                Err(_) => failures += 1,
+            }
+            if failures >= PINGS_BEFORE_RECONNECT {
+                return "the server does not answer".to_owned();
+            }
+        }
+    }
+}
+
+impl Subscription {
+    /// Subscribes to the events that this client's streams are about, and to no others.
+    async fn follow(&mut self, audience: &Audience) -> Result<(), RedisError> {
+        let (new, gone) = audience.to_follow();
+        let connection = &mut self.connection;
+        let changes = timeout(CONNECT_TIMEOUT, async {
+            for topic in new {
+                match &topic {
+                    Topic::Channel(channel) => connection.subscribe(channel).await?,
+                    Topic::Pattern(pattern) => connection.psubscribe(pattern).await?,
+                }
+                let (Topic::Channel(followed) | Topic::Pattern(followed)) = topic;
+                audience.follows(&followed);
+            }
+            for topic in gone {
+                match topic {
+                    Topic::Channel(channel) => connection.unsubscribe(channel).await?,
+                    Topic::Pattern(pattern) => connection.punsubscribe(pattern).await?,
+                }
+            }
+            Ok(())
+        });
+        changes.await.unwrap_or_else(|_| Err(timed_out()))
+    }
+
+    /// An extra: failing is not fatal.
+    async fn introduce(&mut self) {
+        let mut set = redis::cmd("SET");
+        set.arg(&self.introduction.key).arg(&self.introduction.text);
+        set.arg("EX").arg(3 * INTRODUCED_EVERY.as_secs());
+        let done = timeout(PING_TIMEOUT, set.exec_async(&mut self.connection)).await;
+        if let Err(error) = done.unwrap_or_else(|_| Err(timed_out())) {
+            tracing::debug!(%error, "cannot say who this client is");
+        }
+    }
+
+    /// Tells all clients that somebody listens: those that are here by a message, later ones by a set that they look at.
+    /// Events are an extra: failing is not fatal.
+    async fn announce(&mut self, subject: &str) {
+        let mut commands = redis::pipe();
+        commands.sadd(&self.audience_channel, subject).ignore();
+        commands
+            .expire(&self.audience_channel, BELIEVED_FOR.as_secs().cast_signed())
+            .ignore();
+        commands.publish(&self.audience_channel, subject).ignore();
+        let told = timeout(PING_TIMEOUT, commands.exec_async(&mut self.connection)).await;
+        if let Err(error) = told.unwrap_or_else(|_| Err(timed_out())) {
+            tracing::debug!(%error, "cannot tell other clients about listeners");
+        }
+    }
+
+    /// Who listens already.
+    async fn look_around(&mut self, audience: &Audience) {
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(&self.audience_channel);
+        let found = timeout(PING_TIMEOUT, members.query_async::<Vec<String>>(&mut self.connection)).await;
+        match found.unwrap_or_else(|_| Err(timed_out())) {
+            Ok(subjects) => subjects.iter().for_each(|subject| audience.hear(subject)),
+            Err(error) => tracing::debug!(%error, "cannot see who listens to events"),
+        }
+    }
+}
+
+fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
+    let text = |at: usize| match push.data.get(at) {
+        Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    let Some(inner) = listener.upgrade() else { return };
+    match push.kind {
+        PushKind::Message => match (text(0), push.data.get(1)) {
+            (Some(channel), Some(Value::BulkString(payload))) if channel.starts_with(&inner.channel.base) => {
+                on_message(&inner, releases, payload);
+            }
+            (Some(channel), _) if channel.ends_with(":events") => {
+                inner
+                    .audience
+                    .publish(&inner.prefix, channel, channel, text(1).unwrap_or_default());
+            }
+            (Some(_), _) => inner.audience.hear(text(1).unwrap_or_default()),
+            (None, _) => {}
+        },
+        PushKind::PMessage => {
+            if let (Some(pattern), Some(channel), Some(payload)) = (text(0), text(1), text(2)) {
+                inner.audience.publish(&inner.prefix, pattern, channel, payload);
+            }
+        }
+        // Our own unsubscribing concerns channels of events.
+        PushKind::Unsubscribe if text(0).is_some_and(|channel| channel.ends_with(":events")) => {}
+        PushKind::Disconnection | PushKind::Unsubscribe => over.notify_one(),
+        _ => {}
+    }
+}
+
+fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
+    let Some((grants, key)) = read_message(payload) else {
+        tracing::warn!(
+            bytes = payload.len(),
+            "a message that is not fairlock's came on the client's channel"
+        );
+        return;
+    };
+    for (name, token) in grants {
+        let Some((_, number)) = read_request(name) else {
+            continue;
+        };
+        let request = inner.registry().get(number).cloned();
+        match request {
+            Some(request) if request.name == name => {
+                let mut claim = request.claim();
+                if claim.heard(token) {
+                    request.changed.notify_waiters();
+                }
+            }
+            _ => pass_on(inner, releases, name, number, key),
+        }
+    }
+}
+
+/// A grant to a request that this client has forgotten: a command that was executed after its connection had been
+/// given up. Nobody will use it.
+fn pass_on(inner: &Inner, releases: &Releases, name: &str, number: u64, key: &str) {
+    tracing::debug!(request = name, key, "passing on a grant that nobody waits for");
+    let mut claim = Claim::new(inner.lease, Duration::MAX, Instant::now());
+    claim.end(End::Released);
+    let lock = Arc::new(Lock::of_key(key.to_owned(), key.into()));
+    if let Some(releases) = releases.upgrade() {
+        let _ = releases.send(Arc::new(Request::new(
+            number,
+            name.to_owned(),
+            lock,
+            Policy::Fifo,
+            claim,
+        )));
+    }
+}

@@ -1,0 +1,187 @@
+//! The lock as its users name it.
+
+use crate::acquire::{Acquire, Read, Write};
+use crate::client::{Handle, Inner};
+use crate::error::Error;
+use crate::event::Events;
+use crate::keeper::finish;
+use crate::key::{Lock, shown};
+use crate::owner::Owner;
+use crate::status::Status;
+use std::fmt;
+use std::sync::Arc;
+
+/// A fair read/write lock with a name, shared by everybody who connects to the same server.
+///
+/// This is a handle: making and cloning it does no I/O. It keeps its [`Client`](crate::Client)'s tasks alive.
+///
+/// Readers share the lock, a writer has it alone. Whoever asks first enters first: a reader that asks after a writer
+/// enters after it, readers next to each other in the queue enter together. Nobody starves.
+#[derive(Clone)]
+pub struct RwLock {
+    handle: Arc<Handle>,
+    lock: Arc<Lock>,
+    owner: Option<Owner>,
+    policy: Policy,
+}
+
+/// Who enters first when several wait. A property of the lock: all its users must agree, or get
+/// [`Error::PolicyMismatch`](crate::Error::PolicyMismatch).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Policy {
+    /// First come, first served. Nobody starves.
+    #[default]
+    Fifo,
+    /// Once a writer waits no new reader passes it, and it passes the readers that wait. Writers among themselves
+    /// keep their order. Readers starve while writers keep coming.
+    WriterFirst,
+    /// Readers enter whenever no writer is inside. Writers starve while readers keep coming.
+    ReaderFirst,
+}
+
+impl RwLock {
+    pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>) -> Self {
+        Self {
+            handle,
+            lock,
+            owner: None,
+            policy: Policy::Fifo,
+        }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.lock.name
+    }
+
+    /// A request for the lock alone.
+    pub fn write(&self) -> Acquire<Write> {
+        self.request()
+    }
+
+    /// A request for the lock together with other readers.
+    pub fn read(&self) -> Acquire<Read> {
+        self.request()
+    }
+
+    /// The same lock, used by this owner: its requests reenter what it holds. See [`Owner`].
+    #[must_use]
+    pub fn with_owner(&self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(*owner),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock with another policy. Every user of the lock must choose the same.
+    #[must_use]
+    pub fn policy(&self, policy: Policy) -> Self {
+        Self { policy, ..self.clone() }
+    }
+
+    /// What the lock looks like at this moment: who holds it, who waits, in order. Never writes.
+    ///
+    /// Lists at most 1,000 waiters, from the head; [`status_from`](Self::status_from) lists later ones. The server looks
+    /// through all requests of the lock, so do not call it in a loop where thousands wait.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// for holder in lock.status().await?.holders {
+    ///     println!("{} by {} for {:?}", holder.owner, holder.client, holder.held_for);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`] or [`Error::InvalidName`].
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.status_from(0).await
+    }
+
+    /// The same, with the waiters from that position on.
+    ///
+    /// # Errors
+    /// Those of [`status`](Self::status).
+    pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
+        const PAGE: usize = 1000;
+        let inner = self.inner()?;
+        let failed = |error| Error::of_server(&self.lock.name, error);
+        let snapshot = inner
+            .call(&self.lock, inner.lease)
+            .status(first, PAGE)
+            .await
+            .map_err(failed)?;
+        let clients = inner.introductions(&snapshot).await.map_err(failed)?;
+        Ok(Status::of(&snapshot, first, &clients))
+    }
+
+    /// Throws an owner out: whatever it holds of this lock and waits for. An operator's last resort, for an owner that
+    /// renews its hold and does not let go. Says how many requests it had; those behind move on in the same step.
+    ///
+    /// Its guards report [`Error::Lost`] with [`LostReason::Evicted`](crate::LostReason::Evicted) as soon as the message
+    /// reaches them, or with `UnknownToServer` at the next renewal; **until then it believes that it holds the lock**, and others are inside
+    /// already: only the fencing token keeps them apart. A waiter that misses the message asks again.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have happened; it may be called again.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`] or [`Error::InvalidName`].
+    pub async fn evict(&self, owner: &Owner) -> Result<usize, Error> {
+        let inner = self.inner()?;
+        let call = inner.call(&self.lock, inner.lease);
+        let evicted = call.evict(&owner.name()).await;
+        let (number, next) = evicted.map_err(|error| Error::of_server(&self.lock.name, error))?;
+        finish(inner, &self.lock, next).await;
+        tracing::warn!(lock = %self.lock.name, %owner, requests = number, "evicted");
+        Ok(number)
+    }
+
+    /// What happens to this lock from now on, as the server orders it. See [`Event`](crate::Event).
+    ///
+    /// The lock's users are told that somebody listens, and begin to publish: the events of the first milliseconds may
+    /// be missing. While nobody listens, events cost nothing. An item is an error when events were missed, because they
+    /// were read too slowly or the connection was lost; the stream goes on after it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the subscription is not confirmed in time, [`Error::Shutdown`] or
+    /// [`Error::InvalidName`].
+    pub async fn events(&self) -> Result<Events, Error> {
+        self.inner()?;
+        Events::of_lock(Arc::clone(&self.handle), &self.lock).await
+    }
+
+    fn inner(&self) -> Result<&Arc<Inner>, Error> {
+        self.lock.check_name()?;
+        if self.handle.inner.is_closed() {
+            return Err(Error::Shutdown {
+                lock: shown(&self.lock.name),
+            });
+        }
+        Ok(&self.handle.inner)
+    }
+
+    fn request<M>(&self) -> Acquire<M> {
+        Acquire::new(
+            Arc::clone(&self.handle),
+            Arc::clone(&self.lock),
+            self.owner,
+            self.policy,
+        )
+    }
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RwLock")
+            .field("name", &self.lock.name)
+            .field("owner", &self.owner)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

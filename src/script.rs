@@ -1,0 +1,487 @@
+//! One function per Lua file. The only place that knows KEYS, ARGV and replies; `design.md` has the contracts.
+
+use crate::acquire::Mode;
+use crate::claim::{Answer, Standing};
+use crate::client::MOST_LEASE;
+use crate::key::Lock;
+use crate::link::{Lane, Link, malformed};
+use crate::owner::Owner;
+use crate::rw_lock::Policy;
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// Requests in one call of release or renew: about a millisecond of the server's time.
+pub(crate) const CHUNK: usize = 500;
+
+/// What a server makes of a script's first line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Before Redis 7: no flags.
+    Plain,
+    /// Flags in a `#!lua` line.
+    Flags,
+}
+
+impl Dialect {
+    /// From the reply to HELLO, a map or, in RESP2, a list of pairs.
+    pub(crate) fn of_server(hello: &Value) -> Self {
+        let is = |key: &Value| {
+            matches!(key, Value::BulkString(key) if key == b"version")
+                || matches!(key, Value::SimpleString(key) if key == "version")
+        };
+        let version = match hello {
+            Value::Map(pairs) => pairs.iter().find(|(key, _)| is(key)).map(|(_, value)| value),
+            Value::Array(items) => items.chunks_exact(2).find(|pair| is(&pair[0])).map(|pair| &pair[1]),
+            _ => None,
+        };
+        let text = match version {
+            Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
+            Some(Value::SimpleString(text)) => text.clone(),
+            _ => String::new(),
+        };
+        match text.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
+            Some(major) if major < 7 => Self::Plain,
+            _ => Self::Flags,
+        }
+    }
+}
+
+struct Script {
+    plain: redis::Script,
+    flagged: redis::Script,
+    body: [String; 2],
+}
+
+impl Script {
+    fn new(flags: &str, body: &str) -> Self {
+        let flagged = format!("#!lua{flags}\n{body}");
+        Self {
+            plain: redis::Script::new(body),
+            flagged: redis::Script::new(&flagged),
+            body: [body.to_owned(), flagged],
+        }
+    }
+
+    fn hash(&self, dialect: Dialect) -> &str {
+        match dialect {
+            Dialect::Plain => self.plain.get_hash(),
+            Dialect::Flags => self.flagged.get_hash(),
+        }
+    }
+
+    fn body(&self, dialect: Dialect) -> &str {
+        &self.body[usize::from(dialect == Dialect::Flags)]
+    }
+}
+
+macro_rules! script {
+    ($flags:literal, $($file:literal),+) => {
+        LazyLock::new(|| {
+            Script::new(
+                $flags,
+                concat!($(include_str!(concat!("../lua/", $file))),+),
+            )
+        })
+    };
+}
+
+static ACQUIRE: LazyLock<Script> = script!("", "acquire_free.lua", "lock.lua", "acquire.lua");
+// These free memory, or keep alive what exists: they must work when memory is exhausted.
+static RELEASE: LazyLock<Script> = script!(" flags=allow-oom", "release_sole.lua", "lock.lua", "release.lua");
+static RENEW: LazyLock<Script> = script!(" flags=allow-oom", "lock.lua", "renew.lua");
+static DOWNGRADE: LazyLock<Script> = script!(" flags=allow-oom", "lock.lua", "downgrade.lua");
+static EVICT: LazyLock<Script> = script!(" flags=allow-oom", "lock.lua", "evict.lua");
+static STATUS: LazyLock<Script> = script!(" flags=no-writes", "lock.lua", "status.lua");
+
+/// How grants are published.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) base: String,
+}
+
+/// One call of a script: about which lock, and how long its answer may take.
+pub(crate) struct Call<'a> {
+    pub(crate) link: &'a Link,
+    pub(crate) channel: &'a Channel,
+    pub(crate) lock: &'a Lock,
+    pub(crate) limit: Duration,
+    /// Somebody listens to events of this lock.
+    pub(crate) listened: bool,
+}
+
+impl Call<'_> {
+    async fn run(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd)) -> Result<Vec<i64>, RedisError> {
+        numbers(self.reply(lane, script, args).await?)
+    }
+
+    async fn reply(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd)) -> Result<Value, RedisError> {
+        let command = |name: &str, script: &str| {
+            let mut cmd = Cmd::with_capacity(16, 256);
+            cmd.arg(name).arg(script).arg(3);
+            cmd.arg(&*self.lock.state).arg(&self.lock.queue).arg(&self.lock.leases);
+            cmd.arg("PUBLISH")
+                .arg(&self.channel.base)
+                .arg(if self.listened { "1" } else { "" });
+            args(&mut cmd);
+            cmd
+        };
+        let by_hash = |dialect| command("EVALSHA", script.hash(dialect));
+        match self.link.call(lane, self.limit, by_hash).await {
+            // The server restarted or its cache was flushed. EVAL fills it again, on this server only.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                let whole = |dialect| command("EVAL", script.body(dialect));
+                self.link.call(lane, self.limit, whole).await
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) async fn acquire(&self, ask: &Ask<'_>) -> Result<Acquired, RedisError> {
+        let reply = self.run(Lane::Users, &ACQUIRE, |cmd| {
+            cmd.arg(ask.request).arg(millis(ask.lease));
+            cmd.arg(if ask.only_now { "try" } else { "queue" })
+                .arg(policy_code(ask.policy));
+            match ask.ticket {
+                Some(ticket) => cmd.arg(ticket),
+                None => cmd.arg(""),
+            };
+        });
+        let reply = reply.await?;
+        let &[status, value, next_ms, seq] = reply.as_slice() else {
+            return Err(unexpected(&reply));
+        };
+        let next = next_look(next_ms);
+        Ok(match status {
+            2 => Acquired::Answered(
+                Answer::Granted {
+                    token: value.unsigned_abs(),
+                },
+                next,
+            ),
+            1 => Acquired::Answered(
+                Answer::Queued {
+                    ticket: value.unsigned_abs(),
+                    seq: seq.unsigned_abs(),
+                },
+                next,
+            ),
+            0 => Acquired::Busy,
+            -1 => Acquired::Conflict,
+            -2 => Acquired::OwnerWaits,
+            -3 => Acquired::OtherPolicy(policy_of(value)),
+            _ => return Err(unexpected(&reply)),
+        })
+    }
+
+    /// At most [`CHUNK`] requests. Says of each whether the server knew it, and when to look again.
+    pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<bool>, Option<Duration>), RedisError> {
+        let reply = self.run(Lane::Users, &RELEASE, |cmd| {
+            for request in requests {
+                cmd.arg(request);
+            }
+        });
+        let reply = reply.await?;
+        match reply.split_first() {
+            Some((next, known)) if known.len() == requests.len() => {
+                Ok((known.iter().map(|status| *status != 0).collect(), next_look(*next)))
+            }
+            _ => Err(unexpected(&reply)),
+        }
+    }
+
+    /// At most [`CHUNK`] requests, each with its lease. Says how each stands, and when to look again.
+    pub(crate) async fn renew(
+        &self,
+        requests: &[(&str, Duration)],
+    ) -> Result<(Vec<Standing>, Option<Duration>), RedisError> {
+        let reply = self.run(Lane::Background, &RENEW, |cmd| {
+            for (request, lease) in requests {
+                cmd.arg(request).arg(millis(*lease));
+            }
+        });
+        let reply = reply.await?;
+        match reply.split_first() {
+            Some((next, standings)) if standings.len() == requests.len() => {
+                let standings = standings.iter().map(|standing| match *standing {
+                    0 => Standing::Waits,
+                    token if token > 0 => Standing::Holds {
+                        token: token.unsigned_abs(),
+                    },
+                    _ => Standing::Unknown,
+                });
+                Ok((standings.collect(), next_look(*next)))
+            }
+            _ => Err(unexpected(&reply)),
+        }
+    }
+}
+
+impl Call<'_> {
+    /// The owner's token if it now reads by `to`; `None`: the write hold `from` is unknown. And when to look again.
+    pub(crate) async fn downgrade(
+        &self,
+        from: &str,
+        to: &str,
+        lease: Duration,
+    ) -> Result<(Option<u64>, Option<Duration>), RedisError> {
+        let reply = self.run(Lane::Users, &DOWNGRADE, |cmd| {
+            cmd.arg(from).arg(to).arg(millis(lease));
+        });
+        match reply.await?.as_slice() {
+            &[next, token] => Ok((u64::try_from(token).ok(), next_look(next))),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// How many requests of the owner were thrown out, and when to look again.
+    pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Option<Duration>), RedisError> {
+        let reply = self.run(Lane::Users, &EVICT, |cmd| {
+            cmd.arg(owner);
+        });
+        match reply.await?.as_slice() {
+            &[next, number] => Ok((usize::try_from(number).unwrap_or(0), next_look(next))),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
+        let reply = self.reply(Lane::Users, &STATUS, |cmd| {
+            cmd.arg(first).arg(most).arg(most);
+        });
+        let reply = reply.await?;
+        Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
+    }
+}
+
+/// A reply of status.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) now_us: u64,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) policy: Policy,
+    pub(crate) write_holds: u64,
+    pub(crate) holding: usize,
+    pub(crate) waiting: usize,
+    pub(crate) holders: Vec<SnapshotHolder>,
+    pub(crate) waiters: Vec<SnapshotWaiter>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SnapshotHolder {
+    pub(crate) request: String,
+    pub(crate) deadline_ms: u64,
+    pub(crate) read_holds: u64,
+    pub(crate) token: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct SnapshotWaiter {
+    pub(crate) request: String,
+    pub(crate) ticket_us: u64,
+    pub(crate) upgrade: bool,
+    pub(crate) deadline_ms: u64,
+}
+
+impl Snapshot {
+    fn read(reply: &Value) -> Option<Self> {
+        let Value::Array(items) = reply else { return None };
+        let [now, mode, policy, write_holds, holding, waiting, holders, waiters] = items.as_slice() else {
+            return None;
+        };
+        let (holders, waiters) = (texts(holders)?, texts(waiters)?);
+        Some(Self {
+            now_us: text(now)?.parse().ok()?,
+            mode: match text(mode)? {
+                "read" => Some(Mode::Read),
+                "write" => Some(Mode::Write),
+                _ => None,
+            },
+            policy: policy_of(text(policy)?.bytes().next().map_or(0, i64::from)),
+            write_holds: text(write_holds)?.parse().ok()?,
+            holding: text(holding)?.parse().ok()?,
+            waiting: text(waiting)?.parse().ok()?,
+            holders: holders
+                .chunks_exact(4)
+                .map(SnapshotHolder::read)
+                .collect::<Option<_>>()?,
+            waiters: waiters
+                .chunks_exact(3)
+                .map(SnapshotWaiter::read)
+                .collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl SnapshotHolder {
+    fn read(fields: &[&str]) -> Option<Self> {
+        Some(Self {
+            request: (*fields.first()?).to_owned(),
+            deadline_ms: fields.get(1)?.parse().ok()?,
+            read_holds: fields.get(2)?.parse().ok()?,
+            token: fields.get(3)?.parse().ok()?,
+        })
+    }
+}
+
+impl SnapshotWaiter {
+    fn read(fields: &[&str]) -> Option<Self> {
+        // Scores are tickets in bands: see design.md. Doubles hold them exactly.
+        const BAND: f64 = 4_503_599_627_370_496.0;
+        let score: f64 = fields.get(1)?.parse().ok()?;
+        Some(Self {
+            request: (*fields.first()?).to_owned(),
+            ticket_us: score.rem_euclid(BAND) as u64,
+            upgrade: score < 0.0,
+            deadline_ms: fields.get(2)?.parse().ok()?,
+        })
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn texts(value: &Value) -> Option<Vec<&str>> {
+    match value {
+        Value::Array(items) => items.iter().map(text).collect(),
+        _ => None,
+    }
+}
+
+/// The mode, client and owner in a request's name.
+pub(crate) fn read_name(request: &str) -> Option<(Mode, &str, Owner)> {
+    let mode = if request.starts_with('w') {
+        Mode::Write
+    } else {
+        Mode::Read
+    };
+    let (client, _) = read_request(request)?;
+    let owner = request.splitn(3, ':').nth(2).or_else(|| request.get(1..))?;
+    Some((mode, client, Owner::of_name(owner)?))
+}
+
+/// The arguments of acquire.
+pub(crate) struct Ask<'a> {
+    pub(crate) request: &'a str,
+    pub(crate) lease: Duration,
+    pub(crate) only_now: bool,
+    pub(crate) policy: Policy,
+    pub(crate) ticket: Option<u64>,
+}
+
+pub(crate) enum Acquired {
+    /// The answer, and after how long to look again.
+    Answered(Answer, Option<Duration>),
+    Busy,
+    Conflict,
+    OwnerWaits,
+    OtherPolicy(Policy),
+}
+
+fn policy_code(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Fifo => "",
+        Policy::WriterFirst => "w",
+        Policy::ReaderFirst => "r",
+    }
+}
+
+/// The stored policy, as the byte of its code.
+fn policy_of(value: i64) -> Policy {
+    match u8::try_from(value) {
+        Ok(b'w') => Policy::WriterFirst,
+        Ok(b'r') => Policy::ReaderFirst,
+        _ => Policy::Fifo,
+    }
+}
+
+fn millis(lease: Duration) -> u64 {
+    // Leases are checked to be at most a year.
+    lease.as_millis() as u64
+}
+
+/// No lease is longer than a year, so nothing a sane server says is cut; a time that is added to it must not overflow.
+fn next_look(next_ms: i64) -> Option<Duration> {
+    let next_ms = u64::try_from(next_ms).ok()?;
+    Some(Duration::from_millis(next_ms).min(MOST_LEASE))
+}
+
+fn numbers(reply: Value) -> Result<Vec<i64>, RedisError> {
+    match &reply {
+        Value::Array(items) => items
+            .iter()
+            .map(|item| match item {
+                Value::Int(number) => Ok(*number),
+                _ => Err(malformed(&reply)),
+            })
+            .collect(),
+        _ => Err(malformed(&reply)),
+    }
+}
+
+fn unexpected(reply: &[i64]) -> RedisError {
+    malformed(&Value::Array(reply.iter().copied().map(Value::Int).collect()))
+}
+
+/// The requests and tokens of a message, and the key of their lock. `None`: it is not one of ours.
+pub(crate) fn read_message(payload: &[u8]) -> Option<(Vec<(&str, u64)>, &str)> {
+    let (grants, key) = std::str::from_utf8(payload).ok()?.split_once('\n')?;
+    let mut words = grants.split(' ');
+    let mut list = Vec::new();
+    while let Some(request) = words.next() {
+        list.push((request, words.next()?.parse().ok()?));
+    }
+    Some((list, key))
+}
+
+/// The client and number in a request's name.
+pub(crate) fn read_request(request: &str) -> Option<(&str, u64)> {
+    let mut parts = request.get(1..)?.split(':');
+    let client = parts.next()?;
+    Some((client, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(version: &str) -> Value {
+        let text = |s: &str| Value::BulkString(s.into());
+        Value::Array(vec![text("server"), text("redis"), text("version"), text(version)])
+    }
+
+    #[test]
+    fn servers_before_7_get_scripts_without_flags() {
+        assert_eq!(Dialect::of_server(&hello("6.2.14")), Dialect::Plain);
+        assert_eq!(Dialect::of_server(&hello("7.0.15")), Dialect::Flags);
+        assert_eq!(Dialect::of_server(&hello("10.0.0")), Dialect::Flags);
+        assert_eq!(Dialect::of_server(&Value::Nil), Dialect::Flags);
+    }
+
+    #[test]
+    fn a_message_names_requests_tokens_and_the_key() {
+        let message = b"w0a:7 1760400000123456 r0a:8 1760400000123457\nfairlock:{a b\n}";
+        let (grants, key) = read_message(message).expect("well formed");
+        assert_eq!(
+            grants,
+            [("w0a:7", 1_760_400_000_123_456), ("r0a:8", 1_760_400_000_123_457)]
+        );
+        assert_eq!(key, "fairlock:{a b\n}");
+        assert_eq!(read_request("w0a:7:owner"), Some(("0a", 7)));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for bytes in [&b""[..], b"x", b"\n", b"w0a:7\nkey", b"w0a:7 x\nkey", b"\xff\n"] {
+            assert!(read_message(bytes).is_none(), "{bytes:?}");
+        }
+        for name in ["", "w", "w0a", "w0a:", "w0a:x", "ä:1"] {
+            assert!(read_request(name).is_none(), "{name:?}");
+        }
+    }
+}

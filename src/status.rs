@@ -1,0 +1,177 @@
+//! A look inside a lock: who holds it and who waits, at one moment.
+
+use crate::acquire::Mode;
+use crate::owner::Owner;
+use crate::rw_lock::Policy;
+use crate::script::{Snapshot, read_name};
+use crate::token::FencingToken;
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+/// A lock at one moment, by one script: see [`RwLock::status`](crate::RwLock::status).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Whether readers or a writer are inside. `None`: it is free.
+    pub mode: Option<Mode>,
+    /// Who enters first when several wait.
+    pub policy: Policy,
+    /// Requests that hold the lock: at most 1,000 of them.
+    pub holders: Vec<Holder>,
+    /// How many requests hold it, listed or not.
+    pub holding: usize,
+    /// Requests that wait, in the order in which they enter: at most 1,000 of them.
+    pub waiters: Vec<Waiter>,
+    /// How many requests wait, listed or not.
+    pub waiting: usize,
+}
+
+impl Status {
+    pub(crate) fn of(snapshot: &Snapshot, first: usize, clients: &HashMap<String, ClientInfo>) -> Self {
+        let now_ms = snapshot.now_us / 1000;
+        let left = |deadline_ms: u64| Duration::from_millis(deadline_ms.saturating_sub(now_ms));
+        let since = |us: u64| Duration::from_micros(snapshot.now_us.saturating_sub(us));
+        let client = |id: &str| clients.get(id).cloned().unwrap_or_else(|| ClientInfo::read(id, None));
+        let holders = snapshot.holders.iter().filter_map(|holder| {
+            let (mode, id, owner) = read_name(&holder.request)?;
+            Some(Holder {
+                owner,
+                client: client(id),
+                mode,
+                holds: match mode {
+                    Mode::Read => holder.read_holds,
+                    Mode::Write => snapshot.write_holds,
+                },
+                token: FencingToken::new(holder.token),
+                lease_left: left(holder.deadline_ms),
+                held_for: since(holder.token),
+            })
+        });
+        let waiters = snapshot.waiters.iter().zip(first..).filter_map(|(waiter, position)| {
+            let (mode, id, owner) = read_name(&waiter.request)?;
+            Some(Waiter {
+                owner,
+                client: client(id),
+                mode,
+                upgrade: waiter.upgrade,
+                position,
+                lease_left: left(waiter.deadline_ms),
+                waited: since(waiter.ticket_us),
+            })
+        });
+        Self {
+            mode: snapshot.mode,
+            policy: snapshot.policy,
+            holders: holders.collect(),
+            holding: snapshot.holding,
+            waiters: waiters.collect(),
+            waiting: snapshot.waiting,
+        }
+    }
+}
+
+/// A request that holds the lock. An owner that reentered has several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Who holds it.
+    pub owner: Owner,
+    /// Where its request came from.
+    pub client: ClientInfo,
+    /// How it was acquired: an owner may hold both a write and reads.
+    pub mode: Mode,
+    /// How often its owner holds the lock in that mode.
+    pub holds: u64,
+    /// Its owner's token.
+    pub token: FencingToken,
+    /// How long the hold lasts without a renewal; zero: anyone's next step ends it.
+    pub lease_left: Duration,
+    /// How long ago its owner got its token. A microsecond or more off after the server's clock was stepped.
+    pub held_for: Duration,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// Who waits.
+    pub owner: Owner,
+    /// Where its request came from.
+    pub client: ClientInfo,
+    /// What it waits for.
+    pub mode: Mode,
+    /// It reads already and waits to write.
+    pub upgrade: bool,
+    /// Its place in the queue, from 0.
+    pub position: usize,
+    /// How long it keeps its place without a renewal.
+    pub lease_left: Duration,
+    /// How long it has waited.
+    pub waited: Duration,
+}
+
+/// A client of the server, as it introduced itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientInfo {
+    /// Its number among the clients: what its requests' names begin with.
+    pub id: String,
+    /// Its label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
+    pub label: Option<String>,
+    /// The name of its host, if it is known.
+    pub host: Option<String>,
+    /// Its process number, if it is known.
+    pub process: Option<u32>,
+}
+
+impl ClientInfo {
+    /// What this process says of itself, as it is stored.
+    pub(crate) fn introduction(label: Option<&str>) -> String {
+        // No library for a name that is only shown.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let host = host.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
+        format!("{}\n{}\n{}", std::process::id(), host.trim(), label.unwrap_or_default())
+    }
+
+    pub(crate) fn read(id: &str, introduction: Option<&str>) -> Self {
+        let mut lines = introduction.unwrap_or_default().splitn(3, '\n');
+        let process = lines.next().and_then(|line| line.parse().ok());
+        let mut text = || lines.next().filter(|line| !line.is_empty()).map(str::to_owned);
+        Self {
+            id: id.to_owned(),
+            process,
+            host: text(),
+            label: text(),
+        }
+    }
+}
+
+impl fmt::Display for ClientInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label.as_deref().unwrap_or(&self.id))?;
+        match (self.process, &self.host) {
+            (Some(process), Some(host)) => write!(f, " (process {process} on {host})"),
+            (Some(process), None) => write!(f, " (process {process})"),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_introduction_is_read_back() {
+        let info = ClientInfo::read("0a", Some(&ClientInfo::introduction(Some("billing"))));
+        assert_eq!(info.process, Some(std::process::id()));
+        assert_eq!(info.label.as_deref(), Some("billing"));
+        assert!(info.to_string().starts_with("billing (process "));
+    }
+
+    #[test]
+    fn a_client_that_did_not_introduce_itself_is_known_by_its_number() {
+        assert_eq!(ClientInfo::read("0a", None).to_string(), "0a");
+    }
+}

@@ -1,0 +1,39 @@
+//! The fencing token.
+
+use std::fmt;
+
+/// A number that is greater than that of every earlier grant of the same lock.
+///
+/// Give it to the resource with every write, and let the resource refuse a token smaller than the greatest it has
+/// seen. Then a holder that was paused past its lease can do no harm, whatever happened meanwhile. No lock with a
+/// lease can promise that by itself; see Martin Kleppmann, "How to do distributed locking" (2016).
+///
+/// Tokens grow within one lock, not between locks. They keep growing when the server restarts, also without its
+/// data, because they are taken from its clock where the counter was lost. They fit a signed 64-bit integer and,
+/// until the year 2255, a double.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    pub(crate) fn new(token: u64) -> Self {
+        Self(token)
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> u64 {
+        token.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,471 @@
+//! The scripts called directly: typed arguments and replies, and what must be true of the keys after every call.
+
+use crate::server::Server;
+use redis::aio::MultiplexedConnection;
+use std::collections::{BTreeMap, BTreeSet};
+
+macro_rules! script {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("../../lua/", $file))),+)
+    };
+}
+
+pub const ACQUIRE: &str = script!("acquire_free.lua", "lock.lua", "acquire.lua");
+pub const RELEASE: &str = script!("release_sole.lua", "lock.lua", "release.lua");
+pub const RENEW: &str = script!("lock.lua", "renew.lua");
+pub const DOWNGRADE: &str = script!("lock.lua", "downgrade.lua");
+pub const EVICT: &str = script!("lock.lua", "evict.lua");
+pub const STATUS: &str = script!("lock.lua", "status.lua");
+
+/// Long enough for any test.
+pub const LEASE_MS: u64 = 60_000;
+/// A deadline that has passed.
+pub const PAST: u64 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    Granted(u64),
+    Queued(u64),
+    Busy,
+    Conflict,
+    OwnerWaits,
+    OtherPolicy(u8),
+}
+
+impl Got {
+    pub fn token(self) -> u64 {
+        match self {
+            Self::Granted(token) => token,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    pub fn ticket(self) -> u64 {
+        match self {
+            Self::Queued(ticket) => ticket,
+            other => panic!("not queued: {other:?}"),
+        }
+    }
+}
+
+/// The arguments of acquire.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    pub request: &'a str,
+    pub lease_ms: u64,
+    pub only_now: bool,
+    pub policy: &'a str,
+    pub ticket: Option<u64>,
+}
+
+pub fn ask(request: &str) -> Ask<'_> {
+    Ask {
+        request,
+        lease_ms: LEASE_MS,
+        only_now: false,
+        policy: "",
+        ticket: None,
+    }
+}
+
+/// One lock, without a client.
+pub struct Lock {
+    pub redis: MultiplexedConnection,
+    pub keys: [String; 3],
+    /// Whether the state is examined after every call. Not while it is damaged on purpose.
+    pub audited: bool,
+    /// "1": somebody listens to events.
+    pub listened: &'static str,
+}
+
+impl Lock {
+    pub async fn new(server: &Server, name: &str) -> Self {
+        Self::through(server.redis().await, name)
+    }
+
+    pub fn through(redis: MultiplexedConnection, name: &str) -> Self {
+        let state = format!("fairlock:{{{name}}}");
+        Self {
+            redis,
+            keys: [state.clone(), format!("{state}:queue"), format!("{state}:leases")],
+            audited: true,
+            listened: "",
+        }
+    }
+
+    pub fn command(&self, script: &str, args: &[String]) -> redis::Cmd {
+        let mut command = redis::cmd("EVAL");
+        command
+            .arg(script)
+            .arg(3)
+            .arg(&self.keys)
+            .arg("PUBLISH")
+            .arg("fairlock:c:")
+            .arg(self.listened)
+            .arg(args);
+        command
+    }
+
+    pub async fn call(&self, script: &str, args: &[String]) -> Result<Vec<i64>, redis::RedisError> {
+        let reply: Vec<i64> = self.command(script, args).query_async(&mut self.redis.clone()).await?;
+        if self.audited {
+            let state = self.state().await;
+            // The next ms of acquire is its third number, of the others their first.
+            let next_ms = if script == ACQUIRE { reply[2] } else { reply[0] };
+            state.check(next_ms == 0);
+        }
+        Ok(reply)
+    }
+
+    pub fn args_of(ask: &Ask<'_>) -> Vec<String> {
+        vec![
+            ask.request.to_owned(),
+            ask.lease_ms.to_string(),
+            if ask.only_now { "try" } else { "queue" }.to_owned(),
+            ask.policy.to_owned(),
+            ask.ticket.map_or(String::new(), |ticket| ticket.to_string()),
+        ]
+    }
+
+    /// The status, ms until the next look, and seq.
+    pub async fn ask(&self, ask: Ask<'_>) -> (Got, i64, u64) {
+        let reply = self.call(ACQUIRE, &Self::args_of(&ask)).await.expect("acquire");
+        let &[status, value, next_ms, seq] = reply.as_slice() else {
+            panic!("acquire answered {reply:?}");
+        };
+        let number = u64::try_from(value).expect("no negative values");
+        let got = match status {
+            2 => Got::Granted(number),
+            1 => Got::Queued(number),
+            0 => Got::Busy,
+            -1 => Got::Conflict,
+            -2 => Got::OwnerWaits,
+            -3 => Got::OtherPolicy(u8::try_from(number).expect("a byte")),
+            _ => panic!("acquire answered {reply:?}"),
+        };
+        (got, next_ms, seq.unsigned_abs())
+    }
+
+    pub async fn acquire(&self, request: &str) -> Got {
+        self.ask(ask(request)).await.0
+    }
+
+    pub async fn attempt(&self, request: &str) -> Got {
+        let now = Ask {
+            only_now: true,
+            ..ask(request)
+        };
+        self.ask(now).await.0
+    }
+
+    /// Asks for several, one after the other.
+    pub async fn acquire_all(&self, requests: &[&str]) {
+        for request in requests {
+            self.acquire(request).await;
+        }
+    }
+
+    /// Ms until the next look, then 2 held, 1 waited, 0 unknown for each.
+    pub async fn release(&self, requests: &[&str]) -> (i64, Vec<i64>) {
+        let args: Vec<_> = requests.iter().map(|r| (*r).to_owned()).collect();
+        let reply = self.call(RELEASE, &args).await.expect("release");
+        (reply[0], reply[1..].to_vec())
+    }
+
+    /// Ms until the next look, then a token, 0 waits, -1 unknown for each.
+    pub async fn renew(&self, requests: &[&str]) -> (i64, Vec<i64>) {
+        self.renew_for(requests, LEASE_MS).await
+    }
+
+    pub async fn renew_for(&self, requests: &[&str], lease_ms: u64) -> (i64, Vec<i64>) {
+        let pairs = requests.iter().flat_map(|r| [(*r).to_owned(), lease_ms.to_string()]);
+        let reply = self.call(RENEW, &pairs.collect::<Vec<_>>()).await.expect("renew");
+        (reply[0], reply[1..].to_vec())
+    }
+
+    /// Asks for many at once, without looking at the state in between.
+    pub async fn fill(&self, requests: &[String]) {
+        let mut redis = self.redis.clone();
+        let hash: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(ACQUIRE)
+            .query_async(&mut redis)
+            .await
+            .unwrap();
+        for chunk in requests.chunks(500) {
+            let mut pipe = redis::pipe();
+            for request in chunk {
+                let args = Self::args_of(&ask(request));
+                pipe.cmd("EVALSHA")
+                    .arg(&hash)
+                    .arg(3)
+                    .arg(&self.keys)
+                    .arg("PUBLISH")
+                    .arg("fairlock:c:")
+                    .arg(self.listened)
+                    .arg(args);
+            }
+            let _: Vec<Vec<i64>> = pipe.query_async(&mut redis).await.expect("acquire");
+        }
+    }
+
+    /// Moves a request's deadline, wherever it is kept.
+    pub async fn set_deadline(&self, request: &str, at_ms: u64) {
+        let mut redis = self.redis.clone();
+        let state = self.state().await;
+        if state.sole().is_some_and(|(sole, _)| sole == request) {
+            let sole = format!("{request} {at_ms}");
+            redis::cmd("HSET")
+                .arg(&self.keys[0])
+                .arg("sole")
+                .arg(sole)
+                .exec_async(&mut redis)
+                .await
+                .unwrap();
+        } else {
+            let moved: i64 = redis::cmd("ZADD")
+                .arg(&self.keys[2])
+                .arg("XX")
+                .arg("CH")
+                .arg(at_ms)
+                .arg(request)
+                .query_async(&mut redis)
+                .await
+                .unwrap();
+            assert_eq!(moved, 1, "{request} is not there to die");
+        }
+    }
+
+    /// Its client will never renew it again, and its lease has run out.
+    pub async fn die(&self, requests: &[&str]) {
+        for request in requests {
+            self.set_deadline(request, PAST).await;
+        }
+    }
+
+    pub async fn run(&self, command: &str, args: &[&str]) -> redis::Value {
+        redis::cmd(command)
+            .arg(args)
+            .query_async(&mut self.redis.clone())
+            .await
+            .expect("a command of the test's own")
+    }
+
+    /// Everything about the three keys, as bytes.
+    pub async fn dump(&self) -> Vec<redis::Value> {
+        let mut pipe = redis::pipe();
+        for key in &self.keys {
+            pipe.cmd("DUMP")
+                .arg(key)
+                .cmd("TYPE")
+                .arg(key)
+                .cmd("PEXPIRETIME")
+                .arg(key);
+        }
+        pipe.query_async(&mut self.redis.clone()).await.expect("DUMP")
+    }
+
+    pub async fn state(&self) -> State {
+        let [lock, queue, leases] = &self.keys;
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("HGETALL").arg(lock);
+        pipe.cmd("ZRANGE").arg(queue).arg(0).arg(-1).arg("WITHSCORES");
+        pipe.cmd("ZRANGE").arg(leases).arg(0).arg(-1).arg("WITHSCORES");
+        pipe.cmd("PTTL")
+            .arg(lock)
+            .cmd("PTTL")
+            .arg(queue)
+            .cmd("PTTL")
+            .arg(leases)
+            .cmd("TIME");
+        type Raw = (
+            BTreeMap<String, String>,
+            Vec<(String, f64)>,
+            Vec<(String, f64)>,
+            i64,
+            i64,
+            i64,
+            (u64, u64),
+        );
+        let raw: Raw = pipe.query_async(&mut self.redis.clone()).await.expect("the state");
+        let (hash, queue, leases, hash_ttl, queue_ttl, leases_ttl, (s, us)) = raw;
+        State {
+            hash,
+            queue: queue.into_iter().map(|(request, _)| request).collect(),
+            leases: leases.into_iter().map(|(request, at)| (request, at as u64)).collect(),
+            ttl: [hash_ttl, queue_ttl, leases_ttl],
+            now_ms: s * 1000 + us / 1000,
+        }
+    }
+}
+
+/// The three keys of a lock.
+#[derive(Clone, Debug)]
+pub struct State {
+    pub hash: BTreeMap<String, String>,
+    pub queue: Vec<String>,
+    pub leases: BTreeMap<String, u64>,
+    pub ttl: [i64; 3],
+    pub now_ms: u64,
+}
+
+pub fn writes(request: &str) -> bool {
+    request.starts_with('w')
+}
+
+pub fn named_owner(request: &str) -> Option<&str> {
+    request.splitn(3, ':').nth(2)
+}
+
+pub fn owner_of(request: &str) -> &str {
+    named_owner(request).unwrap_or(&request[1..])
+}
+
+impl State {
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.hash.get(name).map(String::as_str)
+    }
+
+    pub fn number(&self, name: &str) -> u64 {
+        self.field(name)
+            .map_or(0, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text}")))
+    }
+
+    pub fn sole(&self) -> Option<(&str, u64)> {
+        let (request, deadline) = self.field("sole")?.split_once(' ').expect("request and deadline");
+        Some((request, deadline.parse().expect("a deadline")))
+    }
+
+    pub fn deadline(&self, request: &str) -> Option<u64> {
+        let sole = self.sole().filter(|(sole, _)| *sole == request);
+        sole.map(|(_, at)| at).or_else(|| self.leases.get(request).copied())
+    }
+
+    /// Everybody who holds, in the order of their names.
+    pub fn holding(&self) -> Vec<&str> {
+        let waiting: BTreeSet<_> = self.queue.iter().collect();
+        let mut holding: Vec<_> = self
+            .leases
+            .keys()
+            .filter(|r| !waiting.contains(r))
+            .map(String::as_str)
+            .chain(self.sole().map(|s| s.0))
+            .collect();
+        holding.sort_unstable();
+        holding
+    }
+
+    pub fn waiting(&self) -> Vec<&str> {
+        self.queue.iter().map(String::as_str).collect()
+    }
+
+    /// What must be true after every script. `unfinished`: it said "call again".
+    pub fn check(&self, unfinished: bool) {
+        self.check_counts();
+        self.check_head(unfinished);
+        self.check_keys();
+    }
+
+    fn check_counts(&self) {
+        let holding = self.holding();
+        let mut fields: BTreeMap<String, String> = BTreeMap::new();
+        let (writing, reading): (Vec<&str>, Vec<&str>) = holding.iter().partition(|r| writes(r));
+        let writers: BTreeSet<_> = writing.iter().map(|r| owner_of(r)).collect();
+        assert!(writers.len() <= 1, "two writers: {self:?}");
+        if let Some(writer) = writers.first() {
+            assert!(
+                reading.iter().all(|r| owner_of(r) == *writer),
+                "a reader beside a writer: {self:?}"
+            );
+            fields.insert("writer".into(), (*writer).into());
+            fields.insert("wcount".into(), writing.len().to_string());
+        }
+        if !holding.is_empty() {
+            fields.insert("mode".into(), if writers.is_empty() { "read" } else { "write" }.into());
+        }
+        if !reading.is_empty() {
+            fields.insert("rcount".into(), reading.len().to_string());
+        }
+        for request in &reading {
+            let owner = owner_of(request);
+            let n = reading.iter().filter(|r| owner_of(r) == owner).count();
+            fields.insert(format!("r:{owner}"), n.to_string());
+        }
+        for request in self.queue.iter().filter(|r| named_owner(r).is_some()) {
+            fields.insert(format!("q:{}", owner_of(request)), request.clone());
+        }
+        let inside: BTreeSet<_> = holding.iter().map(|r| format!("t:{}", owner_of(r))).collect();
+        let tokens: BTreeSet<_> = self.hash.keys().filter(|f| f.starts_with("t:")).cloned().collect();
+        assert_eq!(tokens, inside, "tokens of those inside, and of nobody else: {self:?}");
+        for token in tokens {
+            assert!(
+                (1_000_000_000_000_000..=self.number("seq")).contains(&self.number(&token)),
+                "{token}: {self:?}"
+            );
+        }
+        const KEPT: [&str; 7] = ["seq", "keep", "cap", "policy", "sole", "more", "up"];
+        let mut found = self.hash.clone();
+        found.retain(|field, _| !KEPT.contains(&field.as_str()) && !field.starts_with("t:"));
+        assert_eq!(found, fields, "counts and names in the hash: {self:?}");
+        assert!(
+            self.field("up").is_none_or(|up| self.queue.iter().any(|r| r == up)),
+            "up is gone: {self:?}"
+        );
+        assert!(
+            self.queue.iter().all(|r| self.leases.contains_key(r)),
+            "waiting without a lease: {self:?}"
+        );
+    }
+
+    /// Whether those who hold let this request in.
+    pub fn fits(&self, request: &str) -> bool {
+        let holding = self.holding();
+        let alone = holding.iter().all(|held| owner_of(held) == owner_of(request));
+        let writing = holding.iter().any(|held| writes(held));
+        alone || !writing && !writes(request)
+    }
+
+    fn check_head(&self, unfinished: bool) {
+        let Some(head) = self.queue.first() else { return };
+        assert!(
+            !self.holding().is_empty() || unfinished,
+            "a queue before a free lock: {self:?}"
+        );
+        assert!(unfinished || !self.fits(head), "the head could enter: {self:?}");
+    }
+
+    fn check_keys(&self) {
+        let exists = [!self.hash.is_empty(), !self.queue.is_empty(), !self.leases.is_empty()];
+        // Read a little later than written.
+        let most = i64::try_from(self.number("cap") + 60_000).expect("small");
+        for (exists, ttl) in exists.into_iter().zip(self.ttl) {
+            assert!(
+                if exists { (1..=most).contains(&ttl) } else { ttl == -2 },
+                "time to live: {self:?}"
+            );
+        }
+        assert!(
+            self.sole().is_none() || self.leases.is_empty(),
+            "sole, but not alone: {self:?}"
+        );
+        if self.holding().is_empty() && self.queue.is_empty() {
+            let left: Vec<_> = self.hash.keys().map(String::as_str).collect();
+            assert!(
+                left.iter().all(|f| ["seq", "keep", "cap", "policy"].contains(f)),
+                "left behind: {self:?}"
+            );
+        }
+        let cap = self.now_ms + self.number("cap");
+        let last = self
+            .leases
+            .values()
+            .copied()
+            .chain(self.sole().map(|s| s.1))
+            .filter(|at| *at <= cap)
+            .max();
+        if let Some(last) = last {
+            let gone = self.now_ms + u64::try_from(self.ttl[0]).unwrap_or(0);
+            assert!(gone + 10 >= last + 30_000, "the hash goes too early: {self:?}");
+        }
+    }
+}

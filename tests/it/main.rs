@@ -1,0 +1,39 @@
+//! Tests against real servers, which they start themselves.
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "nobody imports a test; what its parts share panics and prints like the test itself"
+)]
+
+mod cancellation;
+mod events;
+mod evict;
+mod examples;
+mod fairness;
+mod faults;
+mod input;
+mod lease;
+mod lua;
+mod observe;
+mod operator_scripts;
+mod owners;
+mod policy;
+mod process;
+mod proxy;
+mod review;
+mod runtime;
+mod rw_lock;
+mod scale;
+mod script_model;
+mod scripts;
+mod seeds;
+mod server;
+mod status;
+#[cfg(feature = "tls-rustls")]
+mod tls;
+mod upgrade;
+mod users;

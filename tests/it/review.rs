@@ -1,0 +1,131 @@
+//! What a review of the client found.
+
+use crate::proxy::Proxy;
+use crate::server::{Server, eventually};
+use fairlock::{Client, Owner};
+use futures::stream::{self, StreamExt};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+async fn client(url: String, lease: Duration) -> Client {
+    Client::builder()
+        .lease(lease)
+        .connect(url)
+        .await
+        .expect("the server is up")
+}
+
+#[tokio::test]
+async fn a_hold_survives_an_outage_that_ends_before_its_lease() {
+    let lease = Duration::from_secs(6);
+    let server = Server::start().await;
+    let begun = Instant::now();
+    let until = |ms| tokio::time::sleep_until((begun + Duration::from_millis(ms)).into());
+    let guard = client(server.url(), lease)
+        .await
+        .rw_lock("a")
+        .write()
+        .acquire_fair()
+        .await
+        .unwrap();
+    // It is renewed at 2 s: that fails, and so does the next time, at 4 s. The lease goes on until 6 s.
+    until(1500).await;
+    server.freeze();
+    until(5200).await;
+    server.thaw();
+    let lost = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
+    assert!(lost.is_err(), "lost: {lost:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_asks_again_as_soon_as_its_release_is_answered() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let lock = client(proxy.url(), Duration::from_secs(10)).await.rw_lock("a");
+    let mine = lock.with_owner(&Owner::new());
+    let guard = mine.write().acquire_fair().await.unwrap();
+    proxy.delay_replies(Duration::from_millis(50));
+    let begun = Instant::now();
+    let (released, again) = tokio::join!(guard.release(), mine.write().acquire_fair());
+    released.unwrap();
+    assert!(again.unwrap().is_held());
+    // Two replies; a call's time limit is a second.
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn shutdown_releases_over_a_new_connection_when_the_old_one_broke() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let leaving = client(proxy.url(), Duration::from_secs(60)).await;
+    let _held = leaving.rw_lock("a").write().acquire_fair().await.unwrap();
+    let other = client(server.url(), Duration::from_secs(10)).await.rw_lock("a");
+    proxy.cut();
+    leaving.shutdown().await;
+    eventually("the lock is free", async || {
+        other.write().try_acquire().await.unwrap().is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_burst_of_requests_does_not_cost_a_healthy_connection() {
+    let server = Server::start().await;
+    let _held = client(server.url(), Duration::from_secs(60))
+        .await
+        .rw_lock("a")
+        .write()
+        .acquire_fair()
+        .await
+        .unwrap();
+    // A call may take a sixth of it.
+    let lease = Duration::from_millis(1500);
+    let builder = Client::builder().lease(lease).label("burst");
+    let client = builder.connect(server.url()).await.unwrap();
+    let before = connections(&server).await;
+    let lock = client.rw_lock("a");
+    let burst: Vec<_> = (0..20_000).map(|_| tokio::spawn(lock.read().acquire_fair())).collect();
+    server.until_queued("a", burst.len()).await;
+    assert_eq!(connections(&server).await, before);
+    assert!(!burst.iter().any(JoinHandle::is_finished));
+}
+
+/// The server's numbers of the connections with the label "burst".
+async fn connections(server: &Server) -> Vec<String> {
+    let mut redis = server.redis().await;
+    let text: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut redis).await.unwrap();
+    let ours = text.lines().filter(|line| line.contains(" name=burst "));
+    ours.filter_map(|line| line.split(' ').next().map(str::to_owned))
+        .collect()
+}
+
+#[tokio::test]
+async fn renewals_do_not_pile_up_during_an_outage() {
+    const LOCKS: usize = 3_000;
+    let server = Server::start().await;
+    let holder = client(server.url(), Duration::from_secs(3600)).await;
+    let waiting = client(server.url(), Duration::from_secs(1)).await;
+    let asks = stream::iter(0..LOCKS).map(|i| holder.rw_lock(i.to_string()).write().acquire_fair());
+    let held: Vec<_> = asks.buffer_unordered(64).collect().await;
+    let lock = |i: usize| waiting.rw_lock(i.to_string());
+    let waiters: Vec<_> = (0..LOCKS)
+        .map(|i| tokio::spawn(lock(i).write().acquire_fair()))
+        .collect();
+    eventually("all wait", async || server.keys().await.len() == 3 * LOCKS).await;
+    server.freeze();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    server.thaw();
+    waiters.iter().for_each(|waiter| waiter.abort());
+    eventually("nobody waits", async || {
+        server.keys().await.iter().all(|key| !key.ends_with(":queue"))
+    })
+    .await;
+    // What is under way may end; then nobody is left to be renewed.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let calls = server.calls("evalsha").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let calls = server.calls("evalsha").await - calls;
+    assert!(calls < 100, "{calls} calls in a second although nobody waits");
+    drop(held);
+}

@@ -1,0 +1,385 @@
+//! Runtimes: each kind of them, guards that leave theirs, and guards that outlive it.
+
+use crate::server::{Server, eventually, soon};
+use fairlock::{Acquire, Client, Error, FencingToken, LostReason, Owner, Policy, ReadGuard, RwLock, Write, WriteGuard};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::sleep;
+
+const LEASE: Duration = Duration::from_secs(2);
+/// So long that nothing in a test becomes free by expiry.
+const LONG: Duration = Duration::from_secs(600);
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+async fn client(server: &Server, lease: Duration) -> Client {
+    let builder = Client::builder().lease(lease);
+    builder.connect(server.url()).await.expect("the server is up")
+}
+
+async fn write(lock: &RwLock) -> WriteGuard {
+    soon("to write", lock.write().acquire_fair()).await.expect("the lock")
+}
+
+async fn until_closed(server: &Server) {
+    eventually("all connections closed", async || server.connections().await == 0).await;
+}
+
+/// Renewed past its lease, handed over, shared, cancelled, dropped, shut down by dropping.
+async fn all_that_needs_the_background() {
+    let server = Server::start().await;
+    let (here, there) = (client(&server, LEASE).await, client(&server, LEASE).await);
+    let (a, b) = (here.rw_lock("a"), there.rw_lock("a"));
+    let guard = write(&a).await;
+    let waiter = tokio::spawn(b.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    sleep(LEASE + LEASE / 2).await;
+    assert!(guard.is_held(), "it was not renewed");
+    assert!(!waiter.is_finished());
+    let first = guard.fencing_token();
+    guard.release().await.unwrap();
+    let second = soon("the hand-over", waiter).await.unwrap().unwrap();
+    assert!(second.fencing_token() > first);
+
+    let none = a.write().try_acquire_for(Duration::from_millis(50)).await.unwrap();
+    assert!(none.is_none());
+    server.until_queued("a", 0).await;
+    drop(second);
+    let readers = soon("readers", async {
+        tokio::try_join!(a.read().acquire_fair(), b.read().acquire_fair())
+    });
+    drop(readers.await.unwrap());
+    drop((a, b, here, there));
+    until_closed(&server).await;
+}
+
+#[test]
+fn everything_works_on_a_current_thread_runtime() {
+    current_thread().block_on(all_that_needs_the_background());
+}
+
+#[test]
+fn everything_works_on_a_multi_thread_runtime() {
+    multi_thread().block_on(all_that_needs_the_background());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_moved_between_tasks_threads_and_runtimes_stays_held() {
+    let server = Server::start().await;
+    let lock = client(&server, LEASE).await.rw_lock("a");
+    let acquired = tokio::spawn(lock.write().acquire_fair());
+    let guard = soon("the guard", acquired).await.unwrap().unwrap();
+    let token = guard.fencing_token();
+
+    // To a thread that knows no runtime, which keeps it for longer than a lease.
+    let (give, take) = mpsc::channel::<WriteGuard>();
+    let (give_back, take_back) = tokio::sync::oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        let guard = take.recv().expect("the guard");
+        std::thread::sleep(LEASE + LEASE / 2);
+        let held = guard.is_held();
+        let _ = give_back.send((guard, held));
+    });
+    give.send(guard).unwrap();
+    let (guard, held) = soon("the thread", take_back).await.unwrap();
+    thread.join().unwrap();
+    assert!(held, "it was not renewed while a thread had it");
+
+    // To another runtime, which releases it while the first one lives.
+    let released = std::thread::spawn(move || {
+        let same = guard.fencing_token() == token;
+        (same, current_thread().block_on(soon("the release", guard.release())))
+    });
+    let (same, released) = tokio::task::spawn_blocking(move || released.join().unwrap())
+        .await
+        .unwrap();
+    assert!(same);
+    released.unwrap();
+    assert!(lock.write().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_client_serves_tasks_of_several_runtimes() {
+    let server = Server::start().await;
+    let lock = client(&server, LONG).await.rw_lock("a");
+    let guard = write(&lock).await;
+    let there = lock.clone();
+    let elsewhere = tokio::task::spawn_blocking(move || {
+        current_thread().block_on(async {
+            let guard = write(&there).await;
+            soon("the release", guard.release()).await
+        })
+    });
+    server.until_queued("a", 1).await;
+    guard.release().await.unwrap();
+    soon("the other runtime", elsewhere).await.unwrap().unwrap();
+    assert!(lock.write().try_acquire().await.unwrap().is_some());
+}
+
+#[test]
+fn a_guard_dropped_outside_of_any_runtime_is_released() {
+    let runtime = multi_thread();
+    let server = runtime.block_on(Server::start());
+    let lock = runtime.block_on(async { client(&server, LONG).await.rw_lock("a") });
+    let guard = runtime.block_on(write(&lock));
+    std::thread::spawn(move || {
+        assert!(tokio::runtime::Handle::try_current().is_err());
+        drop(guard);
+    })
+    .join()
+    .expect("no panic");
+    drop(runtime.block_on(write(&lock)));
+}
+
+#[test]
+fn a_future_dropped_outside_of_any_runtime_leaves_the_queue() {
+    let runtime = multi_thread();
+    let server = runtime.block_on(Server::start());
+    let lock = runtime.block_on(async { client(&server, LONG).await.rw_lock("a") });
+    let guard = runtime.block_on(write(&lock));
+    let mut waiting = Box::pin(lock.write().acquire_fair());
+    runtime.block_on(async {
+        tokio::select! {
+            _ = &mut waiting => panic!("a second writer entered"),
+            () = server.until_queued("a", 1) => {}
+        }
+    });
+    std::thread::spawn(move || drop(waiting)).join().expect("no panic");
+    runtime.block_on(server.until_queued("a", 0));
+    assert!(guard.is_held());
+}
+
+/// A runtime that is gone, and what was acquired on it for the locks "a", "b" and so on.
+async fn outliving(server: &Server, names: &[&str], lease: Duration) -> (Client, Vec<WriteGuard>) {
+    let (url, names) = (
+        server.url(),
+        names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>(),
+    );
+    let short_lived = std::thread::spawn(move || {
+        let runtime = multi_thread();
+        let outcome = runtime.block_on(async {
+            let builder = Client::builder().lease(lease);
+            let client = builder.connect(url).await.expect("the server is up");
+            let mut guards = Vec::new();
+            for name in names {
+                guards.push(write(&client.rw_lock(name)).await);
+            }
+            (client, guards)
+        });
+        drop(runtime);
+        outcome
+    });
+    tokio::task::spawn_blocking(move || short_lived.join().expect("no panic"))
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_guard_dropped_after_its_runtime_leaves_the_lock_free_within_a_lease() {
+    let server = Server::start().await;
+    let (gone, guards) = outliving(&server, &["a"], LEASE).await;
+    let lock = client(&server, LEASE).await.rw_lock("a");
+    let begun = Instant::now();
+    std::thread::spawn(move || drop((guards, gone)))
+        .join()
+        .expect("no panic");
+    drop(write(&lock).await);
+    assert!(
+        begun.elapsed() < LEASE + Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_guard_released_after_its_runtime_reports_an_error() {
+    let server = Server::start().await;
+    let (_gone, mut guards) = outliving(&server, &["a", "b"], LEASE).await;
+    let (a, b) = (guards.remove(0), guards.remove(0));
+    // While it is still believed to be held, and after that.
+    let unconfirmed = soon("a release", a.release()).await;
+    assert!(
+        matches!(unconfirmed, Err(Error::Unavailable { .. } | Error::Lost { .. })),
+        "{unconfirmed:?}"
+    );
+    soon("the loss", b.lost()).await;
+    let lost = soon("a release", b.release()).await;
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_guard_that_outlives_its_runtime_is_lost_with_its_lease() {
+    let server = Server::start().await;
+    let (_gone, guards) = outliving(&server, &["a"], LEASE).await;
+    let guard = &guards[0];
+    let lock = client(&server, LEASE).await.rw_lock("a");
+    let waiter = tokio::spawn(lock.write().acquire_fair());
+    assert_eq!(soon("the loss", guard.lost()).await, LostReason::LeaseExpired);
+    assert!(!guard.is_held());
+    let next = soon("the next writer", waiter).await.unwrap().unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+}
+
+#[tokio::test]
+async fn a_client_that_outlives_its_runtime_refuses_and_shuts_down_without_hanging() {
+    let server = Server::start().await;
+    let (gone, guards) = outliving(&server, &["a"], LEASE).await;
+    let lock = gone.rw_lock("b");
+    let asked = soon("an answer", lock.write().acquire_fair()).await;
+    assert!(matches!(asked, Err(Error::Unavailable { .. })), "{asked:?}");
+    let tried = soon("an answer", lock.write().try_acquire()).await;
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    soon("the shutdown", gone.shutdown()).await;
+    assert!(!guards[0].is_held());
+}
+
+#[tokio::test]
+async fn a_runtime_that_ends_under_waiters_costs_the_others_one_lease() {
+    let server = Server::start().await;
+    let holder = client(&server, LONG).await.rw_lock("a");
+    let guard = write(&holder).await;
+    let url = server.url();
+    let (runtime, begun) = (multi_thread(), Instant::now());
+    let builder = Client::builder().lease(LEASE);
+    for _ in 0..10 {
+        let (builder, url) = (builder.clone(), url.clone());
+        runtime.spawn(async move {
+            let client = builder.connect(url).await.expect("the server is up");
+            client.rw_lock("a").write().acquire_fair().await.map(drop)
+        });
+    }
+    server.until_queued("a", 10).await;
+    // In the middle of their waiting: their futures are dropped, but nobody is left to send a release.
+    runtime.shutdown_background();
+    let next = tokio::spawn(client(&server, LONG).await.rw_lock("a").write().acquire_fair());
+    guard.release().await.unwrap();
+    drop(soon("one lease for all of them", next).await.unwrap().unwrap());
+    // Ten leases one after another would be twenty seconds.
+    assert!(
+        begun.elapsed() < LEASE + Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_guard_outlives_the_last_handle_of_its_client() {
+    let server = Server::start().await;
+    let connected = client(&server, LEASE).await;
+    let lock = connected.rw_lock("a");
+    let guard = write(&lock).await;
+    drop((connected, lock));
+    assert_eq!(server.connections().await, 2);
+    sleep(LEASE * 2).await;
+    assert!(guard.is_held(), "it was not renewed");
+    let held = server.keys().await;
+    assert_eq!(held, ["fairlock:{a}"]);
+
+    drop(guard);
+    until_closed(&server).await;
+    let next = client(&server, LEASE).await.rw_lock("a");
+    assert!(
+        next.write().try_acquire().await.unwrap().is_some(),
+        "closed before it had been released"
+    );
+}
+
+#[tokio::test]
+async fn a_waiting_future_outlives_the_last_handle_of_its_client() {
+    let server = Server::start().await;
+    let holder = client(&server, LEASE).await;
+    let guard = write(&holder.rw_lock("a")).await;
+    let waiter = tokio::spawn(client(&server, LEASE).await.rw_lock("a").write().acquire_fair());
+    server.until_queued("a", 1).await;
+    sleep(LEASE + LEASE / 2).await;
+    assert!(!waiter.is_finished());
+    guard.release().await.unwrap();
+    let next = soon("its turn", waiter).await.unwrap().unwrap();
+    drop((next, holder));
+    until_closed(&server).await;
+}
+
+// What follows is asserted by the compiler.
+
+fn is_send_sync<T: Send + Sync + 'static>() {}
+fn is_send<T: Send + 'static>(_: &T) {}
+
+#[test]
+fn handles_guards_and_errors_are_send_sync_and_static() {
+    is_send_sync::<Client>();
+    is_send_sync::<fairlock::ClientBuilder>();
+    is_send_sync::<RwLock>();
+    is_send_sync::<Acquire<Write>>();
+    is_send_sync::<Acquire<fairlock::Read>>();
+    is_send_sync::<ReadGuard>();
+    is_send_sync::<WriteGuard>();
+    is_send_sync::<Owner>();
+    is_send_sync::<FencingToken>();
+    is_send_sync::<Policy>();
+    is_send_sync::<Error>();
+}
+
+#[tokio::test]
+async fn futures_are_send_and_static() {
+    let server = Server::start().await;
+    let connect = Client::connect(server.url());
+    is_send(&connect);
+    let lock = connect.await.unwrap().rw_lock("a");
+    is_send(&lock.write().acquire_fair());
+    is_send(&lock.read().try_acquire());
+    is_send(&lock.read().try_acquire_for(Duration::MAX));
+    let guard = tokio::spawn(lock.write().acquire_fair()).await.unwrap().unwrap();
+    let guard = tokio::spawn(async move {
+        tokio::select! {
+            reason = guard.lost() => panic!("lost: {reason}"),
+            done = guard.while_held(std::future::ready(7)) => assert_eq!(done.unwrap(), 7),
+        }
+        guard
+    });
+    let guard = guard.await.unwrap();
+    tokio::spawn(guard.release()).await.unwrap().unwrap();
+}
+
+/// `expect` fails to compile where the lint that it names stays silent.
+#[deny(unfulfilled_lint_expectations)]
+#[tokio::test]
+async fn what_is_not_used_is_warned_of() {
+    let server = Server::start().await;
+    let lock = client(&server, LEASE).await.rw_lock("a");
+    #[expect(unused_must_use, reason = "a request that is not sent")]
+    {
+        lock.write();
+    }
+    #[expect(unused_must_use, reason = "a future that is not awaited")]
+    {
+        lock.write().acquire_fair();
+    }
+    #[expect(unused_must_use, reason = "a guard that is dropped at once")]
+    {
+        lock.write().acquire_fair().await.unwrap();
+    }
+    let guard = write(&lock).await;
+    #[expect(unused_must_use, reason = "a question that nobody asked for")]
+    {
+        guard.is_held();
+    }
+    #[expect(
+        unused_must_use,
+        reason = "a release that is not awaited; the guard is dropped all the same"
+    )]
+    {
+        guard.release();
+    }
+    assert!(server.keys().await.len() <= 1);
+}

@@ -1,0 +1,236 @@
+//! Real servers for tests: started on free loopback ports, each killed by its own handle.
+
+use redis::aio::MultiplexedConnection;
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what should take milliseconds: these machines are slow at times.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server of this test. Dropped, it is killed and its directory removed.
+pub struct Server {
+    child: Option<Child>,
+    port: u16,
+    dir: PathBuf,
+    args: Vec<String>,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// With further arguments of redis-server, such as `--appendonly yes`.
+    pub async fn start_with(args: &[&str]) -> Self {
+        let dir = std::env::temp_dir().join(format!("fairlock-test-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&dir).expect("a directory for the server");
+        let mut server = Self {
+            child: None,
+            port: 0,
+            dir,
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        };
+        // Another process may take a free port before the server does.
+        for _ in 0..20 {
+            server.port = free_port();
+            if server.spawn().await {
+                return server;
+            }
+        }
+        panic!("no server came up; see {}", server.dir.join("log").display());
+    }
+
+    async fn spawn(&mut self) -> bool {
+        // One that was killed leaves it behind.
+        let _ = std::fs::remove_file(self.socket());
+        let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let child = Command::new(&binary)
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--save", "", "--logfile", "log", "--dir"])
+            .arg(&self.dir)
+            .args(["--unixsocket", "socket"])
+            .args(&self.args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.child = Some(child.unwrap_or_else(|error| panic!("cannot start {binary}: {error}; run `make setup`")));
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(child) = &mut self.child
+                && child.try_wait().expect("the server's status").is_some()
+            {
+                return false;
+            }
+            // It makes its socket once it has its port: before that, whoever answers there is not ours.
+            if self.socket().exists() && self.answers().await {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+
+    /// Any reply will do, also "NOAUTH": it is up. "LOADING" is not.
+    async fn answers(&self) -> bool {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let ping = async {
+            let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.ok()?;
+            stream.write_all(b"PING\r\n").await.ok()?;
+            let mut reply = [0; 64];
+            let n = stream.read(&mut reply).await.ok()?;
+            Some(n > 0 && !reply.starts_with(b"-LOADING"))
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(1), ping).await;
+        answer.ok().flatten().unwrap_or(false)
+    }
+
+    /// Further arguments for the next start.
+    pub fn add_args(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("socket")
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A connection of the test's own.
+    pub async fn redis(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        // Replies may be late while this machine is busy.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .expect("the server answers")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again after `kill`, on the same port, with what it wrote to disk.
+    pub async fn start_again(&mut self) {
+        let begun = Instant::now();
+        while !self.spawn().await {
+            assert!(begun.elapsed() < PATIENCE, "the server did not come up again");
+        }
+    }
+
+    /// SIGSTOP: it keeps its connections but does not answer.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("a running server");
+        kill_process(Pid::from_child(child), signal).expect("our own child");
+    }
+
+    /// Calls of a command so far, as the server counts them, scripts' inner calls included.
+    pub async fn calls(&self, command: &str) -> u64 {
+        let text: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("INFO");
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.map_or(0, |rest| {
+            rest.split(',').next().expect("a number").parse().expect("a number")
+        })
+    }
+
+    /// Connected clients other than the one that asks.
+    pub async fn connections(&self) -> usize {
+        let text: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("CLIENT LIST");
+        text.lines().count() - 1
+    }
+
+    /// All keys of the server, but for those by which clients say who they are.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("KEYS");
+        keys.retain(|key| !key.contains(":client:"));
+        keys.sort();
+        keys
+    }
+
+    /// Requests that wait for the lock.
+    pub async fn queued(&self, lock: &str) -> usize {
+        let mut redis = self.redis().await;
+        let key = format!("fairlock:{{{lock}}}:queue");
+        redis::cmd("ZCARD")
+            .arg(key)
+            .query_async(&mut redis)
+            .await
+            .expect("ZCARD")
+    }
+
+    /// Waits until so many requests are queued.
+    pub async fn until_queued(&self, lock: &str, n: usize) {
+        eventually(&format!("{n} queued for {lock}"), async || self.queued(lock).await == n).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.thaw();
+        }
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until a condition holds; panics after [`PATIENCE`].
+pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Fails the test if the future takes longer than [`PATIENCE`].
+pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
+    }
+}
