@@ -12,13 +12,13 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 	cargo run --release --example demo
 
 test: setup ## Run all tests against real servers that they start themselves
-	cargo test --all-features
+	cargo test --features tls-rustls
 
 bench: setup ## Measure the cost beside the floors, as ratios
 	cargo bench --bench ratios
 
 lint: ## What CI checks besides the tests
-	cargo fmt --check
-	cargo clippy --all-targets --all-features -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls

@@ -65,6 +65,9 @@
 //! See [`design`]: the state in Redis, the scripts, the client, the invariants, the bounds, and what is not promised.
 
 mod acquire;
+#[cfg(feature = "attack")]
+#[doc(hidden)]
+pub mod attack;
 mod attempt;
 mod claim;
 mod client;

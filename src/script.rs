@@ -76,23 +76,29 @@ impl Script {
 }
 
 macro_rules! script {
-    ($flags:literal, $($file:literal),+) => {
+    ($name:literal, $flags:literal, $($file:literal),+) => {
         LazyLock::new(|| {
-            Script::new(
-                $flags,
-                concat!($(include_str!(concat!("../lua/", $file))),+),
-            )
+            let body = concat!($(include_str!(concat!("../lua/", $file))),+);
+            #[cfg(feature = "attack")]
+            let body = &crate::attack::transformed($name, body);
+            Script::new($flags, body)
         })
     };
 }
 
-static ACQUIRE: LazyLock<Script> = script!("", "acquire_free.lua", "lock.lua", "acquire.lua");
+static ACQUIRE: LazyLock<Script> = script!("acquire", "", "acquire_free.lua", "lock.lua", "acquire.lua");
 // These free memory, or keep alive what exists: they must work when memory is exhausted.
-static RELEASE: LazyLock<Script> = script!(" flags=allow-oom", "release_sole.lua", "lock.lua", "release.lua");
-static RENEW: LazyLock<Script> = script!(" flags=allow-oom", "lock.lua", "renew.lua");
-static DOWNGRADE: LazyLock<Script> = script!(" flags=allow-oom", "lock.lua", "downgrade.lua");
-static EVICT: LazyLock<Script> = script!(" flags=allow-oom", "lock.lua", "evict.lua");
-static STATUS: LazyLock<Script> = script!(" flags=no-writes", "lock.lua", "status.lua");
+static RELEASE: LazyLock<Script> = script!(
+    "release",
+    " flags=allow-oom",
+    "release_sole.lua",
+    "lock.lua",
+    "release.lua"
+);
+static RENEW: LazyLock<Script> = script!("renew", " flags=allow-oom", "lock.lua", "renew.lua");
+static DOWNGRADE: LazyLock<Script> = script!("downgrade", " flags=allow-oom", "lock.lua", "downgrade.lua");
+static EVICT: LazyLock<Script> = script!("evict", " flags=allow-oom", "lock.lua", "evict.lua");
+static STATUS: LazyLock<Script> = script!("status", " flags=no-writes", "lock.lua", "status.lua");
 
 /// How grants are published.
 #[derive(Debug)]
@@ -444,6 +450,20 @@ pub(crate) fn read_request(request: &str) -> Option<(&str, u64)> {
     let mut parts = request.get(1..)?.split(':');
     let client = parts.next()?;
     Some((client, parts.next()?.parse().ok()?))
+}
+
+/// Every script: its name, and its text with flags and without.
+#[cfg(feature = "attack")]
+pub(crate) fn all() -> [(&'static str, [&'static str; 2]); 6] {
+    let texts = |script: &'static Script| [script.body[0].as_str(), script.body[1].as_str()];
+    [
+        ("acquire", texts(&ACQUIRE)),
+        ("release", texts(&RELEASE)),
+        ("renew", texts(&RENEW)),
+        ("downgrade", texts(&DOWNGRADE)),
+        ("evict", texts(&EVICT)),
+        ("status", texts(&STATUS)),
+    ]
 }
 
 #[cfg(test)]

@@ -1,0 +1,1 @@
+//! Checks invariants over a journal, in one pass.

@@ -1,0 +1,1 @@
+//! Scripts that keep a journal, and reading it.

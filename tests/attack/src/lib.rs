@@ -1,0 +1,16 @@
+//! What tries to break fairlock, and stays so that every later change meets it. `attack --help` lists the commands.
+
+pub mod checker;
+pub mod explore;
+pub mod journal;
+pub mod model;
+pub mod model_check;
+pub mod mutants;
+pub mod record;
+pub mod simulation;
+pub mod torture;
+
+/// Real servers, and a proxy before them: the harness of the other tests.
+#[path = "../../it/server.rs"]
+#[allow(dead_code)]
+pub mod server;

@@ -1,0 +1,36 @@
+//! `attack`: the commands that try to break fairlock, each in a module of its own.
+
+use clap::{Parser, Subcommand};
+use fairlock_attack::{explore, model_check, mutants, simulation, torture};
+use std::process::ExitCode;
+
+#[derive(Parser, Debug)]
+#[command(name = "attack", about = "Tries to break fairlock")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Random sequences of the real scripts beside the model.
+    ModelCheck(model_check::Args),
+    /// Every sequence of a few steps of three owners, on the real scripts beside the model.
+    Explore(explore::Args),
+    /// The real client in virtual time, under faults.
+    Simulate(simulation::Args),
+    /// Real faults on real servers.
+    Torture(torture::Args),
+    /// Puts known bugs in and reports which check catches each.
+    Mutants(mutants::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::ModelCheck(args) => model_check::run(&args),
+        Command::Explore(args) => explore::run(&args),
+        Command::Simulate(args) => simulation::run(&args),
+        Command::Torture(args) => torture::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
+    }
+}

@@ -1,0 +1,1 @@
+//! What each script must answer: a reference model.

@@ -1,0 +1,10 @@
+//! Real faults on real servers.
+
+use std::process::ExitCode;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {}
+
+pub fn run(_args: &Args) -> ExitCode {
+    ExitCode::FAILURE
+}
