@@ -5,14 +5,15 @@ use crate::error::{Error, LostReason};
 use crate::event::{Audience, Events};
 use crate::keeper;
 use crate::key::{self, Lock};
-use crate::link::{Lane, Link, with_options};
+use crate::link::{Lane, Link};
 use crate::notify::Listener;
 use crate::owner::ClientId;
 use crate::registry::{Registry, Request};
 use crate::rw_lock::RwLock;
 use crate::script::{Call, Channel, Snapshot, read_request};
 use crate::status::ClientInfo;
-use redis::{IntoConnectionInfo, ProtocolVersion, RedisError};
+use crate::wire::Backend;
+use redis::{IntoConnectionInfo, RedisError};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -276,20 +277,15 @@ impl ClientBuilder {
         let Server(server) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
-        let address = server.get_connection_info().addr().to_string();
+        let address = server.address();
         let failed = |source| Error::of_connect(address.clone(), source);
 
         let id = ClientId::new();
         let channel = Channel {
             base: key::channel_base(&self.prefix),
         };
-        let listener = Listener::new(
-            with_options(&server, Some(ProtocolVersion::RESP3)).map_err(failed)?,
-            &self.prefix,
-            id,
-            self.label.clone(),
-        );
-        let link = Link::connect(with_options(&server, None).map_err(failed)?, self.label);
+        let listener = Listener::new(server.clone(), &self.prefix, id, self.label.clone());
+        let link = Link::connect(server.clone(), self.label);
         let (releases, dropped) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             link: link.await.map_err(failed)?,
@@ -307,7 +303,7 @@ impl ClientBuilder {
         });
         let subscription = listener.subscribe(&inner, releases.downgrade()).await.map_err(failed)?;
 
-        let keeper = tokio::spawn({
+        let keeper = server.spawn({
             let inner = Arc::clone(&inner);
             let releases = releases.downgrade();
             async move {
@@ -315,11 +311,10 @@ impl ClientBuilder {
                     inner.link.run(),
                     keeper::renew_due(&inner, &releases),
                     listener.run(&inner, &releases, subscription),
-                )
+                );
             }
         });
-        let keeper = keeper.abort_handle();
-        let releaser = tokio::spawn({
+        let releaser = server.spawn({
             let (inner, keeper) = (Arc::clone(&inner), keeper.clone());
             async move {
                 keeper::release_dropped(&inner, dropped).await;
@@ -327,7 +322,7 @@ impl ClientBuilder {
                 keeper.abort();
             }
         });
-        *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![keeper, releaser.abort_handle()];
+        *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![keeper, releaser];
         tracing::info!(server = %address, client = %id, "connected");
         let handle = Arc::new(Handle { inner, releases });
         Ok(Client { handle })
@@ -364,8 +359,13 @@ pub trait IntoServer: sealed::Sealed {
 }
 
 #[doc(hidden)]
-#[derive(Debug)]
-pub struct Server(redis::Client);
+pub struct Server(Backend);
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.address())
+    }
+}
 
 mod sealed {
     pub trait Sealed {}
@@ -373,11 +373,13 @@ mod sealed {
     impl Sealed for String {}
     impl Sealed for &String {}
     impl Sealed for redis::Client {}
+    #[cfg(feature = "attack")]
+    impl Sealed for std::sync::Arc<dyn crate::attack::Network> {}
 }
 
 impl IntoServer for &str {
     fn into_server(self) -> Result<Server, RedisError> {
-        redis::Client::open(self.into_connection_info()?).map(Server)
+        redis::Client::open(self.into_connection_info()?)?.into_server()
     }
 }
 
@@ -395,6 +397,13 @@ impl IntoServer for &String {
 
 impl IntoServer for redis::Client {
     fn into_server(self) -> Result<Server, RedisError> {
-        Ok(Server(self))
+        Backend::redis(&self).map(Server)
+    }
+}
+
+#[cfg(feature = "attack")]
+impl IntoServer for Arc<dyn crate::attack::Network> {
+    fn into_server(self) -> Result<Server, RedisError> {
+        Ok(Server(Backend::Simulated(self)))
     }
 }

@@ -7,11 +7,11 @@ use crate::acquire::Mode;
 use crate::client::Handle;
 use crate::error::Error;
 use crate::key::{self, Lock, shown};
-use crate::link::{CONNECT_TIMEOUT, timed_out};
 use crate::owner::Owner;
 use crate::script::read_name;
 use crate::token::FencingToken;
-use std::collections::HashMap;
+use crate::wire::{CONNECT_TIMEOUT, timed_out};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,8 +157,8 @@ struct Source {
 pub(crate) struct Audience {
     /// Whether anybody listens to anything. Looked at with every call, so kept apart.
     any: AtomicBool,
-    heard: Mutex<HashMap<String, Instant>>,
-    sources: Mutex<HashMap<String, Source>>,
+    heard: Mutex<BTreeMap<String, Instant>>,
+    sources: Mutex<BTreeMap<String, Source>>,
     /// The subscription connection has something to do.
     pub(crate) changed: Notify,
     /// It has done it.

@@ -93,6 +93,7 @@ impl<M> Guard<M> {
                 return self.reason();
             };
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = sleep_until(held_until) => {}
             }

@@ -8,8 +8,8 @@ use crate::link::Backoff;
 use crate::registry::{Due, Request};
 use crate::script::CHUNK;
 use futures::stream::FuturesUnordered;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -37,6 +37,7 @@ pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSende
     loop {
         let armed = inner.registry().arm();
         tokio::select! {
+            biased;
             () = sleep_until(armed.unwrap_or_else(Instant::now)), if armed.is_some() => {}
             () = inner.wake.notified() => {}
             Some(lock) = calls.next() => {
@@ -174,6 +175,7 @@ pub(crate) async fn release_dropped(inner: &Inner, mut dropped: mpsc::UnboundedR
     let mut open = true;
     while open || !calls.is_empty() {
         tokio::select! {
+            biased;
             count = dropped.recv_many(&mut requests, 1024), if open => {
                 open = count > 0;
                 calls.push(release_all(inner, std::mem::take(&mut requests)));
@@ -185,7 +187,7 @@ pub(crate) async fn release_dropped(inner: &Inner, mut dropped: mpsc::UnboundedR
 
 /// Releases requests that are over, by lock, and forgets them.
 pub(crate) async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
-    let mut by_lock: HashMap<Arc<str>, Vec<Arc<Request>>> = HashMap::new();
+    let mut by_lock: BTreeMap<Arc<str>, Vec<Arc<Request>>> = BTreeMap::new();
     for request in requests {
         by_lock
             .entry(Arc::clone(&request.lock.state))

@@ -79,11 +79,13 @@ mod key;
 mod link;
 mod notify;
 mod owner;
+mod random;
 mod registry;
 mod rw_lock;
 mod script;
 mod status;
 mod token;
+mod wire;
 
 /// The client library, in the version whose types this crate takes.
 pub use redis;

@@ -1,20 +1,17 @@
 //! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
 //! its command may be sent twice.
 
+use crate::random;
 use crate::script::Dialect;
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisError, Value};
+use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
+use redis::{Cmd, RedisError, Value};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use uuid::Uuid;
 
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// So many calls in a row without an answer, and the connection is taken for dead.
 const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 
@@ -22,7 +19,7 @@ const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 #[derive(Clone)]
 struct Connection {
     generation: u64,
-    redis: MultiplexedConnection,
+    wire: Wire,
     dialect: Dialect,
     turns: Arc<Semaphore>,
 }
@@ -47,7 +44,7 @@ enum State {
 }
 
 pub(crate) struct Link {
-    client: redis::Client,
+    backend: Backend,
     label: Option<String>,
     state: watch::Sender<State>,
     broken: Notify,
@@ -55,10 +52,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) async fn connect(client: redis::Client, label: Option<String>) -> Result<Self, RedisError> {
-        let connection = connect(&client, label.as_deref(), 0).await?;
+    pub(crate) async fn connect(backend: Backend, label: Option<String>) -> Result<Self, RedisError> {
+        let connection = connect(&backend, label.as_deref(), 0).await?;
         Ok(Self {
-            client,
+            backend,
             label,
             state: watch::Sender::new(State::Up(connection)),
             broken: Notify::new(),
@@ -83,7 +80,7 @@ impl Link {
             Lane::Background => None,
         };
         let command = command(connection.dialect);
-        let reply = timeout(limit, connection.redis.send_packed_command(&command)).await;
+        let reply = timeout(limit, connection.wire.send(&command)).await;
         let result = reply.unwrap_or_else(|_| Err(timed_out()));
         let generation = connection.generation;
         match &result {
@@ -163,7 +160,7 @@ impl Link {
         for generation in 1.. {
             self.broken.notified().await;
             let connection = retrying(
-                || connect(&self.client, self.label.as_deref(), generation),
+                || connect(&self.backend, self.label.as_deref(), generation),
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
@@ -200,83 +197,19 @@ impl Backoff {
     }
 
     pub(crate) async fn pause(&mut self) {
-        let share = (Uuid::new_v4().as_u128() & 0xff) as u32;
+        let share = (random::number() & 0xff) as u32;
         sleep(self.0 / 2 + self.0 / 2 * share / 256).await;
         self.0 = (self.0 * 2).min(Self::LONGEST);
     }
 }
 
-async fn connect(client: &redis::Client, label: Option<&str>, generation: u64) -> Result<Connection, RedisError> {
-    let config = connection_config();
-    let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let hello = redis::cmd("HELLO");
-    let hello = timeout(CONNECT_TIMEOUT, hello.query_async::<Value>(&mut redis))
-        .await
-        .map_err(|_| timed_out())?;
-    let dialect = Dialect::of_server(&hello?);
-    name_connection(&mut redis, label).await?;
+async fn connect(backend: &Backend, label: Option<&str>, generation: u64) -> Result<Connection, RedisError> {
+    let mut wire = backend.connect(label, None).await?;
+    let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
     Ok(Connection {
         generation,
-        redis,
-        dialect,
+        wire,
+        dialect: Dialect::of_server(&hello),
         turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
     })
-}
-
-/// Shows the label in the server's CLIENT LIST.
-pub(crate) async fn name_connection(redis: &mut MultiplexedConnection, label: Option<&str>) -> Result<(), RedisError> {
-    let Some(label) = label else { return Ok(()) };
-    let mut command = redis::cmd("CLIENT");
-    let named = command.arg("SETNAME").arg(label).exec_async(redis);
-    timeout(CONNECT_TIMEOUT, named)
-        .await
-        .unwrap_or_else(|_| Err(timed_out()))
-}
-
-pub(crate) fn timed_out() -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
-}
-
-/// Time limits of replies are set call by call, since leases differ.
-pub(crate) fn connection_config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(1024)
-}
-
-/// The same server with our socket options: a peer that vanished is noticed within about five seconds.
-pub(crate) fn with_options(
-    client: &redis::Client,
-    protocol: Option<ProtocolVersion>,
-) -> Result<redis::Client, RedisError> {
-    let info = client.get_connection_info().clone();
-    #[cfg(feature = "tls-rustls")]
-    if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        // Rustls panics if its features leave the choice open. It fails if the program has chosen already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(3))
-        .with_interval(Duration::from_secs(1));
-    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
-    let keepalive = keepalive.with_retries(3);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(Duration::from_secs(4));
-    let settings = info.redis_settings().clone();
-    let settings = match protocol {
-        Some(protocol) => settings.set_protocol(protocol),
-        None => settings,
-    };
-    redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))
-}
-
-/// A reply that no version of the scripts gives.
-pub(crate) fn malformed(what: &Value) -> RedisError {
-    RedisError::from((
-        ErrorKind::UnexpectedReturnType,
-        "the server's reply is not one of fairlock's scripts",
-        format!("{what:?}").chars().take(200).collect(),
-    ))
 }

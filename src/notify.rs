@@ -5,13 +5,13 @@ use crate::claim::{Claim, End};
 use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
 use crate::key::{Lock, audience_channel, channel_base, introduction};
-use crate::link::{CONNECT_TIMEOUT, connection_config, name_connection, retrying, timed_out};
+use crate::link::retrying;
 use crate::owner::ClientId;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
 use crate::script::{read_message, read_request};
 use crate::status::ClientInfo;
-use redis::aio::MultiplexedConnection;
+use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
 use redis::{PushInfo, PushKind, RedisError, Value};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const PINGS_BEFORE_RECONNECT: u32 = 2;
 type Releases = mpsc::WeakUnboundedSender<Arc<Request>>;
 
 pub(crate) struct Listener {
-    client: redis::Client,
+    backend: Backend,
     channel: String,
     audience_channel: String,
     label: Option<String>,
@@ -42,14 +42,14 @@ struct Introduction {
 
 /// A connection that listens, until `ended` is told.
 pub(crate) struct Subscription {
-    connection: MultiplexedConnection,
+    wire: Wire,
     ended: Arc<Notify>,
     audience_channel: String,
     introduction: Introduction,
 }
 
 impl Listener {
-    pub(crate) fn new(client: redis::Client, prefix: &str, id: ClientId, label: Option<String>) -> Self {
+    pub(crate) fn new(backend: Backend, prefix: &str, id: ClientId, label: Option<String>) -> Self {
         let channel = format!("{}{id}", channel_base(prefix));
         let audience_channel = audience_channel(prefix);
         let introduction = Introduction {
@@ -57,7 +57,7 @@ impl Listener {
             text: ClientInfo::introduction(label.as_deref()),
         };
         Self {
-            client,
+            backend,
             channel,
             audience_channel,
             label,
@@ -68,21 +68,13 @@ impl Listener {
     pub(crate) async fn subscribe(&self, inner: &Arc<Inner>, releases: Releases) -> Result<Subscription, RedisError> {
         let ended = Arc::new(Notify::new());
         let (listener, over) = (Arc::downgrade(inner), Arc::clone(&ended));
-        // Called on the connection's own task: nothing stands between the socket and the one who waits.
-        let config = connection_config().set_push_sender(move |push: PushInfo| {
-            on_push(&listener, &releases, &over, &push);
-            Ok::<(), redis::aio::SendError>(())
-        });
-        let mut connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
-        name_connection(&mut connection, self.label.as_deref()).await?;
-        let channels = [&self.channel, &self.audience_channel];
-        let subscribed = timeout(CONNECT_TIMEOUT, connection.subscribe(&channels)).await;
+        let on_push = Arc::new(move |push| on_push(&listener, &releases, &over, &push));
+        let mut wire = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
+        let channels = [self.channel.as_str(), &self.audience_channel];
+        let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         let mut subscription = Subscription {
-            connection,
+            wire,
             ended,
             audience_channel: self.audience_channel.clone(),
             introduction: self.introduction.clone(),
@@ -119,6 +111,7 @@ impl Subscription {
         let mut introduced = Instant::now();
         loop {
             let new = tokio::select! {
+                biased;
                 () = self.ended.notified() => return "it was closed".to_owned(),
                 () = audience.changed.notified() => true,
                 () = sleep(PING_INTERVAL) => false,
@@ -137,7 +130,7 @@ impl Subscription {
                 self.introduce().await;
             }
             let ping = redis::cmd("PING");
-            match timeout(PING_TIMEOUT, self.connection.send_packed_command(&ping)).await {
+            match timeout(PING_TIMEOUT, self.wire.send(&ping)).await {
                 Ok(Ok(_)) => failures = 0,
                 Ok(Err(error)) => return error.to_string(),
                 Err(_) => failures += 1,
@@ -153,20 +146,20 @@ impl Subscription {
     /// Subscribes to the events that this client's streams are about, and to no others.
     async fn follow(&mut self, audience: &Audience) -> Result<(), RedisError> {
         let (new, gone) = audience.to_follow();
-        let connection = &mut self.connection;
+        let wire = &mut self.wire;
         let changes = timeout(CONNECT_TIMEOUT, async {
             for topic in new {
                 match &topic {
-                    Topic::Channel(channel) => connection.subscribe(channel).await?,
-                    Topic::Pattern(pattern) => connection.psubscribe(pattern).await?,
+                    Topic::Channel(channel) => wire.subscribe(&[channel]).await?,
+                    Topic::Pattern(pattern) => wire.psubscribe(pattern).await?,
                 }
                 let (Topic::Channel(followed) | Topic::Pattern(followed)) = topic;
                 audience.follows(&followed);
             }
             for topic in gone {
                 match topic {
-                    Topic::Channel(channel) => connection.unsubscribe(channel).await?,
-                    Topic::Pattern(pattern) => connection.punsubscribe(pattern).await?,
+                    Topic::Channel(channel) => wire.unsubscribe(&channel).await?,
+                    Topic::Pattern(pattern) => wire.punsubscribe(&pattern).await?,
                 }
             }
             Ok(())
@@ -179,8 +172,7 @@ impl Subscription {
         let mut set = redis::cmd("SET");
         set.arg(&self.introduction.key).arg(&self.introduction.text);
         set.arg("EX").arg(3 * INTRODUCED_EVERY.as_secs());
-        let done = timeout(PING_TIMEOUT, set.exec_async(&mut self.connection)).await;
-        if let Err(error) = done.unwrap_or_else(|_| Err(timed_out())) {
+        if let Err(error) = self.wire.answer(PING_TIMEOUT, &set).await {
             tracing::debug!(%error, "cannot say who this client is");
         }
     }
@@ -188,15 +180,19 @@ impl Subscription {
     /// Tells all clients that somebody listens: those that are here by a message, later ones by a set that they look at.
     /// Events are an extra: failing is not fatal.
     async fn announce(&mut self, subject: &str) {
-        let mut commands = redis::pipe();
-        commands.sadd(&self.audience_channel, subject).ignore();
-        commands
-            .expire(&self.audience_channel, BELIEVED_FOR.as_secs().cast_signed())
-            .ignore();
-        commands.publish(&self.audience_channel, subject).ignore();
-        let told = timeout(PING_TIMEOUT, commands.exec_async(&mut self.connection)).await;
-        if let Err(error) = told.unwrap_or_else(|_| Err(timed_out())) {
-            tracing::debug!(%error, "cannot tell other clients about listeners");
+        let seconds = BELIEVED_FOR.as_secs().to_string();
+        for command in [
+            ["SADD", &self.audience_channel, subject],
+            ["EXPIRE", &self.audience_channel, &seconds],
+            ["PUBLISH", &self.audience_channel, subject],
+        ] {
+            let [name, arguments @ ..] = command;
+            let mut command = redis::cmd(name);
+            command.arg(&arguments);
+            if let Err(error) = self.wire.answer(PING_TIMEOUT, &command).await {
+                tracing::debug!(%error, "cannot tell other clients about listeners");
+                return;
+            }
         }
     }
 
@@ -204,8 +200,8 @@ impl Subscription {
     async fn look_around(&mut self, audience: &Audience) {
         let mut members = redis::cmd("SMEMBERS");
         members.arg(&self.audience_channel);
-        let found = timeout(PING_TIMEOUT, members.query_async::<Vec<String>>(&mut self.connection)).await;
-        match found.unwrap_or_else(|_| Err(timed_out())) {
+        let found = self.wire.answer(PING_TIMEOUT, &members).await;
+        match found.and_then(|found| Ok(redis::from_redis_value::<Vec<String>>(found)?)) {
             Ok(subjects) => subjects.iter().for_each(|subject| audience.hear(subject)),
             Err(error) => tracing::debug!(%error, "cannot see who listens to events"),
         }

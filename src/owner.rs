@@ -1,5 +1,6 @@
 //! Who holds: owners, clients, and how requests are named after them.
 
+use crate::random;
 use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
@@ -104,7 +105,7 @@ pub(crate) struct ClientId(u64);
 
 impl ClientId {
     pub(crate) fn new() -> Self {
-        Self(Uuid::new_v4().as_u64_pair().1 & ((1 << 60) - 1))
+        Self(random::number() & ((1 << 60) - 1))
     }
 }
 

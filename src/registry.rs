@@ -66,9 +66,10 @@ pub(crate) struct Due {
 
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    locks: HashMap<Arc<str>, LockEntry>,
+    // Ordered, so that the same history gives the same order of calls: see tests/attack.
+    locks: BTreeMap<Arc<str>, LockEntry>,
     /// The lock of each request, by number: messages name requests.
-    requests: HashMap<u64, Arc<Request>>,
+    requests: BTreeMap<u64, Arc<Request>>,
     schedule: BTreeSet<(Instant, Arc<str>)>,
     /// When the keeper means to look; `None`: it sleeps until it is woken.
     armed: Option<Instant>,

@@ -1,0 +1,196 @@
+//! Connections: where they come from, and what can be sent over one. Nothing else knows the client library's kinds of
+//! connections; in simulation they lead to no server.
+
+#[cfg(feature = "attack")]
+use crate::attack;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, Value};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Called with what a server sends unasked, on the connection's own task: nothing stands between the socket and the one
+/// who waits.
+pub(crate) type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+/// Makes connections to one server.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    Redis(Arc<Clients>),
+    #[cfg(feature = "attack")]
+    Simulated(Arc<dyn attack::Network>),
+}
+
+pub(crate) struct Clients {
+    commands: redis::Client,
+    /// Pushes need RESP3.
+    pushes: redis::Client,
+}
+
+/// One connection. It closes when its last clone is dropped.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    Redis(MultiplexedConnection),
+    #[cfg(feature = "attack")]
+    Simulated(Arc<dyn attack::Connection>),
+}
+
+impl Backend {
+    pub(crate) fn redis(client: &redis::Client) -> Result<Self, RedisError> {
+        Ok(Self::Redis(Arc::new(Clients {
+            commands: with_options(client, None)?,
+            pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
+        })))
+    }
+
+    /// For errors and logs.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Redis(clients) => clients.commands.get_connection_info().addr().to_string(),
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => "simulation".to_owned(),
+        }
+    }
+
+    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST.
+    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
+        let mut wire = match self {
+            Self::Redis(clients) => {
+                let (client, config) = match on_push {
+                    None => (&clients.commands, connection_config()),
+                    Some(on_push) => (
+                        &clients.pushes,
+                        connection_config().set_push_sender(move |push: PushInfo| {
+                            on_push(push);
+                            Ok::<(), redis::aio::SendError>(())
+                        }),
+                    ),
+                };
+                Wire::Redis(client.get_multiplexed_async_connection_with_config(&config).await?)
+            }
+            #[cfg(feature = "attack")]
+            Self::Simulated(network) => Wire::Simulated(network.connect(on_push).await?),
+        };
+        if let Some(label) = label {
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(label);
+            wire.answer(CONNECT_TIMEOUT, &name).await?;
+        }
+        Ok(wire)
+    }
+
+    /// Runs one of the client's own tasks.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        match self {
+            Self::Redis(_) => tokio::spawn(task).abort_handle(),
+            #[cfg(feature = "attack")]
+            Self::Simulated(network) => network.spawn(Box::pin(task)),
+        }
+    }
+}
+
+impl Wire {
+    /// A server's error reply comes as a value.
+    pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        match self {
+            Self::Redis(connection) => connection.send_packed_command(command).await,
+            #[cfg(feature = "attack")]
+            Self::Simulated(connection) => connection.send(command).await,
+        }
+    }
+
+    /// Sends a command and waits at most `limit` for its reply.
+    pub(crate) async fn answer(&mut self, limit: Duration, command: &Cmd) -> Result<Value, RedisError> {
+        let reply = timeout(limit, self.send(command)).await;
+        reply.unwrap_or_else(|_| Err(timed_out()))?.extract_error()
+    }
+
+    pub(crate) async fn subscribe(&mut self, channels: &[&str]) -> Result<(), RedisError> {
+        match self {
+            Self::Redis(connection) => connection.subscribe(channels).await,
+            #[cfg(feature = "attack")]
+            Self::Simulated(connection) => connection.subscribe(channels).await,
+        }
+    }
+
+    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> Result<(), RedisError> {
+        match self {
+            Self::Redis(connection) => connection.unsubscribe(channel).await,
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => Err(unsupported()),
+        }
+    }
+
+    pub(crate) async fn psubscribe(&mut self, pattern: &str) -> Result<(), RedisError> {
+        match self {
+            Self::Redis(connection) => connection.psubscribe(pattern).await,
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => Err(unsupported()),
+        }
+    }
+
+    pub(crate) async fn punsubscribe(&mut self, pattern: &str) -> Result<(), RedisError> {
+        match self {
+            Self::Redis(connection) => connection.punsubscribe(pattern).await,
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => Err(unsupported()),
+        }
+    }
+}
+
+/// Streams of events are not simulated.
+#[cfg(feature = "attack")]
+fn unsupported() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::Unsupported).into()
+}
+
+pub(crate) fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// A reply that no version of the scripts gives.
+pub(crate) fn malformed(what: &Value) -> RedisError {
+    RedisError::from((
+        ErrorKind::UnexpectedReturnType,
+        "the server's reply is not one of fairlock's scripts",
+        format!("{what:?}").chars().take(200).collect(),
+    ))
+}
+
+/// Time limits of replies are set call by call, since leases differ.
+fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
+}
+
+/// The same server with our socket options: a peer that vanished is noticed within about five seconds.
+fn with_options(client: &redis::Client, protocol: Option<ProtocolVersion>) -> Result<redis::Client, RedisError> {
+    let info = client.get_connection_info().clone();
+    #[cfg(feature = "tls-rustls")]
+    if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        // Rustls panics if its features leave the choice open. It fails if the program has chosen already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(3))
+        .with_interval(Duration::from_secs(1));
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    let keepalive = keepalive.with_retries(3);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(Duration::from_secs(4));
+    let settings = info.redis_settings().clone();
+    let settings = match protocol {
+        Some(protocol) => settings.set_protocol(protocol),
+        None => settings,
+    };
+    redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))
+}
