@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::ModelCheck(args) => model_check::run(&args),
         Command::Explore(args) => explore::run(&args),
-        Command::Simulate(args) => simulation::run(&args),
+        Command::Simulate(args) => simulation::command(&args),
         Command::Torture(args) => torture::run(&args),
         Command::Mutants(args) => mutants::run(&args),
     }

@@ -1,0 +1,50 @@
+//! Random numbers that follow from a seed: splitmix64.
+
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// 0 to n - 1.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.number() % n.max(1)
+    }
+
+    pub fn index(&mut self, n: usize) -> usize {
+        self.below(n as u64) as usize
+    }
+
+    /// True in so many of 1,000 cases.
+    pub fn permille(&mut self, n: u64) -> bool {
+        self.below(1000) < n
+    }
+
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.index(of.len())]
+    }
+
+    /// Whole milliseconds below `most`; short ones are as likely as long ones.
+    pub fn span(&mut self, most: Duration) -> Duration {
+        let most = most.as_millis() as u64;
+        let bits = u64::from(64 - most.leading_zeros());
+        let ceiling = 1 << self.below(bits + 1);
+        Duration::from_millis(self.below(ceiling).min(most))
+    }
+
+    /// Another source that depends on this one only by its seed.
+    pub fn fork(&mut self) -> Self {
+        Self(self.number())
+    }
+}

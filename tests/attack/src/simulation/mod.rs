@@ -1,0 +1,479 @@
+//! The real client in virtual time: all of its code but for the sockets, many processes on one thread, against the model
+//! of the scripts. Messages are lost, doubled, late and overtake each other, connections break or go silent, processes
+//! are stopped at any await and killed, the server is frozen, restarted, set back and emptied.
+//!
+//! A run is a storm of faults under which users work, then a rest in which everybody must get what they wait for, and so
+//! on. One seed gives one history.
+
+mod dice;
+mod process;
+mod server;
+mod users;
+mod world;
+
+use crate::record::Script;
+use dice::Dice;
+use fairlock::attack::Network;
+use fairlock::{Client, Owner, Policy};
+use process::{Process, pausable};
+use server::Server;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use users::{Habits, Hands, User};
+use world::{Fault, Net, Phase, Weather, World};
+
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Stop after so many real seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Stop after so many grants.
+    #[arg(long)]
+    grants: Option<u64>,
+    /// The first seed; the others follow it. Random unless given.
+    #[arg(long, env = "FAIRLOCK_SEED")]
+    seed: Option<u64>,
+    /// Only the run of that seed, with a trace of what happened at its end.
+    #[arg(long, requires = "seed")]
+    only: bool,
+    /// Threads; each run has one.
+    #[arg(long, default_value_t = 2)]
+    jobs: u64,
+}
+
+/// What runs came to.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub runs: u64,
+    pub simulated: Duration,
+    pub calls: u64,
+    pub grants: u64,
+    pub faults: BTreeMap<Fault, u64>,
+    pub outcomes: BTreeMap<&'static str, u64>,
+    pub digest: u64,
+}
+
+impl Stats {
+    fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.simulated += other.simulated;
+        self.calls += other.calls;
+        self.grants += other.grants;
+        for (fault, n) in &other.faults {
+            *self.faults.entry(*fault).or_default() += n;
+        }
+        for (outcome, n) in &other.outcomes {
+            *self.outcomes.entry(outcome).or_default() += n;
+        }
+    }
+}
+
+/// A history in which something was wrong.
+#[derive(Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub what: String,
+    /// The last calls and faults, if they were recorded.
+    pub trace: Vec<String>,
+}
+
+/// A storm ends after so many calls of scripts, so that no run takes long.
+const STORM_CALLS: u64 = 30_000;
+
+/// What a run is like; all of it follows from the seed.
+struct Plan {
+    habits: Habits,
+    processes: u64,
+    users: u64,
+    storms: u64,
+    storm: Duration,
+    faults: Vec<Fault>,
+    /// The mean time between two faults.
+    every: Duration,
+    weather: Weather,
+    shared_owners: bool,
+}
+
+impl Plan {
+    fn new(dice: &mut Dice) -> Self {
+        let ms = Duration::from_millis;
+        let leases = *dice.pick(&[
+            [ms(10_000), ms(10_000), ms(10_000)],
+            [ms(1_000), ms(1_000), ms(3_000)],
+            [ms(100), ms(500), ms(10_000)],
+        ]);
+        // Every kind of fault alone, and mixtures.
+        let mut faults = match dice.below(4) {
+            0 => Vec::new(),
+            1 => vec![*dice.pick(&Fault::ALL)],
+            _ => Fault::ALL.into_iter().filter(|_| dice.permille(400)).collect(),
+        };
+        // Tokens grow by the clock or by what is stored: not both may be taken back.
+        let loses = faults
+            .iter()
+            .any(|fault| matches!(fault, Fault::Rollback | Fault::DataLoss));
+        faults.retain(|fault| !loses || *fault != Fault::ClockBack);
+        let bad = !faults.is_empty() && dice.permille(500);
+        let quick = dice.permille(500);
+        Self {
+            habits: Habits {
+                locks: 1 + dice.below(3),
+                policy: *dice.pick(&[
+                    Policy::Fifo,
+                    Policy::Fifo,
+                    Policy::Fifo,
+                    Policy::WriterFirst,
+                    Policy::ReaderFirst,
+                ]),
+                leases,
+                hold: if quick {
+                    ms(2)
+                } else {
+                    *dice.pick(&[ms(20), ms(300), leases[0]])
+                },
+                pause: if quick {
+                    ms(2)
+                } else {
+                    *dice.pick(&[ms(20), ms(1_000), ms(60_000)])
+                },
+                writes: *dice.pick(&[100, 300, 500, 1000]),
+                named: *dice.pick(&[0, 0, 300, 800]),
+                cancels: *dice.pick(&[0, 100, 500]),
+            },
+            processes: 1 + dice.below(4),
+            users: 1 + dice.below(5),
+            storms: 3,
+            storm: *dice.pick(&[ms(20_000), ms(120_000), ms(600_000)]),
+            faults,
+            every: *dice.pick(&[ms(500), ms(5_000), ms(30_000)]),
+            weather: if bad {
+                Weather {
+                    lost: *dice.pick(&[0, 50, 1000]),
+                    doubled: *dice.pick(&[0, 100]),
+                    late: *dice.pick(&[0, 100]),
+                    slow: *dice.pick(&[0, 10, 200]),
+                    spell: *dice.pick(&[ms(20), ms(500), ms(3_000)]),
+                }
+            } else {
+                Weather::default()
+            },
+            shared_owners: dice.permille(200),
+        }
+    }
+
+    /// Nothing goes wrong: then nothing may be lost.
+    fn calm(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    fn longest_lease(&self) -> Duration {
+        self.habits.leases.into_iter().max().unwrap_or_default()
+    }
+}
+
+struct Run {
+    plan: Plan,
+    world: Arc<World>,
+    hands: Arc<Hands>,
+    dice: Dice,
+    processes: Vec<(Arc<Process>, Vec<tokio::task::JoinHandle<()>>)>,
+    begun: u64,
+}
+
+impl Run {
+    fn process(&mut self) {
+        self.begun += 1;
+        let process = Process::new(self.begun);
+        let mut users = Vec::new();
+        let owners = if self.plan.shared_owners { 7 } else { self.begun * 100 };
+        let owners =
+            (owners..owners + 3).map(|n| Owner::from_uuid(uuid::Uuid::from_u64_pair(n << 32 | 0x4000, 1 << 63 | n)));
+        let owners: Arc<Vec<Owner>> = Arc::new(owners.collect());
+        let net: Arc<dyn Network> = Arc::new(Net {
+            world: Arc::clone(&self.world),
+            process: Arc::clone(&process),
+        });
+        let lease = self.plan.habits.leases[0];
+        let (world, hands) = (Arc::clone(&self.world), Arc::clone(&self.hands));
+        let (habits, calm, n) = (self.plan.habits, self.plan.calm(), self.plan.users);
+        let mut dice = self.dice.fork();
+        let (process_, world_) = (Arc::clone(&process), Arc::clone(&world));
+        // The first task connects, and becomes all users.
+        let begin = async move {
+            let client = loop {
+                match Client::builder().lease(lease).connect(Arc::clone(&net)).await {
+                    Ok(client) => break client,
+                    Err(_) => sleep(Duration::from_millis(100)).await,
+                }
+            };
+            let users = (0..n).map(|_| User {
+                world: Arc::clone(&world_),
+                hands: Arc::clone(&hands),
+                process: Arc::clone(&process_),
+                client: client.clone(),
+                owners: Arc::clone(&owners),
+                habits,
+                dice: dice.fork(),
+                calm,
+            });
+            futures::future::join_all(users.map(User::run)).await;
+        };
+        let task = tokio::spawn(pausable(Arc::clone(&process), begin));
+        process.keep(task.abort_handle());
+        users.push(task);
+        self.processes.push((process, users));
+    }
+
+    async fn storm(&mut self) -> Result<(), String> {
+        self.world.phase.send_replace(Phase::Busy);
+        self.world.core().weather = self.plan.weather;
+        self.world.core().fine_since = self.plan.calm().then(Instant::now);
+        let end = Instant::now() + self.plan.storm;
+        let calls = self.world.core().server.calls + STORM_CALLS;
+        while Instant::now() < end && self.world.core().server.calls < calls {
+            if self.plan.faults.is_empty() {
+                sleep(Duration::from_secs(1)).await;
+            } else {
+                sleep(self.dice.span(self.plan.every * 2)).await;
+                let fault = *self.dice.pick(&self.plan.faults);
+                let n = self.dice.index(self.processes.len());
+                let process = Arc::clone(&self.processes[n].0);
+                if self.world.inflict(fault, &process, self.plan.longest_lease()) {
+                    self.processes.swap_remove(n);
+                    self.hands.killed(process.id);
+                    self.process();
+                }
+            }
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Faults end; everybody must get what they wait for, and nothing is left.
+    async fn rest(&mut self) -> Result<(), String> {
+        let processes: Vec<_> = self.processes.iter().map(|(process, _)| Arc::clone(process)).collect();
+        self.world.clear_up(&processes);
+        self.world.phase.send_replace(Phase::Rest);
+        // The longest that one may wait for another: holds and the leases of the dead, one after the other for each user.
+        let habits = &self.plan.habits;
+        let users = u32::try_from(self.plan.users * self.plan.processes).unwrap_or(u32::MAX);
+        let longest = (habits.hold * 20 * 4 + habits.pause * 20) * users + self.plan.longest_lease() * 3;
+        // Connections that were silent are noticed and made again, and what was frozen has caught up.
+        let settled = Instant::now() + self.plan.longest_lease() * 2 + Duration::from_secs(15);
+        let end = settled + longest + Duration::from_secs(60);
+        while self.hands.busy() > 0 {
+            if Instant::now() > settled {
+                self.world.core().fine_since.get_or_insert(settled);
+            }
+            if Instant::now() > end {
+                let locks = self.world.core().server.busy();
+                return Err(format!("{} users do not come to an end: {locks:#?}", self.hands.busy()));
+            }
+            sleep(Duration::from_millis(250)).await;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        for (process, tasks) in &mut self.processes {
+            if tasks.iter().any(tokio::task::JoinHandle::is_finished) {
+                return Err(format!("a task of process {} panicked", process.id));
+            }
+        }
+        match self.world.core().violation.take() {
+            Some(violation) => Err(violation),
+            None => Ok(()),
+        }
+    }
+
+    async fn all(&mut self) -> Result<(), String> {
+        for _ in 0..self.plan.processes {
+            self.process();
+        }
+        for _ in 0..self.plan.storms {
+            self.storm().await?;
+            self.rest().await?;
+        }
+        self.ending().await
+    }
+
+    /// Everybody dies. One lease later a stranger enters every lock at once, and leaves nothing behind.
+    async fn ending(&mut self) -> Result<(), String> {
+        for (process, _) in self.processes.drain(..) {
+            self.world.inflict(Fault::Kill, &process, Duration::ZERO);
+        }
+        let longest = self.plan.longest_lease();
+        sleep(longest + Duration::from_secs(1)).await;
+        let net: Arc<dyn Network> = Arc::new(Net {
+            world: Arc::clone(&self.world),
+            process: Process::new(0),
+        });
+        let client = Client::builder().lease(longest).connect(net).await;
+        let client = client.map_err(|error| format!("a stranger cannot connect: {error}"))?;
+        // A clock that was set back lets the dead live for one lease more.
+        let patience = longest * 2;
+        for number in 0..self.plan.habits.locks {
+            let lock = client.rw_lock(format!("lock {number}")).policy(self.plan.habits.policy);
+            let entered = tokio::time::timeout(patience, lock.write().acquire_fair()).await;
+            let guard = match entered {
+                Ok(entered) => entered.map_err(|error| format!("a stranger cannot enter: {error}"))?,
+                Err(_) => {
+                    return Err(format!(
+                        "the dead keep lock {number}: {:#?}",
+                        self.world.core().server.busy()
+                    ));
+                }
+            };
+            guard
+                .release()
+                .await
+                .map_err(|error| format!("a stranger cannot leave: {error}"))?;
+        }
+        self.look()?;
+        match self.world.core().server.busy().as_slice() {
+            [] => Ok(()),
+            left => Err(format!("something is left: {left:#?}")),
+        }
+    }
+}
+
+/// One history.
+pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Result<Stats, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O");
+    fairlock::attack::seed(seed);
+    let mut dice = Dice::new(seed);
+    let plan = Plan::new(&mut dice);
+    runtime.block_on(async {
+        let begun = Instant::now();
+        let server = Server::new(Arc::clone(hashes), true, traced);
+        let world = World::new(server, dice.fork());
+        let task = tokio::spawn(Arc::clone(&world).run());
+        let mut run = Run {
+            plan,
+            world,
+            hands: Arc::default(),
+            dice,
+            processes: Vec::new(),
+            begun: 0,
+        };
+        let result = run.all().await;
+        let result = result.and_then(|()| {
+            if task.is_finished() {
+                Err("the world ended".to_owned())
+            } else {
+                Ok(())
+            }
+        });
+        let mut core = run.world.core();
+        match result {
+            Ok(()) => Ok(Stats {
+                runs: 1,
+                simulated: begun.elapsed(),
+                calls: core.server.calls,
+                grants: core.server.grants,
+                faults: core.faults.clone(),
+                outcomes: run.hands.outcomes(),
+                digest: core.server.digest,
+            }),
+            Err(what) => Err(Failure {
+                seed,
+                what,
+                trace: core.server.trace.take().unwrap_or_default(),
+            }),
+        }
+    })
+}
+
+/// Runs of one seed after the other on several threads, until one fails or `enough` says so.
+pub fn runs(first: u64, jobs: u64, enough: impl Fn(&Stats) -> bool + Sync) -> Result<Stats, Failure> {
+    let hashes = Arc::new(server::hashes());
+    let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
+    let total = Mutex::new(Stats::default());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    match run(next.fetch_add(1, Ordering::Relaxed), &hashes, false) {
+                        Ok(stats) => {
+                            let mut total = total.lock().expect("no panic while it is locked");
+                            total.add(&stats);
+                            if enough(&total) {
+                                stop.store(true, Ordering::Relaxed);
+                            }
+                        }
+                        Err(failed) => {
+                            stop.store(true, Ordering::Relaxed);
+                            *failure.lock().expect("no panic while it is locked") = Some(failed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner().expect("no panic while it is locked") {
+        Some(failure) => Err(failure),
+        None => Ok(total.into_inner().expect("no panic while it is locked")),
+    }
+}
+
+fn report(stats: &Stats) {
+    let hours = stats.simulated.as_secs_f64() / 3600.0;
+    println!("runs {}, simulated hours {hours:.0}", stats.runs);
+    println!("script calls {}, grants {}", stats.calls, stats.grants);
+    println!("faults: {:?}", stats.faults);
+    println!("users: {:#?}", stats.outcomes);
+}
+
+pub fn command(args: &Args) -> ExitCode {
+    let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);
+    println!("FAIRLOCK_SEED={seed}");
+    let result = if args.only {
+        run(seed, &Arc::new(server::hashes()), true)
+    } else {
+        let begun = std::time::Instant::now();
+        let shown = AtomicU64::new(0);
+        let enough = |stats: &Stats| {
+            let passed = begun.elapsed().as_secs();
+            if shown.swap(passed, Ordering::Relaxed) != passed {
+                let hours = stats.simulated.as_secs_f64() / 3600.0;
+                print!(
+                    "\r{passed} s: {} runs, {hours:.0} hours, {} grants ",
+                    stats.runs, stats.grants
+                );
+                // A terminal that went away does not matter.
+                let _ = std::io::stdout().flush();
+            }
+            passed >= args.seconds || args.grants.is_some_and(|grants| stats.grants >= grants)
+        };
+        let result = runs(seed, args.jobs, enough);
+        println!();
+        result
+    };
+    match result {
+        Ok(stats) => {
+            report(&stats);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("VIOLATION with seed {}: {}", failure.seed, failure.what);
+            if !args.only {
+                println!("again: attack simulate --only --seed {}", failure.seed);
+            }
+            for line in failure.trace.iter().rev().take(200).rev() {
+                println!("{line}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A server without a network: the commands that clients send, carried out by the model of the scripts.
+
+use crate::model::Lock;
+use crate::record::{Note, Record, Script, What};
+use redis::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What a command does.
+pub struct Done {
+    pub reply: Value,
+    /// Channel and payload.
+    pub published: Vec<(String, Vec<u8>)>,
+}
+
+/// What survives a restart, or does not.
+#[derive(Clone, Default)]
+pub struct Data {
+    locks: BTreeMap<String, Lock>,
+}
+
+pub struct Server {
+    data: Data,
+    /// Which script a hash names, and which of them the server has loaded.
+    hashes: Arc<HashMap<String, Script>>,
+    loaded: BTreeSet<Script>,
+    /// Greatest token of each lock, whatever the server forgot meanwhile.
+    tokens: BTreeMap<String, u64>,
+    /// When each token that nobody has in hand yet was given out.
+    given: BTreeMap<(String, u64), Instant>,
+    pub grants: u64,
+    pub calls: u64,
+    /// All that happened so far, in one number.
+    pub digest: u64,
+    pub trace: Option<Vec<String>>,
+    /// Whether to check the journal; costs a third of the time.
+    checked: bool,
+    /// Its clock was stepped back: then tokens may, once its data are lost.
+    pub backward: bool,
+}
+
+/// The scripts by the hash under which this process's clients send them.
+pub fn hashes() -> HashMap<String, Script> {
+    let scripts = fairlock::attack::scripts().into_iter();
+    scripts
+        .filter_map(|(name, [_, flagged])| {
+            let script = Script::of_name(name)?;
+            Some((redis::Script::new(flagged).get_hash().to_owned(), script))
+        })
+        .collect()
+}
+
+pub fn error(code: &str, text: &str) -> Value {
+    // As the client library reads an error reply.
+    match redis::parse_redis_value(format!("-{code} {text}\r\n").as_bytes()) {
+        Ok(value) => value,
+        Err(error) => unreachable!("an error reply that cannot be read: {error}"),
+    }
+}
+
+fn done(reply: Value) -> Done {
+    Done {
+        reply,
+        published: Vec::new(),
+    }
+}
+
+impl Server {
+    pub fn new(hashes: Arc<HashMap<String, Script>>, checked: bool, traced: bool) -> Self {
+        Self {
+            data: Data { locks: BTreeMap::new() },
+            hashes,
+            loaded: BTreeSet::new(),
+            tokens: BTreeMap::new(),
+            given: BTreeMap::new(),
+            grants: 0,
+            calls: 0,
+            digest: 0,
+            trace: traced.then(Vec::new),
+            checked,
+            backward: false,
+        }
+    }
+
+    pub fn data(&self) -> Data {
+        self.data.clone()
+    }
+
+    /// Starts again with what is left. Scripts have to be loaded again.
+    pub fn restart(&mut self, data: Data) {
+        self.data = data;
+        self.loaded.clear();
+    }
+
+    pub fn restart_empty(&mut self) {
+        self.restart(Data::default());
+    }
+
+    /// How long ago the server gave out a token; only once.
+    pub fn since_grant(&mut self, lock: &str, token: u64) -> Option<Duration> {
+        let at = self.given.remove(&(format!("fairlock:{{{lock}}}"), token))?;
+        Some(at.elapsed())
+    }
+
+    pub fn is_acquire(&self, hash: &[u8]) -> bool {
+        let hash = std::str::from_utf8(hash).unwrap_or("");
+        self.hashes.get(hash) == Some(&Script::Acquire)
+    }
+
+    pub fn flush_scripts(&mut self) {
+        self.loaded.clear();
+    }
+
+    /// Keys whose time has come are gone.
+    pub fn expire(&mut self, now_us: u64) {
+        self.data.locks.retain(|_, lock| {
+            let gone = lock.expires_at_ms().is_some_and(|at| at <= now_us / 1000);
+            !gone
+        });
+    }
+
+    /// Locks with somebody who holds or waits.
+    pub fn busy(&self) -> Vec<String> {
+        let quiet = |lock: &Lock| {
+            lock.mode.is_none() && lock.sole.is_none() && lock.queue.is_empty() && lock.leases.is_empty()
+        };
+        let locks = self.data.locks.iter().filter(|(_, lock)| !quiet(lock));
+        locks.map(|(key, lock)| format!("{key}: {lock:?}")).collect()
+    }
+
+    pub fn execute(&mut self, command: &[Vec<u8>], now_us: u64) -> Result<Done, String> {
+        let text = |at: usize| {
+            command
+                .get(at)
+                .and_then(|word| std::str::from_utf8(word).ok())
+                .unwrap_or("")
+        };
+        Ok(match text(0) {
+            "EVALSHA" => {
+                let Some(&script) = self.hashes.get(text(1)) else {
+                    return Err(format!("an unknown script was called: {}", text(1)));
+                };
+                if !self.loaded.contains(&script) {
+                    return Ok(done(error("NOSCRIPT", "No matching script.")));
+                }
+                self.call(script, command, now_us)?
+            }
+            "EVAL" => {
+                let hash = redis::Script::new(text(1));
+                let Some(&script) = self.hashes.get(hash.get_hash()) else {
+                    return Err("an unknown script was sent".to_owned());
+                };
+                self.loaded.insert(script);
+                self.call(script, command, now_us)?
+            }
+            "HELLO" => done(Value::Array(vec![
+                Value::BulkString(b"version".to_vec()),
+                Value::BulkString(b"7.0.15".to_vec()),
+            ])),
+            "PING" => done(Value::SimpleString("PONG".to_owned())),
+            "SET" | "CLIENT" => done(Value::Okay),
+            "SADD" | "EXPIRE" | "PUBLISH" | "DEL" => done(Value::Int(0)),
+            "SMEMBERS" => done(Value::Array(Vec::new())),
+            other => return Err(format!("a command that nobody expects: {other}")),
+        })
+    }
+
+    fn call(&mut self, script: Script, command: &[Vec<u8>], now_us: u64) -> Result<Done, String> {
+        let mut words = Vec::with_capacity(command.len());
+        for word in command {
+            words.push(std::str::from_utf8(word).map_err(|_| "an argument that is not text")?);
+        }
+        let [_, _, "3", key, _, _, "PUBLISH", channels, _listened, args @ ..] = words.as_slice() else {
+            return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
+        };
+        let lock = self.data.locks.entry((*key).to_owned()).or_default();
+        let seq = lock.seq.unwrap_or(0);
+        let outcome = lock.call(key, script, args, now_us);
+        self.calls += 1;
+        self.digest = self.digest.rotate_left(5) ^ now_us;
+        for number in &outcome.reply {
+            self.digest = self.digest.wrapping_mul(0x100_0000_01b3) ^ number.unsigned_abs();
+        }
+        for Note { what, request, token } in &outcome.notes {
+            if *what != What::Granted {
+                continue;
+            }
+            self.grants += 1;
+            // A reentry has its owner's token.
+            if *token <= seq {
+                continue;
+            }
+            let greatest = self.tokens.entry((*key).to_owned()).or_default();
+            if token <= greatest && !self.backward {
+                return Err(format!(
+                    "{key}: {request} was granted with token {token} after {greatest}"
+                ));
+            }
+            *greatest = (*greatest).max(*token);
+            self.given.insert(((*key).to_owned(), *token), Instant::now());
+            if self.given.len() > 1000 {
+                self.given.pop_first();
+            }
+        }
+        if self.checked || self.trace.is_some() {
+            let record = Record {
+                lock: (*key).to_owned(),
+                at_us: now_us,
+                script,
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                reply: outcome.reply.clone(),
+                notes: outcome.notes,
+            };
+            if let Some(trace) = &mut self.trace {
+                trace.push(record.to_string());
+            }
+        }
+        let published = outcome.messages.into_iter();
+        Ok(Done {
+            reply: Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
+            published: published
+                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
+                .collect(),
+        })
+    }
+}
