@@ -47,13 +47,13 @@ macro_rules! ensure {
 }
 
 /// Checks the records of any number of locks.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Checker {
     locks: Map<Lock>,
     totals: Totals,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Totals {
     records: u64,
     grants: u64,
@@ -196,7 +196,7 @@ pub struct Interval {
 }
 
 /// The greatest value, and the greatest of another owner.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Top<'a>([Option<(u64, &'a Interval)>; 2]);
 
 impl<'a> Top<'a> {
@@ -263,7 +263,7 @@ pub fn check_intervals(intervals: &[Interval]) -> Result<(), Violation> {
 
 // ---- one lock
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Lock {
     names: Map<u32>,
     requests: Vec<Request>,
@@ -286,7 +286,7 @@ struct Lock {
     doubt: Option<Doubt>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Doubt {
     /// When all former deadlines have passed, ms.
     until: u64,
@@ -1081,7 +1081,7 @@ enum Standing {
 }
 
 /// What was known of the requests that a call is about.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Before {
     first: Standing,
     second: Standing,
@@ -1103,7 +1103,7 @@ pub fn owner_of(request: &str) -> &str {
 type Map<V> = HashMap<Box<str>, V, BuildHasherDefault<Quick>>;
 
 /// Requests are hashed several times a record, and nobody attacks this table.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Quick(u64);
 
 impl Hasher for Quick {
