@@ -77,12 +77,16 @@ mod guard;
 mod keeper;
 mod key;
 mod link;
+#[cfg(all(test, fairlock_loom))]
+mod loom_models;
 mod notify;
 mod owner;
 mod registry;
+mod requests;
 mod rw_lock;
 mod script;
 mod status;
+mod sync;
 mod token;
 
 /// The client library, in the version whose types this crate takes.
