@@ -5,7 +5,7 @@ use crate::claim::{Claim, End};
 use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
 use crate::key::{Lock, audience_channel, channel_base, introduction};
-use crate::link::{CONNECT_TIMEOUT, connection_config, name_connection, retrying, timed_out};
+use crate::link::{CONNECT_TIMEOUT, Pulse, connection_config, name_connection, retrying, timed_out};
 use crate::owner::ClientId;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
@@ -44,6 +44,7 @@ struct Introduction {
 pub(crate) struct Subscription {
     connection: MultiplexedConnection,
     ended: Arc<Notify>,
+    pulse: Arc<Pulse>,
     audience_channel: String,
     introduction: Introduction,
 }
@@ -67,9 +68,11 @@ impl Listener {
 
     pub(crate) async fn subscribe(&self, inner: &Arc<Inner>, releases: Releases) -> Result<Subscription, RedisError> {
         let ended = Arc::new(Notify::new());
-        let (listener, over) = (Arc::downgrade(inner), Arc::clone(&ended));
+        let pulse = Arc::<Pulse>::default();
+        let (listener, over, alive) = (Arc::downgrade(inner), Arc::clone(&ended), Arc::clone(&pulse));
         // Called on the connection's own task: nothing stands between the socket and the one who waits.
         let config = connection_config().set_push_sender(move |push: PushInfo| {
+            alive.beat();
             on_push(&listener, &releases, &over, &push);
             Ok::<(), redis::aio::SendError>(())
         });
@@ -84,6 +87,7 @@ impl Listener {
         let mut subscription = Subscription {
             connection,
             ended,
+            pulse,
             audience_channel: self.audience_channel.clone(),
             introduction: self.introduction.clone(),
         };
@@ -137,10 +141,11 @@ impl Subscription {
                 self.introduce().await;
             }
             let ping = redis::cmd("PING");
-            match timeout(PING_TIMEOUT, self.connection.send_packed_command(&ping)).await {
-                Ok(Ok(_)) => failures = 0,
-                Ok(Err(error)) => return error.to_string(),
-                Err(_) => failures += 1,
+            let pong = self.connection.send_packed_command(&ping);
+            match self.pulse.answer(PING_TIMEOUT, pong).await {
+                Ok(_) => failures = 0,
+                Err(error) if error.is_timeout() => failures += 1,
+                Err(error) => return error.to_string(),
             }
             if failures >= PINGS_BEFORE_RECONNECT {
                 return "the server does not answer".to_owned();
@@ -154,7 +159,7 @@ impl Subscription {
     async fn follow(&mut self, audience: &Audience) -> Result<(), RedisError> {
         let (new, gone) = audience.to_follow();
         let connection = &mut self.connection;
-        let changes = timeout(CONNECT_TIMEOUT, async {
+        let changes = self.pulse.answer(CONNECT_TIMEOUT, async {
             for topic in new {
                 match &topic {
                     Topic::Channel(channel) => connection.subscribe(channel).await?,
@@ -171,7 +176,7 @@ impl Subscription {
             }
             Ok(())
         });
-        changes.await.unwrap_or_else(|_| Err(timed_out()))
+        changes.await
     }
 
     /// An extra: failing is not fatal.

@@ -94,7 +94,7 @@ async fn without_any_message_waiters_enter_by_their_renewals() {
 
 #[tokio::test]
 async fn a_grant_told_before_the_waiter_knows_that_it_waits_is_heard() {
-    let s = Setting::new(90_000).await;
+    let s = Setting::new(600_000).await;
     let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
     s.proxy.delay_replies(ms(500));
     let waiter = tokio::spawn(s.far.rw_lock("a").write().acquire_fair());
@@ -219,7 +219,7 @@ async fn waiters_of_a_server_that_lost_its_data_queue_in_their_old_order() {
 
 #[tokio::test]
 async fn an_acquire_whose_reply_is_lost_counts_once() {
-    let s = Setting::new(90_000).await;
+    let s = Setting::new(600_000).await;
     let mine = s.far.rw_lock("a").with_owner(&Owner::new());
     for (holds, reading) in [(1, false), (2, true), (3, false)] {
         s.proxy.lose_replies(1);
@@ -251,7 +251,7 @@ async fn an_acquire_whose_reply_is_lost_counts_once() {
 
 #[tokio::test]
 async fn a_release_whose_reply_is_lost_is_confirmed_and_done_once() {
-    let s = Setting::new(90_000).await;
+    let s = Setting::new(600_000).await;
     let mine = s.far.rw_lock("a").with_owner(&Owner::new());
     let (outer, inner) = (
         mine.write().acquire_fair().await.unwrap(),
@@ -424,7 +424,7 @@ async fn connections_killed_at_random_cost_nobody_a_place() {
 
 #[tokio::test]
 async fn cancels_whose_connection_is_cut_leave_nothing() {
-    let s = Setting::new(90_000).await;
+    let s = Setting::new(600_000).await;
     let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
     for stalled in [false, true] {
         let waiters: Vec<_> = (0..20)
@@ -613,7 +613,7 @@ async fn monitored(server: &Server, lock: &str) -> JoinHandle<Vec<String>> {
 
 #[tokio::test]
 async fn an_acquire_executed_after_its_own_cancel_is_passed_on_when_it_is_granted() {
-    let s = Setting::new(90_000).await;
+    let s = Setting::new(600_000).await;
     // The scripts are loaded before anybody watches.
     drop(s.far.rw_lock("other").write().acquire_fair().await.unwrap());
     let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();

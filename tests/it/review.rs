@@ -1,8 +1,10 @@
 //! What a review of the client found.
 
+use crate::observe::LONG;
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually};
+use crate::server::{Server, eventually, soon};
 use fairlock::{Client, Owner};
+use futures::future::join_all;
 use futures::stream::{self, StreamExt};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -79,8 +81,8 @@ async fn a_burst_of_requests_does_not_cost_a_healthy_connection() {
         .acquire_fair()
         .await
         .unwrap();
-    // A call may take a sixth of it.
-    let lease = Duration::from_millis(1500);
+    // A call may take a second: less than all of them do.
+    let lease = Duration::from_secs(6);
     let builder = Client::builder().lease(lease).label("burst");
     let client = builder.connect(server.url()).await.unwrap();
     let before = connections(&server).await;
@@ -89,6 +91,45 @@ async fn a_burst_of_requests_does_not_cost_a_healthy_connection() {
     server.until_queued("a", burst.len()).await;
     assert_eq!(connections(&server).await, before);
     assert!(!burst.iter().any(JoinHandle::is_finished));
+}
+
+#[tokio::test]
+async fn users_calls_are_sent_512_at_a_time() {
+    const AT_ONCE: usize = 512;
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let near = client(server.url(), LONG).await.rw_lock("a");
+    let _held = near.write().acquire_fair().await.unwrap();
+    let lock = client(proxy.url(), LONG).await.rw_lock("a");
+    let connections = proxy.connections();
+    // No call is answered any more, and no connection is made again.
+    proxy.delay_replies(LONG);
+    let burst: Vec<_> = (0..4 * AT_ONCE)
+        .map(|_| tokio::spawn(lock.write().acquire_fair()))
+        .collect();
+    eventually("the calls are given up", async || proxy.connections() > connections + 1).await;
+    assert_eq!(server.queued("a").await, AT_ONCE);
+    drop(burst);
+}
+
+#[tokio::test]
+async fn a_line_that_moves_slower_than_time_limits_does_not_cost_the_connection() {
+    const ASKED: usize = 60;
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let near = client(server.url(), LONG).await.rw_lock("a");
+    let held = near.write().acquire_fair().await.unwrap();
+    // A call's time limit is 250 ms.
+    let lock = client(proxy.url(), Duration::from_millis(1500)).await.rw_lock("a");
+    let connections = proxy.connections();
+    proxy.pace(Duration::from_millis(20));
+    let asks = (0..ASKED).map(|_| lock.read().acquire_fair());
+    let asks = tokio::spawn(join_all(asks));
+    server.until_queued("a", ASKED).await;
+    held.release().await.unwrap();
+    let readers = soon("all of them", asks).await.unwrap();
+    assert!(readers.iter().all(Result::is_ok));
+    assert_eq!(proxy.connections(), connections, "a connection was made again");
 }
 
 /// The server's numbers of the connections with the label "burst".
