@@ -14,6 +14,7 @@ struct Faults {
     /// A pause between pieces of replies.
     pace_ms: AtomicU64,
     drop_messages: AtomicBool,
+    hold_replies: AtomicBool,
     /// Replies yet to be lost, each together with its connection.
     lose_replies: AtomicUsize,
     stalled: AtomicBool,
@@ -58,6 +59,11 @@ impl Proxy {
     pub fn delay_replies(&self, delay: Duration) {
         let ms = u64::try_from(delay.as_millis()).expect("a short delay");
         self.faults.reply_delay_ms.store(ms, Ordering::SeqCst);
+    }
+
+    /// Replies do not pass until they may again; messages do.
+    pub fn hold_replies(&self, hold: bool) {
+        self.faults.hold_replies.store(hold, Ordering::SeqCst);
     }
 
     /// Replies and messages trickle: a pause before every 64 bytes, a reply or two of acquire.
@@ -152,6 +158,10 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Fault
             if faults.drop_messages.load(Ordering::SeqCst) {
                 continue;
             }
+        }
+        let is_message = reply.starts_with(b">");
+        while !is_message && faults.hold_replies.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // Scripts answer with arrays.
         if reply.starts_with(b"*") {
