@@ -6,8 +6,9 @@ use crate::script::Dialect;
 use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
 use redis::{Cmd, RedisError, Value};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -22,11 +23,68 @@ struct Connection {
     wire: Wire,
     dialect: Dialect,
     turns: Arc<Semaphore>,
+    pulse: Arc<Pulse>,
 }
 
-/// Users' calls in flight on a connection. More would only queue in it, where their time limits run: a burst of ten
-/// thousand would look like a dead server.
+/// Users' calls in flight on a connection. More would only queue in it, and renewals behind them: ten thousand take
+/// longer than a short lease.
 const USERS_IN_FLIGHT: usize = 512;
+
+/// A time limit is over after so many looks in a row without a sign of life.
+const LOOKS: u32 = 4;
+
+/// A connection's signs of life: replies, to whomever, and messages.
+///
+/// Replies come in the order of the calls, so one to another call means that ours is still to come.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    beats: AtomicU64,
+    /// Calls in a row that ran into their time limits.
+    unanswered: AtomicU32,
+}
+
+impl Pulse {
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The reply, unless the connection is silent for `limit` before it comes.
+    ///
+    /// Only time in which this process could have heard something is silence: it looks several times, and a look that
+    /// comes late, because the process was frozen or starved of CPU, counts no more than one in time. The reply may
+    /// lie in the socket by then.
+    pub(crate) async fn answer<T>(
+        &self,
+        limit: Duration,
+        reply: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        let mut reply = pin!(reply);
+        let mut heard = self.beats.load(Ordering::Relaxed);
+        let mut silent = 0;
+        while silent < LOOKS {
+            if let Ok(reply) = timeout(limit / LOOKS, &mut reply).await {
+                return reply;
+            }
+            let beats = self.beats.load(Ordering::Relaxed);
+            silent = if beats == heard { silent + 1 } else { 0 };
+            heard = beats;
+        }
+        Err(timed_out())
+    }
+
+    fn answered(&self) {
+        self.beat();
+        // The counter is shared by all callers: write to it only where it changes.
+        if self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A call ran into its time limit. Says whether that is one too many.
+    fn missed(&self) -> bool {
+        self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_BEFORE_RECONNECT
+    }
+}
 
 /// Renewals do not stand in line behind a burst of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +106,6 @@ pub(crate) struct Link {
     label: Option<String>,
     state: watch::Sender<State>,
     broken: Notify,
-    timeouts: AtomicU32,
 }
 
 impl Link {
@@ -59,12 +116,11 @@ impl Link {
             label,
             state: watch::Sender::new(State::Up(connection)),
             broken: Notify::new(),
-            timeouts: AtomicU32::new(0),
         })
     }
 
-    /// Sends what `command` makes for the server at hand, and waits at most `limit` for a connection and as long for the
-    /// reply. After an error the command may or may not have been executed.
+    /// Sends what `command` makes for the server at hand. Waits at most `limit` for a connection, and for the reply until
+    /// the connection has been silent for as long. After an error the command may or may not have been executed.
     pub(crate) async fn call(
         &self,
         lane: Lane,
@@ -80,25 +136,20 @@ impl Link {
             Lane::Background => None,
         };
         let command = command(connection.dialect);
-        let reply = timeout(limit, connection.wire.send(&command)).await;
-        let result = reply.unwrap_or_else(|_| Err(timed_out()));
-        let generation = connection.generation;
+        let (generation, pulse) = (connection.generation, &connection.pulse);
+        let result = pulse.answer(limit, connection.wire.send(&command)).await;
         match &result {
-            Err(error) if error.is_timeout() => self.count_timeout(generation, error),
+            Ok(_) => pulse.answered(),
+            Err(error) if error.is_timeout() => {
+                if pulse.missed() {
+                    self.give_up(generation, error);
+                }
+            }
             Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
-            // The counter is shared by all callers: write to it only where it changes.
-            Ok(_) if self.timeouts.load(Ordering::Relaxed) != 0 => self.timeouts.store(0, Ordering::Relaxed),
-            _ => {}
+            Err(_) => {}
         }
         // A server's error reply comes as a value.
         result.and_then(Value::extract_error)
-    }
-
-    fn count_timeout(&self, generation: u64, error: &RedisError) {
-        let unanswered = self.timeouts.fetch_add(1, Ordering::Relaxed) + 1;
-        if unanswered >= TIMEOUTS_BEFORE_RECONNECT {
-            self.give_up(generation, error);
-        }
     }
 
     async fn connection(&self) -> Connection {
@@ -164,7 +215,6 @@ impl Link {
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
-            self.timeouts.store(0, Ordering::Relaxed);
             self.become_unless_closed(State::Up(connection));
             tracing::info!("command connection made again");
         }
@@ -211,5 +261,61 @@ async fn connect(backend: &Backend, label: Option<&str>, generation: u64) -> Res
         wire,
         dialect: Dialect::of_server(&hello),
         turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
+        pulse: Arc::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    async fn reply(of: oneshot::Receiver<()>) -> Result<(), RedisError> {
+        of.await.map_err(|_| timed_out())
+    }
+
+    #[tokio::test]
+    async fn a_call_is_given_up_when_its_connection_is_silent() {
+        let pulse = Pulse::default();
+        let silence = pulse.answer(LIMIT, std::future::pending::<Result<(), _>>());
+        let error = silence.await.expect_err("nobody answers");
+        assert!(error.is_timeout(), "{error}");
+        assert!(!pulse.missed() && pulse.missed());
+        pulse.answered();
+        assert!(!pulse.missed(), "in a row");
+    }
+
+    #[tokio::test]
+    async fn replies_to_others_are_no_silence() {
+        let pulse = Pulse::default();
+        let (line, ours) = oneshot::channel();
+        let others = async {
+            for _ in 0..20 {
+                sleep(LIMIT / 8).await;
+                pulse.beat();
+            }
+            line.send(())
+        };
+        let (replied, _) = tokio::join!(pulse.answer(LIMIT, reply(ours)), others);
+        replied.expect("the reply, after more than two limits");
+    }
+
+    #[tokio::test]
+    async fn time_in_which_the_process_did_not_run_is_no_silence() {
+        let pulse = Pulse::default();
+        let (socket, ours) = oneshot::channel();
+        let frozen = async {
+            std::thread::sleep(LIMIT * 2);
+            // What takes the reply from the socket runs only now, and others' tasks with it.
+            for _ in 0..20 {
+                yield_now().await;
+            }
+            socket.send(())
+        };
+        let (replied, _) = tokio::join!(pulse.answer(LIMIT, reply(ours)), frozen);
+        replied.expect("the reply");
+    }
 }

@@ -1,7 +1,7 @@
 //! Every script by itself: its contract, what a second sending does, and what it leaves in the keys.
 
 use crate::lua::{ACQUIRE, Ask, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
-use crate::server::{Server, eventually, soon};
+use crate::server::{Server, eventually, patient, soon};
 use futures::StreamExt;
 use redis::Value;
 
@@ -1057,7 +1057,13 @@ async fn the_scripts_touch_their_three_keys_and_channels_only() {
     owner.run("ACL", &["LOG", "RESET"]).await;
     let url = format!("redis://narrow:pass@127.0.0.1:{}", server.port());
     let client = redis::Client::open(url).unwrap();
-    let lock = Lock::through(client.get_multiplexed_async_connection().await.unwrap(), "a");
+    let lock = Lock::through(
+        client
+            .get_multiplexed_async_connection_with_config(&patient())
+            .await
+            .unwrap(),
+        "a",
+    );
     walk(&lock, 2).await;
     lock.acquire_all(&["w1:1", "w2:1", "r3:1"]).await;
     lock.die(&["w1:1", "w2:1"]).await;

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 /// Short enough to wait for its end, long enough for a busy machine.
 pub const LEASE: Duration = Duration::from_secs(1);
 /// Its third is longer than any test waits: nothing comes about by expiry or by a renewal.
-pub const LONG: Duration = Duration::from_secs(90);
+pub const LONG: Duration = Duration::from_secs(600);
 
 pub async fn client(url: impl AsRef<str>, lease: Duration) -> Client {
     let builder = Client::builder().lease(lease);
