@@ -108,14 +108,16 @@ impl Checker {
         }
     }
 
-    /// Some of a lock's keys were taken away. Until the scripts find that out and begin anew, or all former leases have
-    /// ended without anything heard of them, only tokens are checked.
+    /// Some of a lock's keys were taken away. Nothing is checked until the scripts find that out and begin anew, or all
+    /// former leases have ended and somebody finds the lock free.
     pub fn damaged(&mut self, lock: &str) {
         if let Some(lock) = self.locks.get_mut(lock) {
             let until = lock.deadlines.last().map_or(0, |(deadline, _)| *deadline);
-            let former = std::mem::take(&mut lock.names).into_keys().collect();
+            let mut former = std::mem::take(&mut lock.former);
+            former.extend(std::mem::take(&mut lock.names).into_keys());
+            let until = lock.doubt.map_or(until, |doubt| doubt.max(until));
             lock.forget();
-            lock.doubt = Some(Doubt { until, former });
+            (lock.doubt, lock.former) = (Some(until), former);
         }
     }
 
@@ -283,13 +285,9 @@ struct Lock {
     cap: u64,
     asked: u64,
     ended: u64,
-    doubt: Option<Doubt>,
-}
-
-#[derive(Debug)]
-struct Doubt {
-    /// When all former deadlines have passed, ms.
-    until: u64,
+    /// Keys were taken away: what is left is not known, at least until all former deadlines have passed, ms.
+    doubt: Option<u64>,
+    /// Requests from before that.
     former: HashSet<Box<str>>,
 }
 
@@ -343,7 +341,6 @@ struct Step<'a> {
     number: u64,
     now: u64,
     lenient: bool,
-    reset: bool,
 }
 
 impl<'a> Step<'a> {
@@ -390,7 +387,6 @@ impl<'a> Step<'a> {
                 number,
                 now: record.at_us / 1000,
                 lenient: false,
-                reset: false,
             }),
             _ => violation(0, "arguments or a reply that no such script has"),
         }
@@ -405,12 +401,14 @@ impl<'a> Step<'a> {
 impl Lock {
     fn check(&mut self, record: &Record, totals: &mut Totals) -> Result<(), Violation> {
         let mut step = Step::new(record, totals.records)?;
-        self.doubt.take_if(|doubt| doubt.until < step.now);
+        if !self.former.is_empty() {
+            self.doubts(&step);
+        }
         step.lenient = self.doubt.is_some();
         let waited = !self.queue.is_empty();
         let before = self.begin(&step)?;
         for note in &record.notes {
-            self.apply(&mut step, note, totals)?;
+            self.apply(&step, note, totals)?;
         }
         if step.lenient {
             return Ok(());
@@ -438,6 +436,26 @@ impl Lock {
             );
         }
         Ok(())
+    }
+
+    /// Whether a script that found keys missing can still bring up what was before.
+    fn doubts(&mut self, step: &Step<'_>) {
+        let (record, reply) = (step.record, &step.record.reply);
+        let lives = |request: &str| self.former.contains(request);
+        let noted = |note: &Note| note.what != What::Expired && lives(&note.request);
+        let known = match record.script {
+            Script::Release => (record.args.iter().zip(&reply[1..])).any(|(name, answer)| *answer != 0 && lives(name)),
+            Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n >= 0 && lives(name)),
+            Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
+        };
+        let found_free = record.script == Script::Acquire && reply[0] == 2 && reply[2] == -1;
+        if known || record.notes.iter().any(noted) {
+            self.doubt = Some(u64::MAX);
+        } else if found_free && self.doubt.is_some_and(|until| until < step.now) {
+            let former = std::mem::take(&mut self.former);
+            self.forget();
+            self.former = former;
+        }
     }
 
     /// What the arguments do by themselves: they renew. Returns what was known of the requests.
@@ -490,11 +508,6 @@ impl Lock {
                         self.lease(id, step.now, lease);
                     } else {
                         let answer = step.record.reply[1 + at];
-                        if let Some(doubt) = &mut self.doubt
-                            && answer >= 0
-                        {
-                            doubt.heard_of(&pair[0]);
-                        }
                         ensure!(
                             step.lenient || answer == -1,
                             8,
@@ -524,17 +537,13 @@ impl Lock {
         Ok(before)
     }
 
-    fn apply(&mut self, step: &mut Step<'_>, note: &Note, totals: &mut Totals) -> Result<(), Violation> {
+    fn apply(&mut self, step: &Step<'_>, note: &Note, totals: &mut Totals) -> Result<(), Violation> {
         let request = note.request.as_str();
         if note.what == What::Reset {
             ensure!(step.lenient, 6, "everybody was thrown out, and nothing was amiss");
             self.forget();
-            (step.reset, self.doubt) = (true, None);
-            // What this script does from here on is as sound as ever, but the rest of it is not looked at.
+            // What this script does from here on is not looked at.
             return Ok(());
-        }
-        if let Some(doubt) = &mut self.doubt {
-            doubt.heard_of(request);
         }
         match note.what {
             What::Granted => {
@@ -563,7 +572,7 @@ impl Lock {
                         6
                     };
                     ensure!(
-                        step.lenient,
+                        step.lenient || self.former.contains(request),
                         invariant,
                         "{request} {}, and was neither holding nor waiting",
                         ended.name()
@@ -1060,15 +1069,6 @@ impl Lock {
     fn owner_name(&self, id: u32) -> &str {
         let mut names = self.owner_names.iter();
         names.find(|(_, of)| **of == id).map_or("?", |(name, _)| name)
-    }
-}
-
-impl Doubt {
-    /// Something of the former life is still there: only the scripts can tell when it is over.
-    fn heard_of(&mut self, request: &str) {
-        if self.former.contains(request) {
-            self.until = u64::MAX;
-        }
     }
 }
 
