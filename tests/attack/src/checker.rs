@@ -448,7 +448,9 @@ impl Lock {
             Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n >= 0 && lives(name)),
             Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
         };
-        let found_free = record.script == Script::Acquire && reply[0] == 2 && reply[2] == -1;
+        // Or a hold without a lease: that ends in a reset.
+        let reset = record.notes.iter().any(|note| note.what == What::Reset);
+        let found_free = record.script == Script::Acquire && reply[0] == 2 && reply[2] == -1 && !reset;
         if known || record.notes.iter().any(noted) {
             self.doubt = Some(u64::MAX);
         } else if found_free && self.doubt.is_some_and(|until| until < step.now) {
@@ -1364,6 +1366,20 @@ mod tests {
              3 renew w1:1 100 => -1 -1 | reset -
              4 acquire w1:2 => 2 9 -1 9 | granted w1:2 9
              5 acquire w3:2 => 2 10 99 10 | granted w3:2 10",
+        );
+        // A hold whose lease is gone: that shows only when somebody asks.
+        good(
+            "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+             damaged
+             101 acquire w2:1 => 2 9 -1 9 | reset -, granted w2:1 9",
+        );
+        // What is left of the former life is expired at some time.
+        good(
+            "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+             0 acquire w3:1 => 1 6 100 6 | queued w3:1
+             damaged
+             101 acquire w2:1 => 2 9 -1 9 | granted w2:1 9
+             102 acquire w4:1 => 1 10 99 10 | expired w3:1, queued w4:1",
         );
         // Nothing is heard of the former life: after its leases all is certain again.
         bad(

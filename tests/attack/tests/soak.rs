@@ -222,10 +222,10 @@ impl User {
     }
 
     fn time(&mut self) -> Duration {
-        Duration::from_micros(if self.random.one_in(20) {
-            150_000
-        } else {
-            self.random.below(4_000)
+        Duration::from_micros(match self.random.below(20) {
+            0 if self.random.one_in(5) => 150_000,
+            1..10 => self.random.below(4_000),
+            _ => 0,
         })
     }
 
@@ -372,7 +372,7 @@ impl Rogue {
     async fn run(mut self, until: Instant) {
         let mut dead = Vec::new();
         while Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(1 + self.random.below(20))).await;
+            tokio::time::sleep(Duration::from_millis(1 + self.random.below(60))).await;
             let lock = self.random.below(LOCKS.len() as u64) as usize;
             self.number += 1;
             let owner = format!("be{:x}", self.random.below(6));
