@@ -129,13 +129,6 @@ impl Checker {
                 let (invariant, does) = if waits { (5, "waits") } else { (6, "holds") };
                 ensure!(false, invariant, "{name} still {does} {key}");
             }
-            ensure!(
-                lock.asked == lock.ended,
-                6,
-                "of {} requests for {key} {} ended",
-                lock.asked,
-                lock.ended
-            );
         }
         Ok(())
     }
@@ -283,8 +276,6 @@ struct Lock {
     seq: u64,
     /// The longest lease.
     cap: u64,
-    asked: u64,
-    ended: u64,
     /// Keys were taken away: what is left is not known, at least until all former deadlines have passed, ms.
     doubt: Option<u64>,
     /// Requests from before that.
@@ -1006,7 +997,6 @@ impl Lock {
             }
         };
         self.names.insert(name.into(), id);
-        self.asked += 1;
         id
     }
 
@@ -1042,7 +1032,6 @@ impl Lock {
         self.deadlines.remove(&(deadline, id));
         self.names.remove(name);
         self.unused.push(id);
-        self.ended += 1;
         let owner = &mut self.owners[of as usize];
         if owner.reads + owner.writes == 0 && owner.waiting == 0 {
             *owner = Owner::default();
@@ -1452,6 +1441,21 @@ mod tests {
             "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
              1 renew w1:1 100 => -1 6",
         );
+        bad(
+            2,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w1:1:o => 2 6 -1 6",
+        );
+        bad(
+            2,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 5 | queued w2:1",
+        );
+        bad(
+            2,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 downgrade w1:1:o r1:2:o 100 => 99 6 | granted r1:2:o 5, released w1:1:o",
+        );
     }
 
     #[test]
@@ -1486,6 +1490,12 @@ mod tests {
             3,
             "0 acquire r1:1 => 2 50 -1 50 | granted r1:1 50
              1 acquire w2:1 => 1 40 99 60 | queued w2:1",
+        );
+        bad(
+            3,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 6 | queued w2:1
+             2 acquire w3:1 ticket=55 => 1 56 99 60 | queued w3:1",
         );
     }
 
@@ -1555,6 +1565,18 @@ mod tests {
             "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
              1 acquire w2:1:o => -2 0 99 5",
         );
+        bad(
+            5,
+            "0 acquire w1:1 lease=500 => 2 5 -1 5 | granted w1:1 5
+             1 acquire w2:1 => 1 6 99 6 | queued w2:1
+             200 release w1:1 => 0 2 | released w1:1, granted w2:1 7",
+        );
+        bad(
+            5,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1:p => 1 6 99 6 | queued w2:1:p
+             1 acquire w2:2:p => 1 7 99 7 | queued w2:2:p",
+        );
     }
 
     #[test]
@@ -1583,6 +1605,16 @@ mod tests {
             "0 acquire r1:1:o => 2 5 -1 5 | granted r1:1:o 5
              0 acquire r1:2:o => 2 5 100 5 | granted r1:2:o 5
              1 evict o => 99 1 | evicted r1:1:o",
+        );
+        bad(
+            6,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 6 | queued w3:1",
+        );
+        bad(
+            6,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 evict o => -1 2 | evicted w1:1:o",
         );
     }
 
@@ -1654,6 +1686,24 @@ mod tests {
              1 acquire w2:1 => 1 6 99 6 | queued w2:1
              2 renew w2:1 100 => 98 7",
         );
+        bad(
+            8,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 release w1:1:o => -1 2 | left w1:1:o",
+        );
+        bad(
+            8,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 6 | queued w2:1
+             2 release w9:9 => 98 0 | left w2:1",
+        );
+        bad(
+            8,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w1:2:o => 2 5 99 5 | granted w1:2:o 5
+             2 downgrade w1:1:o r1:3:o 100 => 98 5 | granted r1:3:o 5, released w1:2:o",
+        );
+        bad(8, "0 downgrade w1:1:o r1:2:o 100 => -1 -1 | granted r1:2:o 5");
     }
 
     #[test]
@@ -1685,6 +1735,16 @@ mod tests {
             9,
             "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
              1 acquire w2:1 => -1 0 99 5",
+        );
+        bad(
+            9,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 downgrade w1:1:o r1:2:o 100 => 99 5",
+        );
+        bad(
+            9,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 downgrade w1:1:o r1:2:p 100 => 99 6 | granted r1:2:p 6, released w1:1:o",
         );
     }
 
