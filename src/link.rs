@@ -7,10 +7,10 @@ use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
 use redis::{Cmd, RedisError, Value};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
 /// So many calls in a row without an answer, and the connection is taken for dead.
@@ -104,7 +104,9 @@ enum State {
 pub(crate) struct Link {
     backend: Backend,
     label: Option<String>,
-    state: watch::Sender<State>,
+    state: Mutex<State>,
+    /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
+    changed: Notify,
     broken: Notify,
 }
 
@@ -114,7 +116,8 @@ impl Link {
         Ok(Self {
             backend,
             label,
-            state: watch::Sender::new(State::Up(connection)),
+            state: Mutex::new(State::Up(connection)),
+            changed: Notify::new(),
             broken: Notify::new(),
         })
     }
@@ -152,23 +155,25 @@ impl Link {
         result.and_then(Value::extract_error)
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is a single assignment: a panic cannot leave one half made.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn connection(&self) -> Connection {
-        if let State::Up(connection) = &*self.state.borrow() {
-            return connection.clone();
-        }
-        let mut states = self.state.subscribe();
         loop {
-            if let State::Up(connection) = &*states.borrow_and_update() {
+            // Made before the look: a change after it is not missed.
+            let changed = self.changed.notified();
+            if let State::Up(connection) = &*self.state() {
                 return connection.clone();
             }
-            // The sender lives in self: it cannot be gone.
-            let _ = states.changed().await;
+            changed.await;
         }
     }
 
     /// There is no connection: why, as far as it is known.
     fn down(&self) -> RedisError {
-        match &*self.state.borrow() {
+        match &*self.state() {
             State::Down(error) => error.clone(),
             State::Up(_) => timed_out(),
             State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
@@ -176,34 +181,32 @@ impl Link {
     }
 
     fn give_up(&self, generation: u64, error: &RedisError) {
-        let gave_up = self.state.send_if_modified(|state| match state {
+        let mut state = self.state();
+        match &*state {
             State::Up(connection) if connection.generation == generation => {
                 // Who waits for a turn on it need not wait on.
                 connection.turns.close();
                 *state = State::Down(error.clone());
-                true
+                drop(state);
+                tracing::warn!(%error, "command connection lost");
+                self.broken.notify_one();
             }
-            _ => false,
-        });
-        if gave_up {
-            tracing::warn!(%error, "command connection lost");
-            self.broken.notify_one();
+            _ => {}
         }
     }
 
     /// Lets the connection go, for good: nobody makes it again.
     pub(crate) fn close(&self) {
-        self.state.send_replace(State::Closed);
+        *self.state() = State::Closed;
     }
 
     fn become_unless_closed(&self, new: State) {
-        self.state.send_if_modified(|state| {
-            let open = !matches!(state, State::Closed);
-            if open {
-                *state = new;
-            }
-            open
-        });
+        let mut state = self.state();
+        if !matches!(*state, State::Closed) {
+            *state = new;
+        }
+        drop(state);
+        self.changed.notify_waiters();
     }
 
     /// Keeps the connection up. Never ends.
