@@ -4,7 +4,7 @@
 use crate::claim::{Claim, End};
 use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
-use crate::key::{Lock, audience_channel, channel_base, introduction};
+use crate::key::{Lock, audience_channel, channel_base, introduction, is_state};
 use crate::link::{CONNECT_TIMEOUT, connection_config, name_connection, retrying, timed_out};
 use crate::owner::ClientId;
 use crate::registry::Request;
@@ -212,7 +212,7 @@ impl Subscription {
     }
 }
 
-fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
+pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
     let text = |at: usize| match push.data.get(at) {
         Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
         _ => None,
@@ -252,7 +252,7 @@ fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
         return;
     };
     for (name, token) in grants {
-        let Some((_, number)) = read_request(name) else {
+        let Some((client, number)) = read_request(name) else {
             continue;
         };
         let request = inner.registry().get(number).cloned();
@@ -263,7 +263,15 @@ fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
                     request.changed.notify_waiters();
                 }
             }
-            _ => pass_on(inner, releases, name, number, key),
+            None if inner.has_named(client, number) && is_state(&inner.prefix, key) => {
+                pass_on(inner, releases, name, number, key);
+            }
+            // Not this client's: whatever it is, it is not ours to release.
+            _ => tracing::warn!(
+                request = name,
+                key,
+                "a message names a request that this client never made"
+            ),
         }
     }
 }
