@@ -4,7 +4,7 @@
 use crate::claim::{Claim, End};
 use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
-use crate::key::{Lock, audience_channel, channel_base, introduction};
+use crate::key::{Lock, audience_channel, channel_base, introduction, is_state};
 use crate::link::{Pulse, retrying};
 use crate::owner::ClientId;
 use crate::registry::Request;
@@ -213,7 +213,7 @@ impl Subscription {
     }
 }
 
-fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
+pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
     let text = |at: usize| match push.data.get(at) {
         Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
         _ => None,
@@ -253,11 +253,22 @@ fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
         return;
     };
     for (name, token) in grants {
-        let Some((_, number)) = read_request(name) else {
+        let Some((client, number)) = read_request(name) else {
             continue;
         };
-        if !inner.requests.heard(number, name, token) {
+        if inner.requests.heard(number, name, token) {
+            continue;
+        }
+        let forgotten = inner.registry().get(number).is_none() && inner.has_named(client, number);
+        if forgotten && is_state(&inner.prefix, key) {
             pass_on(inner, releases, name, number, key);
+        } else {
+            // Not this client's: whatever it is, it is not ours to release.
+            tracing::warn!(
+                request = name,
+                key,
+                "a message names a request that this client never made"
+            );
         }
     }
 }
