@@ -131,7 +131,12 @@ impl Client {
     /// What the subscription connection does with a push.
     pub(crate) fn hear(&self, push: &redis::PushInfo) {
         let releases = self.handle.releases.downgrade();
-        crate::notify::on_push(&Arc::downgrade(&self.handle.inner), &releases, &Notify::new(), push);
+        crate::notify::on_push(
+            &Arc::downgrade(&self.handle.inner),
+            &releases,
+            &tokio::sync::Notify::new(),
+            push,
+        );
     }
 }
 

@@ -97,6 +97,17 @@ impl Ranking {
         self.order.first()
     }
 
+    pub(crate) fn change_scores(&mut self, change: impl Fn(i64) -> i64) {
+        for score in self.scores.values_mut() {
+            *score = change(*score);
+        }
+        self.order = self
+            .scores
+            .iter()
+            .map(|(request, score)| (*score, Arc::clone(request)))
+            .collect();
+    }
+
     /// In order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, i64)> {
         self.order.iter().map(|(score, request)| (&**request, *score))
@@ -238,7 +249,7 @@ impl Lock {
     }
 
     /// Whatever is there after a call expires when the hash says.
-    fn set_expiry(&mut self) {
+    pub(crate) fn set_expiry(&mut self) {
         if let Some(keep) = self.keep {
             self.state_expires_at_ms = Some(keep);
             self.queue.expires_at_ms = (!self.queue.is_empty()).then_some(keep);
@@ -606,14 +617,8 @@ impl Step<'_> {
 
     /// A request without a lease ends, waiting or holding.
     fn end(&mut self, request: &str) -> Ended {
-        let owner = owner_of(request);
-        let holds = if writes(request) {
-            self.lock.is_writer(owner)
-        } else {
-            self.lock.holder(owner).reads > 0
-        };
-        if holds || !self.lock.queue.remove(request) {
-            return self.count_down(request, owner);
+        if !self.lock.queue.remove(request) {
+            return self.count_down(request, owner_of(request));
         }
         self.leave_queue(request);
         Ended::Waited
