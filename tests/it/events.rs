@@ -1,7 +1,7 @@
 //! What those who listen are told, and what listening costs.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, Event, EventKind, Events, FencingToken, Mode, Owner, RwLock};
 use redis::aio::MultiplexedConnection;
 use std::time::Duration;
@@ -16,7 +16,7 @@ type Line = (EventKind, Owner, Mode, Option<FencingToken>);
 
 async fn client(server: &Server) -> Client {
     let builder = Client::builder().lease(LONG);
-    builder.connect(server.url()).await.expect("the server is up")
+    connected(builder, server.url()).await
 }
 
 async fn next(events: &mut Events) -> Event {

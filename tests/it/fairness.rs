@@ -1,7 +1,7 @@
 //! Who enters when: order, batches, and what dead and frozen processes do to the others.
 
 use crate::process::{Process, Resource};
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Access, Acquire, Client, Mode, RwLock};
 use futures::future::try_join_all;
 use std::sync::Arc;
@@ -14,11 +14,7 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 const LEASE: Duration = Duration::from_secs(2);
 
 async fn client(server: &Server, lease: Duration) -> Client {
-    Client::builder()
-        .lease(lease)
-        .connect(server.url())
-        .await
-        .expect("the server is up")
+    connected(Client::builder().lease(lease), server.url()).await
 }
 
 async fn lock(server: &Server, lease: Duration) -> RwLock {

@@ -2,7 +2,7 @@
 
 use crate::observe::LONG;
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Owner};
 use futures::future::join_all;
 use futures::stream::{self, StreamExt};
@@ -10,11 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 async fn client(url: String, lease: Duration) -> Client {
-    Client::builder()
-        .lease(lease)
-        .connect(url)
-        .await
-        .expect("the server is up")
+    connected(Client::builder().lease(lease), url).await
 }
 
 #[tokio::test]

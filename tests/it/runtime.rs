@@ -1,6 +1,6 @@
 //! Runtimes: each kind of them, guards that leave theirs, and guards that outlive it.
 
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Acquire, Client, Error, FencingToken, LostReason, Owner, Policy, ReadGuard, RwLock, Write, WriteGuard};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn multi_thread() -> Runtime {
 
 async fn client(server: &Server, lease: Duration) -> Client {
     let builder = Client::builder().lease(lease);
-    builder.connect(server.url()).await.expect("the server is up")
+    connected(builder, server.url()).await
 }
 
 async fn write(lock: &RwLock) -> WriteGuard {
@@ -173,7 +173,7 @@ async fn outliving(server: &Server, names: &[&str], lease: Duration) -> (Client,
         let runtime = multi_thread();
         let outcome = runtime.block_on(async {
             let builder = Client::builder().lease(lease);
-            let client = builder.connect(url).await.expect("the server is up");
+            let client = connected(builder, url).await;
             let mut guards = Vec::new();
             for name in names {
                 guards.push(write(&client.rw_lock(name)).await);
@@ -253,7 +253,7 @@ async fn a_runtime_that_ends_under_waiters_costs_the_others_one_lease() {
     for _ in 0..10 {
         let (builder, url) = (builder.clone(), url.clone());
         runtime.spawn(async move {
-            let lock = builder.connect(url).await.expect("the server is up").rw_lock("a");
+            let lock = connected(builder, url).await.rw_lock("a");
             let waiting = (0..5).map(|_| lock.write().acquire_fair());
             futures::future::join_all(waiting).await;
         });

@@ -2,7 +2,7 @@
 //! lock in one hash, the test cases of a read/write mutex with lock intent, and the test of a token mutex.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, LostReason, Mode, Owner, Policy, RwLock};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 async fn client(server: &Server) -> Client {
     let builder = Client::builder().lease(LEASE);
-    builder.connect(server.url()).await.expect("the server is up")
+    connected(builder, server.url()).await
 }
 
 /// What the reentrant hash design keeps in its one hash, read from ours: the same fields by the same names.

@@ -1,5 +1,6 @@
 //! Real servers for tests: started on free loopback ports, each killed by its own handle.
 
+use fairlock::{Client, ClientBuilder, Error};
 use futures::future::FutureExt;
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
@@ -213,6 +214,18 @@ impl Drop for Server {
         }
         self.kill();
         let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A client of a server that is up. Its connecting may take longer than the two seconds that it allows.
+pub async fn connected(builder: ClientBuilder, url: impl AsRef<str>) -> Client {
+    let begun = Instant::now();
+    loop {
+        match builder.clone().connect(url.as_ref()).await {
+            Ok(client) => return client,
+            Err(Error::Connect { source, .. }) if source.is_timeout() && begun.elapsed() < PATIENCE => {}
+            Err(error) => panic!("the server is up, but: {error}"),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What status says of a lock, and that saying it changes nothing.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, Holder, LostReason, Mode, Owner, Policy, RwLock, WriteGuard};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const SLACK: Duration = Duration::from_secs(90);
 
 async fn client(server: &Server, label: &str) -> Client {
     let builder = Client::builder().lease(LONG).label(label);
-    builder.connect(server.url()).await.expect("the server is up")
+    connected(builder, server.url()).await
 }
 
 /// Every key with its content.
