@@ -397,8 +397,11 @@ impl Story {
                     // Once more by somebody who is inside: reentry and upgrade.
                     None if !inside.is_empty() => {
                         let owner = &inside[who % inside.len()];
-                        let client = owner.split_once(':').map_or("1", |(client, _)| client);
-                        self.new_name(*write, client, Some(owner))
+                        // An owner that was not named can only upgrade.
+                        match owner.split_once(':') {
+                            Some((client, _)) => self.new_name(true, client, Some(owner)),
+                            None => self.new_name(*write, "1", Some(owner)),
+                        }
                     }
                     None => self.new_name(*write, "3", None),
                 };
@@ -431,7 +434,8 @@ impl Story {
                 // Further requests of an owner who was not named are made by its guards.
                 let owner = owner_of(&request);
                 let further = named_owner(&request).is_some_and(|owner| owner.contains(':'));
-                if further && !self.lock.holders.contains_key(owner) && self.lock.deadline_ms(&request).is_none() {
+                let lives = self.lock.deadline_ms(&request).is_some() || self.lock.holders.contains_key(owner);
+                if further && !(writes(&request) && lives) {
                     return None;
                 }
                 let args = vec![
