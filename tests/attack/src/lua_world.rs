@@ -180,7 +180,8 @@ impl World {
         // In a thread of its own, because the caller may be in a runtime.
         let start = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(Server::start())
+            let args = ["--latency-tracking", "no", "--slowlog-log-slower-than", "-1"];
+            runtime.expect("a runtime").block_on(Server::start_with(&args))
         };
         let server = std::thread::scope(|scope| scope.spawn(start).join()).expect("a server");
         let url = format!("redis+unix://{}", server.socket().display());
