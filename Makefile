@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test bench lint
+.PHONY: help setup demo test torture bench lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -13,6 +13,9 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 
 test: setup ## Run all tests against real servers that they start themselves
 	cargo test --features tls-rustls
+
+torture: setup ## Break everything around the lock for 3 minutes, e.g. ARGS="--minutes 60 --seed 7"
+	cargo run --profile attack -p fairlock-attack -- torture $(ARGS)
 
 bench: setup ## Measure the cost beside the floors, as ratios
 	cargo bench --bench ratios

@@ -1,7 +1,7 @@
 //! The clock that all processes of this machine share, and a server's clock that can be stepped.
 
 use rustix::time::{ClockId, clock_gettime};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// CLOCK_MONOTONIC in us: the same in the workers and in their parent.
 pub fn now_us() -> u64 {
@@ -50,10 +50,6 @@ impl FakeClock {
         let text = format!("{}{}.{:03}\n", sign(offset_ms), offset_ms.abs() / 1000, offset_ms.abs() % 1000);
         std::fs::write(&new, text)?;
         std::fs::rename(&new, &self.file)
-    }
-
-    pub fn file(&self) -> &Path {
-        &self.file
     }
 }
 

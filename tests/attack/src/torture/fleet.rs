@@ -83,14 +83,6 @@ impl Fleet {
         Ok(Process { child, words, let_go })
     }
 
-    pub fn len(&self) -> usize {
-        self.workers.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.workers.is_empty()
-    }
-
     pub fn workers(&self) -> &[Worker] {
         &self.workers
     }

@@ -15,6 +15,8 @@ use tokio::time::{sleep, timeout};
 const AT_ONCE: usize = 32;
 /// Reads this many times a second if there is little to read.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A page of so many entries may not be the last one: `journal::read` gives a thousand at most.
+const FULL: usize = 1000;
 /// Trimming costs a command: not for a few entries.
 const TRIM_AFTER: u64 = 500;
 
@@ -67,7 +69,7 @@ impl Follower {
         self.cursors.values_mut().for_each(|cursor| *cursor = Cursor::default());
     }
 
-    /// Reads all that is there.
+    /// Reads all that is there by now.
     pub async fn read_all(&mut self) -> Pass {
         loop {
             match self.pass().await {
@@ -173,7 +175,7 @@ async fn read_page(
             return (key, cursor, Err(error));
         }
     }
-    (key, cursor, Ok(!records.is_empty()))
+    (key, cursor, Ok(records.len() >= FULL))
 }
 
 /// Reads until it is told to stop. Whoever is about to take the server's data away takes the follower first.

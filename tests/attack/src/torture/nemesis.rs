@@ -72,11 +72,11 @@ impl Nemesis {
         match fault {
             Fault::Kill => {
                 let mut fleet = self.fleet.lock().await;
-                let number = target as usize % fleet.len();
+                let number = target as usize % fleet.workers().len();
                 fleet.replace(number).await?;
             }
             Fault::Stop => {
-                let number = target as usize % self.fleet.lock().await.len();
+                let number = target as usize % self.fleet.lock().await.workers().len();
                 self.fleet.lock().await.signal(number, Signal::STOP)?;
                 sleep(lasts).await;
                 self.fleet.lock().await.signal(number, Signal::CONT)?;

@@ -88,14 +88,22 @@ impl Task {
 
     /// Waits in the queue, and counts.
     pub async fn enter<M: Access>(&self, acquire: Acquire<M>) -> Result<Guard<M>, Error> {
-        self.counted(acquire.acquire_fair()).await
+        let asked = now_us();
+        let guard = acquire.acquire_fair().await?;
+        self.reporter.granted(self.workload, now_us() - asked);
+        Ok(guard)
     }
 
-    /// Any other way to a guard, counted like an acquisition.
-    pub async fn counted<T>(&self, way: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    /// Any other way to a guard, perhaps. Counted like an acquisition if there was one.
+    pub async fn entered<T>(
+        &self,
+        way: impl Future<Output = Result<Option<T>, Error>>,
+    ) -> Result<Option<T>, Error> {
         let asked = now_us();
         let got = way.await?;
-        self.reporter.granted(self.workload, now_us() - asked);
+        if got.is_some() {
+            self.reporter.granted(self.workload, now_us() - asked);
+        }
         Ok(got)
     }
 

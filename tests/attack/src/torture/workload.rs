@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-/// A hold that is lost by now, or a release that nobody confirmed, is no reason to end a round.
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -134,7 +133,7 @@ impl Workload {
     }
 }
 
-/// Releases in one of the ways in which users do. Its errors say that it was lost, or unconfirmed.
+/// Releases in one of the ways in which users do.
 macro_rules! let_go {
     ($task:expr, $guard:expr) => {
         match $task.random.below(10) {
@@ -179,8 +178,8 @@ impl Task {
         let limit = Duration::from_micros(self.random.below(15_000));
         let acquired = match self.random.below(5) {
             0 => timeout(limit, self.enter(lock.write())).await.ok().transpose()?,
-            1 => lock.write().try_acquire_for(limit).await?,
-            2 => lock.write().try_acquire().await?,
+            1 => self.entered(lock.write().try_acquire_for(limit)).await?,
+            2 => self.entered(lock.write().try_acquire()).await?,
             3 => {
                 let reading = timeout(limit, self.enter(lock.read())).await.ok().transpose()?;
                 if let Some(guard) = reading {
@@ -219,12 +218,12 @@ impl Task {
         hold.stay(&reading, stay).await;
         let writing = match self.random.below(4) {
             0 => None,
-            1 => reading.try_upgrade().await?,
+            1 => self.entered(reading.try_upgrade()).await?,
             2 => {
                 let limit = Duration::from_micros(self.random.below(10_000));
                 timeout(limit, reading.upgrade()).await.ok().transpose()?
             }
-            _ => Some(self.counted(reading.upgrade()).await?),
+            _ => self.entered(async { reading.upgrade().await.map(Some) }).await?,
         };
         hold.look(&reading);
         if let Some(writing) = writing {
@@ -263,13 +262,12 @@ impl Task {
         for _ in 0..self.random.between(1, 4) {
             let limit = ms(self.random.between(1, 400));
             if self.random.chance(50) {
-                let Some(guard) = lock.read().try_acquire_for(limit).await? else { break };
+                let Some(guard) = self.entered(lock.read().try_acquire_for(limit)).await? else { break };
                 readings.push((self.hold(&name, &guard), guard));
             } else {
-                let Some(guard) = lock.write().try_acquire_for(limit).await? else { break };
+                let Some(guard) = self.entered(lock.write().try_acquire_for(limit)).await? else { break };
                 writings.push((self.hold(&name, &guard), guard));
             }
-            self.counted(async { Ok(()) }).await?;
             self.pause(2).await;
         }
         while !(readings.is_empty() && writings.is_empty()) {
