@@ -4,9 +4,16 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 fn torture(args: &[&str]) -> (bool, String) {
-    let run = Command::new(env!("CARGO_BIN_EXE_attack")).arg("torture").args(args).output();
+    let run = Command::new(env!("CARGO_BIN_EXE_attack"))
+        .arg("torture")
+        .args(args)
+        .output();
     let Output { status, stdout, stderr } = run.expect("the binary of this crate");
-    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&stdout),
+        String::from_utf8_lossy(&stderr)
+    );
     println!("{text}");
     (status.success(), text)
 }
@@ -27,7 +34,10 @@ fn without_its_fence_a_register_loses_updates_and_with_it_none() {
             return;
         }
         assert!(text.contains("lost nothing") && text.contains("1 violations"), "{text}");
-        assert!(begun.elapsed() < Duration::from_secs(60), "no update was lost without the fence\n{text}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "no update was lost without the fence\n{text}"
+        );
     }
 }
 

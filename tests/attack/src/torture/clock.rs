@@ -5,7 +5,16 @@ use std::path::PathBuf;
 
 /// CLOCK_MONOTONIC in us: the same in the workers and in their parent.
 pub fn now_us() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
+    us(ClockId::Monotonic)
+}
+
+/// The time of day, as an honest server has it.
+pub fn true_us() -> u64 {
+    us(ClockId::Realtime)
+}
+
+fn us(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000
 }
 
@@ -18,12 +27,18 @@ pub struct FakeClock {
 impl FakeClock {
     /// `None`: the library is not on this machine.
     pub fn find(file: PathBuf) -> Option<Self> {
-        let mut dirs = vec![PathBuf::from("/usr/lib/faketime"), PathBuf::from("/usr/local/lib/faketime")];
+        let mut dirs = vec![
+            PathBuf::from("/usr/lib/faketime"),
+            PathBuf::from("/usr/local/lib/faketime"),
+        ];
         for root in ["/usr/lib", "/usr/lib64"] {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             dirs.extend(entries.map(|entry| entry.path().join("faketime")));
         }
-        let library = dirs.iter().map(|dir| dir.join("libfaketime.so.1")).find(|path| path.exists())?;
+        let library = dirs
+            .iter()
+            .map(|dir| dir.join("libfaketime.so.1"))
+            .find(|path| path.exists())?;
         let clock = Self { library, file };
         clock.step(0).ok()?;
         Some(clock)
@@ -47,7 +62,12 @@ impl FakeClock {
     /// Steps the clock to so many ms from the true time. In one step: the server must not read half a file.
     pub fn step(&self, offset_ms: i64) -> std::io::Result<()> {
         let new = self.file.with_extension("new");
-        let text = format!("{}{}.{:03}\n", sign(offset_ms), offset_ms.abs() / 1000, offset_ms.abs() % 1000);
+        let text = format!(
+            "{}{}.{:03}\n",
+            sign(offset_ms),
+            offset_ms.abs() / 1000,
+            offset_ms.abs() % 1000
+        );
         std::fs::write(&new, text)?;
         std::fs::rename(&new, &self.file)
     }

@@ -147,7 +147,10 @@ mod tests {
     #[test]
     fn every_fault_comes_in_its_lane() {
         for &fault in Fault::value_variants() {
-            assert!(steps(1, fault.lane()).iter().any(|step| step.fault == fault), "{fault:?}");
+            assert!(
+                steps(1, fault.lane()).iter().any(|step| step.fault == fault),
+                "{fault:?}"
+            );
         }
     }
 }

@@ -71,7 +71,9 @@ impl Fleet {
         if let Some(sabotage) = self.args.sabotage {
             use clap::ValueEnum;
             let value = sabotage.to_possible_value();
-            command.arg("--sabotage").arg(value.map_or(String::new(), |value| value.get_name().to_owned()));
+            command
+                .arg("--sabotage")
+                .arg(value.map_or(String::new(), |value| value.get_name().to_owned()));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
@@ -98,7 +100,11 @@ impl Fleet {
     }
 
     pub fn signal(&self, number: usize, signal: Signal) -> io::Result<()> {
-        let id = self.workers[number].process.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let id = self.workers[number]
+            .process
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
         let pid = id.ok_or_else(|| io::Error::other("the worker is gone"))?;
         Ok(kill_process(pid, signal)?)
     }

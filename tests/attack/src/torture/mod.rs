@@ -70,12 +70,21 @@ pub struct Args {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 pub fn run(args: &Args) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let report = runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(torture(args)));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let report = runtime
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(torture(args)));
     match report {
         Ok(report) => {
             println!("{report}");
-            if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if report.violations == 0 {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(error) => {
             eprintln!("torture: {error}");
@@ -90,7 +99,11 @@ fn arm(sabotage: Option<Sabotage>) -> Result<(), String> {
     if let Some(sabotage) = sabotage {
         options.mutate = sabotage.mutation();
     }
-    if journal::install_with(options) { Ok(()) } else { Err("the scripts were made before their journal".to_owned()) }
+    if journal::install_with(options) {
+        Ok(())
+    } else {
+        Err("the scripts were made before their journal".to_owned())
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -183,6 +196,7 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
         counts: Arc::clone(&run.counts),
         url,
         ahead_until: Mutex::new(None),
+        lost_at: Mutex::new(None),
     });
     run.through(args, seed, &faults, &workloads, nemesis, &store).await
 }
@@ -203,7 +217,10 @@ fn clock_for(faults: &mut Vec<Fault>, store: &Server) -> Option<FakeClock> {
 async fn start_server(args: &Args, faults: &[Fault], clock: Option<&FakeClock>) -> Server {
     let program = clock.map_or_else(|| vec![args.server.clone()], |clock| clock.command(&args.server));
     let mut server_args = vec!["--enable-debug-command", "local"];
-    if faults.iter().any(|fault| matches!(fault, Fault::Restart | Fault::RestartEverysec | Fault::Wipe)) {
+    if faults
+        .iter()
+        .any(|fault| matches!(fault, Fault::Restart | Fault::RestartEverysec | Fault::Wipe))
+    {
         server_args.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
     }
     Server::start_program(&program, &server_args).await
@@ -259,6 +276,7 @@ impl Run {
         if let Some(registers) = registers {
             register::judge(registers, &totals.writes, &mut |text| judge.violation(text));
         }
+        self.progress.violations(&judge.shown);
         Ok(Report {
             seed,
             took: self.begun.elapsed(),
@@ -270,7 +288,6 @@ impl Run {
             intervals: judge.intervals,
             matched: judge.matched,
             violations: judge.violations,
-            shown: std::mem::take(&mut judge.shown),
         })
     }
 
@@ -293,6 +310,10 @@ impl Run {
     fn show(&mut self) -> u64 {
         let (grants, records, violations) = {
             let judge = lock(&self.judge);
+            if self.progress.violations(&judge.shown) {
+                let log = lock(&self.counts).log.iter().cloned().collect::<Vec<_>>();
+                println!("at {}, after\n  {}", clock::now_us(), log.join("\n  "));
+            }
             (judge.grants(), judge.records, judge.violations)
         };
         let seconds = self.begun.elapsed().as_secs();
@@ -312,10 +333,12 @@ impl Run {
         let mut fleet = nemesis.fleet.lock().await;
         fleet.tell_all("stop").await?;
         let within = worker::DRAINED_WITHIN + Duration::from_secs(10);
-        self.all_say(args.processes, within, "drained", |totals| totals.drained).await?;
+        self.all_say(args.processes, within, "drained", |totals| totals.drained)
+            .await?;
         fleet.tell_all("probe").await?;
         let within = LONGEST_LEASE + Duration::from_secs(15);
-        self.all_say(args.processes, within, "got their locks", |totals| totals.probed).await?;
+        self.all_say(args.processes, within, "got their locks", |totals| totals.probed)
+            .await?;
         fleet.tell_all("leave").await?;
         quiet::until_disconnected(&nemesis.url).await?;
         let bad = fleet.dismiss().await?;

@@ -1,7 +1,7 @@
 //! Makes the faults happen.
 
 use super::admin::Admin;
-use super::clock::{FakeClock, now_us};
+use super::clock::{FakeClock, now_us, true_us};
 use super::faults::{Fault, Schedule, Step};
 use super::fleet::Fleet;
 use super::follow::{Follower, Pass};
@@ -10,7 +10,7 @@ use super::lock;
 use super::proxy::{Cut, Proxy};
 use crate::server::Server;
 use rustix::process::Signal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,7 +23,20 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 pub struct Counts {
     pub done: BTreeMap<Fault, u64>,
     pub now: Vec<Fault>,
+    /// The last ones, with the time in us and what is needed to understand them.
+    pub log: VecDeque<String>,
 }
+
+impl Counts {
+    fn note(&mut self, text: &str) {
+        self.log.push_back(format!("{} {text}", now_us()));
+        if self.log.len() > LOGGED {
+            self.log.pop_front();
+        }
+    }
+}
+
+const LOGGED: usize = 16;
 
 /// Everything that it can hurt.
 pub struct Nemesis {
@@ -34,8 +47,10 @@ pub struct Nemesis {
     pub clock: Option<FakeClock>,
     pub counts: Arc<Mutex<Counts>>,
     pub url: String,
-    /// After the server's clock was ahead: only then can a server without data know that it must go on from there.
+    /// Until then the server's clock has been ahead of what it is now.
     pub ahead_until: Mutex<Option<Instant>>,
+    /// When its data were lost last.
+    pub lost_at: Mutex<Option<Instant>>,
 }
 
 impl Nemesis {
@@ -50,9 +65,14 @@ impl Nemesis {
             if *stopped.borrow() {
                 return;
             }
-            lock(&self.counts).now.push(step.fault);
+            {
+                let mut counts = lock(&self.counts);
+                counts.now.push(step.fault);
+                counts.note(&format!("{step:?}"));
+            }
             let done = self.perform(&step, &mut admin).await;
             let mut counts = lock(&self.counts);
+            counts.note(&format!("{} ended", step.fault.name()));
             counts.now.retain(|fault| *fault != step.fault);
             match done {
                 Ok(()) => *counts.done.entry(step.fault).or_default() += 1,
@@ -88,14 +108,19 @@ impl Nemesis {
             Fault::Stall => self.network(step, |proxy, on| proxy.stall(on)).await,
             Fault::Delay => {
                 let delay = Duration::from_micros(1000 + detail % 150_000);
-                self.network(step, |proxy, on| proxy.delay(if on { delay } else { Duration::ZERO })).await;
+                self.network(step, |proxy, on| proxy.delay(if on { delay } else { Duration::ZERO }))
+                    .await;
             }
             Fault::Throttle => {
                 let rate = 5_000 + detail % 200_000;
-                self.network(step, |proxy, on| proxy.throttle(if on { rate } else { 0 })).await;
+                self.network(step, |proxy, on| proxy.throttle(if on { rate } else { 0 }))
+                    .await;
             }
             Fault::LoseReplies => {
-                self.network(step, |proxy, on| proxy.lose_replies(if on { 1 + detail % 10 } else { 0 })).await;
+                self.network(step, |proxy, on| {
+                    proxy.lose_replies(if on { 1 + detail % 10 } else { 0 })
+                })
+                .await;
             }
             Fault::DropMessages => self.network(step, |proxy, on| proxy.drop_messages(on)).await,
             Fault::ClientKill => client_kill(admin, target, detail).await?,
@@ -161,6 +186,7 @@ impl Nemesis {
 
     /// It may come back as it was a moment before. Then it is emptied: nobody can tell what it still knows.
     async fn restart_everysec(&self, away: Duration) -> Result {
+        self.until_not_ahead().await;
         let mut follower = self.follower.lock().await;
         lock(&self.judge).loss_begins(now_us());
         let mut server = self.server.lock().await;
@@ -168,19 +194,25 @@ impl Nemesis {
         sleep(away).await;
         server.start_again().await;
         if follower.read_all().await == Pass::Lost {
+            lock(&self.counts).note("some of its data are lost: FLUSHALL");
             Admin::new(self.url.clone()).call::<()>(&["FLUSHALL"]).await?;
-            follower.start_over();
-            lock(&self.judge).data_lost();
+            self.data_lost(&mut follower);
         }
-        lock(&self.judge).loss_ends(now_us());
+        lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(())
     }
 
-    async fn wipe(&self, away: Duration, detail: u64, admin: &mut Admin) -> Result {
+    /// A server that loses its data goes on from its clock: that must not be behind what it was. And the judge knows by
+    /// their tokens which grants came before a loss.
+    async fn until_not_ahead(&self) {
         let ahead_until = *lock(&self.ahead_until);
         if let Some(ahead_until) = ahead_until {
             tokio::time::sleep_until(ahead_until).await;
         }
+    }
+
+    async fn wipe(&self, away: Duration, detail: u64, admin: &mut Admin) -> Result {
+        self.until_not_ahead().await;
         let mut follower = self.follower.lock().await;
         follower.read_all().await;
         lock(&self.judge).loss_begins(now_us());
@@ -193,17 +225,23 @@ impl Nemesis {
             sleep(away).await;
             server.start_again().await;
         }
+        self.data_lost(&mut follower);
+        lock(&self.judge).loss_ends(now_us(), true_us());
+        Ok(())
+    }
+
+    fn data_lost(&self, follower: &mut Follower) {
         follower.start_over();
         lock(&self.judge).data_lost();
-        lock(&self.judge).loss_ends(now_us());
-        Ok(())
+        *lock(&self.lost_at) = Some(Instant::now());
     }
 
     /// Steps it, and some time later steps it to the true time. One of the two steps goes forward: leases end early.
     async fn step_clock(&self, lasts: Duration, detail: u64) -> Result {
         let Some(clock) = &self.clock else { return Ok(()) };
+        self.until_not_ahead().await;
         // The keys outlive a lease by 30 s: a farther jump would end them too.
-        let ms = [50, 700, 5_000, 20_000][detail as usize / 2 % 4];
+        let ms = [50, 700, 3_000, 8_000][detail as usize / 2 % 4];
         if detail % 2 == 0 {
             self.jump_forward(clock, ms)?;
             sleep(lasts).await;
@@ -211,8 +249,11 @@ impl Nemesis {
             let ahead = Duration::from_millis(ms.cast_unsigned());
             *lock(&self.ahead_until) = Some(Instant::now() + ahead);
         } else {
-            // This way nobody loses anything.
-            clock.step(-ms)?;
+            // This way nobody loses anything. But a server that has lost its data counts on from its clock: not to before
+            // that moment.
+            let lost_at = *lock(&self.lost_at);
+            let most = lost_at.map_or(i64::MAX, |lost_at| lost_at.elapsed().as_millis() as i64);
+            clock.step(-ms.min(most))?;
             sleep(lasts).await;
             self.jump_forward(clock, 0)?;
         }
@@ -222,7 +263,7 @@ impl Nemesis {
     fn jump_forward(&self, clock: &FakeClock, offset_ms: i64) -> Result {
         lock(&self.judge).loss_begins(now_us());
         clock.step(offset_ms)?;
-        lock(&self.judge).loss_ends(now_us());
+        lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(())
     }
 }
@@ -233,7 +274,9 @@ async fn client_kill(admin: &mut Admin, target: u64, detail: u64) -> Result {
         1 => admin.call::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await?,
         _ => {
             let list: String = admin.call(&["CLIENT", "LIST"]).await?;
-            let ids = list.lines().filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+            let ids = list
+                .lines()
+                .filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
             let ids: Vec<&str> = ids.collect();
             let id = ids[target as usize % ids.len()];
             admin.call::<u64>(&["CLIENT", "KILL", "ID", id]).await?

@@ -82,7 +82,10 @@ async fn leftovers(url: &str) -> Result<Vec<String>, Failure> {
                 continue;
             }
             let fields: Vec<String> = admin.call(&["HKEYS", key]).await?;
-            let left: Vec<_> = fields.iter().filter(|field| !REMAINS.contains(&field.as_str())).collect();
+            let left: Vec<_> = fields
+                .iter()
+                .filter(|field| !REMAINS.contains(&field.as_str()))
+                .collect();
             if !left.is_empty() {
                 wrong.push(format!("{key} still has {left:?}"));
             }

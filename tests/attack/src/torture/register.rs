@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Script};
 use std::collections::HashMap;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// The fenced one and the control.
@@ -63,7 +63,10 @@ pub async fn rounds(mut task: Task, mut store: MultiplexedConnection) {
             if value < 0 {
                 return Ok(None);
             }
-            hold.stay(&guard, pause(&mut task.random)).await;
+            let pause = pause(&mut task.random);
+            let begun = Instant::now();
+            hold.stay(&guard, pause).await;
+            sleep(pause.saturating_sub(begun.elapsed())).await;
             let written = step(&mut store, which, token, &(value + 1).to_string()).await?;
             Ok((written >= 0).then_some(written))
         }
@@ -83,7 +86,7 @@ pub async fn rounds(mut task: Task, mut store: MultiplexedConnection) {
 /// Mostly short, sometimes past the end of the hold.
 fn pause(random: &mut Random) -> Duration {
     match random.below(10) {
-        0 => Duration::from_millis(random.between(60, 150)),
+        0 => Duration::from_millis(random.between(60, 200)),
         _ => Duration::from_micros(random.below(3000)),
     }
 }
@@ -122,12 +125,16 @@ pub fn judge(outcomes: [Outcome; 2], reported: &HashMap<String, (u64, u64)>, wro
         wrong(format!("the fence let a stale write through: {fenced:?}"));
     }
     if unfenced.lost() == 0 {
-        wrong(format!("the register without a fence lost nothing, so the fence was not tested: {unfenced:?}"));
+        wrong(format!(
+            "the register without a fence lost nothing, so the fence was not tested: {unfenced:?}"
+        ));
     }
     for (register, outcome) in REGISTERS.iter().zip(outcomes) {
         let confirmed = reported.get(*register).map_or(0, |(confirmed, _)| *confirmed);
         if confirmed > outcome.writes || outcome.writes == 0 {
-            wrong(format!("{register}: {confirmed} writes were confirmed, the register had {outcome:?}"));
+            wrong(format!(
+                "{register}: {confirmed} writes were confirmed, the register had {outcome:?}"
+            ));
         }
     }
 }

@@ -61,6 +61,7 @@ impl Totals {
 pub struct Progress {
     terminal: bool,
     ticks: u64,
+    shown: usize,
 }
 
 impl Progress {
@@ -68,6 +69,7 @@ impl Progress {
         Self {
             terminal: std::io::stdout().is_terminal(),
             ticks: 0,
+            shown: 0,
         }
     }
 
@@ -82,6 +84,15 @@ impl Progress {
         } else {
             Ok(())
         };
+    }
+
+    /// Those that have not been told yet; says whether there were any.
+    pub fn violations(&mut self, all: &[String]) -> bool {
+        let clear = if self.terminal { "\r\x1b[K" } else { "" };
+        for text in all.iter().skip(self.shown) {
+            println!("{clear}VIOLATION {text}");
+        }
+        std::mem::replace(&mut self.shown, all.len()) < all.len()
     }
 
     pub fn end(&self) {
@@ -109,20 +120,32 @@ pub struct Report {
     pub intervals: u64,
     pub matched: u64,
     pub violations: u64,
-    pub shown: Vec<String>,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<18}{:>12}  longest wait", "workload", "grants")?;
         for (workload, (grants, longest_us)) in &self.totals.grants {
-            writeln!(f, "{workload:<18}{grants:>12}  {:.1?}", Duration::from_micros(*longest_us))?;
+            writeln!(
+                f,
+                "{workload:<18}{grants:>12}  {:.1?}",
+                Duration::from_micros(*longest_us)
+            )?;
         }
         let longest_probe = Duration::from_micros(self.totals.longest_probe_us);
-        writeln!(f, "{:<18}{:>12}  {longest_probe:.1?}", "when all was quiet", self.totals.probed)?;
+        writeln!(
+            f,
+            "{:<18}{:>12}  {longest_probe:.1?}",
+            "when all was quiet", self.totals.probed
+        )?;
         let mut faults = String::new();
         for (fault, count) in &self.faults {
-            write!(faults, "{}{} {count}", if faults.is_empty() { "" } else { ", " }, fault.name())?;
+            write!(
+                faults,
+                "{}{} {count}",
+                if faults.is_empty() { "" } else { ", " },
+                fault.name()
+            )?;
         }
         let none = if faults.is_empty() { "none" } else { "" };
         writeln!(f, "faults             {faults}{none}")?;
@@ -144,11 +167,14 @@ impl fmt::Display for Report {
             matched,
             ..
         } = self;
-        writeln!(f, "journal            {records} records checked, {journal_grants} grants")?;
-        writeln!(f, "users' holds       {intervals} checked against each other, {matched} found in the journal")?;
-        for text in &self.shown {
-            writeln!(f, "VIOLATION {text}")?;
-        }
+        writeln!(
+            f,
+            "journal            {records} records checked, {journal_grants} grants"
+        )?;
+        writeln!(
+            f,
+            "users' holds       {intervals} checked against each other, {matched} found in the journal"
+        )?;
         let (seed, took, violations) = (self.seed, self.took, self.violations);
         write!(f, "{violations} violations in {took:.0?}; seed {seed}")
     }

@@ -54,9 +54,19 @@ mod tests {
         for frame in frames {
             let mut longer = frame.to_vec();
             longer.extend(b"+OK\r\n");
-            assert_eq!(frame_len(&longer), Some(frame.len()), "{:?}", frame.escape_ascii().to_string());
+            assert_eq!(
+                frame_len(&longer),
+                Some(frame.len()),
+                "{:?}",
+                frame.escape_ascii().to_string()
+            );
             for cut in 0..frame.len() {
-                assert_eq!(frame_len(&frame[..cut]), None, "{cut} of {:?}", frame.escape_ascii().to_string());
+                assert_eq!(
+                    frame_len(&frame[..cut]),
+                    None,
+                    "{cut} of {:?}",
+                    frame.escape_ascii().to_string()
+                );
             }
         }
         assert!(is_message(frames[7]) && !is_script_reply(frames[7]) && is_script_reply(frames[6]));

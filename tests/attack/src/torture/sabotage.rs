@@ -27,11 +27,21 @@ impl Sabotage {
             },
             Self::NoAdmit => |name, text| {
                 let rule = "if waiting > 0 then reply[1] = sweep(true) end";
-                replaced(name == "release", text, rule, "if waiting > 0 then reply[1] = sweep(false) end")
+                replaced(
+                    name == "release",
+                    text,
+                    rule,
+                    "if waiting > 0 then reply[1] = sweep(false) end",
+                )
             },
             Self::StuckToken => |name, text| {
                 let text = replaced(name == "acquire", text, "math.max(seq + 1, us)", "seq + 0");
-                replaced(true, &text, "math.max(count('seq') + 1, clock())", "math.max(count('seq'), 1)")
+                replaced(
+                    true,
+                    &text,
+                    "math.max(count('seq') + 1, clock())",
+                    "math.max(count('seq'), 1)",
+                )
             },
             Self::EarlyExpiry => |_, text| {
                 let rule = "tonumber(first[2]) > now_ms() then";

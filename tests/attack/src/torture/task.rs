@@ -60,11 +60,27 @@ impl Reporter {
         out.write_all(lines.as_bytes())?;
         for (workload, (grants, longest_us)) in grants {
             let workload = workload.to_owned();
-            writeln!(out, "{}", Line::Grants { workload, grants, longest_us })?;
+            writeln!(
+                out,
+                "{}",
+                Line::Grants {
+                    workload,
+                    grants,
+                    longest_us
+                }
+            )?;
         }
         for (register, (confirmed, refused)) in writes {
             let register = register.to_owned();
-            writeln!(out, "{}", Line::Writes { register, confirmed, refused })?;
+            writeln!(
+                out,
+                "{}",
+                Line::Writes {
+                    register,
+                    confirmed,
+                    refused
+                }
+            )?;
         }
         out.flush()
     }
@@ -95,10 +111,7 @@ impl Task {
     }
 
     /// Any other way to a guard, perhaps. Counted like an acquisition if there was one.
-    pub async fn entered<T>(
-        &self,
-        way: impl Future<Output = Result<Option<T>, Error>>,
-    ) -> Result<Option<T>, Error> {
+    pub async fn entered<T>(&self, way: impl Future<Output = Result<Option<T>, Error>>) -> Result<Option<T>, Error> {
         let asked = now_us();
         let got = way.await?;
         if got.is_some() {
@@ -143,7 +156,8 @@ impl Task {
             _ => false,
         };
         if !expected {
-            self.reporter.wrong(format!("{}: {error} ({error:?})", self.workload.name()));
+            self.reporter
+                .wrong(format!("{}: {error} ({error:?})", self.workload.name()));
         }
     }
 }

@@ -19,15 +19,25 @@ pub struct Held {
 pub enum Line {
     Held(Held),
     /// Grants since the last such line, and the longest wait among them.
-    Grants { workload: String, grants: u64, longest_us: u64 },
+    Grants {
+        workload: String,
+        grants: u64,
+        longest_us: u64,
+    },
     /// A register's writes since the last such line: confirmed, and refused by the fence.
-    Writes { register: String, confirmed: u64, refused: u64 },
+    Writes {
+        register: String,
+        confirmed: u64,
+        refused: u64,
+    },
     /// Something that must not happen.
     Wrong(String),
     /// All tasks have ended.
     Drained,
     /// It got its locks once more; the longest took this long.
-    Probed { longest_us: u64 },
+    Probed {
+        longest_us: u64,
+    },
 }
 
 impl Line {

@@ -139,7 +139,12 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
 async fn connect(url: &str, workload: Workload, reporter: &Reporter) -> Option<Client> {
     let begun = Instant::now();
     loop {
-        match Client::builder().lease(workload.lease()).label(workload.name()).connect(url).await {
+        match Client::builder()
+            .lease(workload.lease())
+            .label(workload.name())
+            .connect(url)
+            .await
+        {
             Ok(client) => return Some(client),
             // Faults go on around it.
             Err(_) if begun.elapsed() < CONNECTED_WITHIN => sleep(Duration::from_millis(50)).await,
@@ -161,7 +166,9 @@ async fn drain(teams: &mut [Team], reporter: &Reporter) {
                 Ok(Err(error)) => reporter.wrong(format!("{} {number}: {error}", team.workload.name())),
                 Err(_) => {
                     let name = team.workload.name();
-                    reporter.wrong(format!("{name} {number} still waits {DRAINED_WITHIN:?} after the last fault"));
+                    reporter.wrong(format!(
+                        "{name} {number} still waits {DRAINED_WITHIN:?} after the last fault"
+                    ));
                 }
             }
         }

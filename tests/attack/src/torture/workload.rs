@@ -255,17 +255,23 @@ impl Task {
     async fn owners(&mut self) -> Result<(), Error> {
         let name = Workload::Owners.lock(0);
         // Four for all processes.
-        let owner = Owner::from_uuid(Uuid::from_u128(0x4000_8000_0000_0000_0000 | u128::from(self.random.below(4))));
+        let owner = Owner::from_uuid(Uuid::from_u128(
+            0x4000_8000_0000_0000_0000 | u128::from(self.random.below(4)),
+        ));
         let lock = self.lock(&name).with_owner(&owner);
         let mut readings = Vec::new();
         let mut writings = Vec::new();
         for _ in 0..self.random.between(1, 4) {
             let limit = ms(self.random.between(1, 400));
             if self.random.chance(50) {
-                let Some(guard) = self.entered(lock.read().try_acquire_for(limit)).await? else { break };
+                let Some(guard) = self.entered(lock.read().try_acquire_for(limit)).await? else {
+                    break;
+                };
                 readings.push((self.hold(&name, &guard), guard));
             } else {
-                let Some(guard) = self.entered(lock.write().try_acquire_for(limit)).await? else { break };
+                let Some(guard) = self.entered(lock.write().try_acquire_for(limit)).await? else {
+                    break;
+                };
                 writings.push((self.hold(&name, &guard), guard));
             }
             self.pause(2).await;
