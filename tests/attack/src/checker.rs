@@ -155,7 +155,7 @@ impl Checker {
             let holds = of.get(&key).map_or(&[][..], Vec::as_slice);
             let within = |hold: &&Hold| hold.from_us <= interval.from_us && interval.until_us <= hold.until_us;
             ensure!(
-                holds.iter().any(|hold| within(&hold)),
+                holds.iter().any(within),
                 1,
                 "{interval:?} is not within what the server gave: {holds:?}"
             );
@@ -355,7 +355,7 @@ impl<'a> Step<'a> {
                 })
             })(),
             Script::Release => Some(Call::Release),
-            Script::Renew => (args.len() % 2 == 0).then_some(Call::Renew),
+            Script::Renew => args.len().is_multiple_of(2).then_some(Call::Renew),
             Script::Downgrade => (|| {
                 Some(Call::Downgrade {
                     from: arg(0)?,

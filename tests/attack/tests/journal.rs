@@ -374,8 +374,22 @@ async fn what_is_missing_is_told() {
     lock.ask("w1:6").await;
     assert_eq!(lock.read().await.expect("entries").len(), 5);
     let gap = lock.read().await.expect_err("an entry that tells of the failure");
-    assert!(gap.starts_with(journal::GAP) && gap.contains("left w1:9"), "{gap}");
+    assert!(
+        gap.starts_with(journal::GAP) && gap.contains("half-way") && gap.contains("left w1:9"),
+        "{gap}"
+    );
     assert_eq!(lock.read().await.expect("entries").len(), 1);
+
+    // An error of Lua's own stays an error of the server.
+    let text = journal::journaled(
+        "renew",
+        concat!(include_str!("../../../lua/lock.lua"), "error('broken')"),
+        None,
+    );
+    let error = lock.eval(&text, "").await.expect_err("an error");
+    assert!(matches!(error.kind(), redis::ErrorKind::Server(_)), "{error}");
+    let gap = lock.read().await.expect_err("an entry that tells of the failure");
+    assert!(gap.starts_with(journal::GAP), "{gap}");
 
     // An entry that is not there, in the middle and at the end.
     for end in [false, true] {

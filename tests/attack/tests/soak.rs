@@ -359,7 +359,7 @@ impl Rogue {
             .arg(format!("{key}:queue"))
             .arg(format!("{key}:leases"));
         call.arg("PUBLISH").arg("fairlock:c:").arg("").arg(args);
-        call.query_async(&mut self.redis).await.expect(script.name())
+        call.query_async(&mut self.redis).await.expect("an answer")
     }
 
     async fn acquire(&mut self, lock: usize, request: &str) -> Vec<i64> {
