@@ -57,6 +57,9 @@ pub struct Args {
     /// Some of the faults, or none; all unless given.
     #[arg(long, value_delimiter = ',')]
     faults: Vec<String>,
+    /// How many times as long the pauses between faults are.
+    #[arg(long, default_value_t = 1.0)]
+    calm: f64,
     /// The server's program.
     #[arg(long, default_value = "redis-server")]
     server: String,
@@ -252,7 +255,7 @@ impl Run {
         let following = tokio::spawn(follow(Arc::clone(&nemesis.follower), following_stopped));
         let lanes = [Lane::Process, Lane::Network, Lane::Server].map(|lane| {
             let schedule = Schedule::new(seed, lane, faults);
-            tokio::spawn(Arc::clone(&nemesis).run(schedule, stopped.clone()))
+            tokio::spawn(Arc::clone(&nemesis).run(schedule, args.calm, stopped.clone()))
         });
         self.until_done(args).await;
         stop.send_replace(true);

@@ -54,12 +54,12 @@ pub struct Nemesis {
 }
 
 impl Nemesis {
-    /// The faults of one lane, until it is told to stop.
-    pub async fn run(self: Arc<Self>, schedule: Schedule, mut stopped: watch::Receiver<bool>) {
+    /// The faults of one lane, until it is told to stop. The pauses between them are `calm` times as long.
+    pub async fn run(self: Arc<Self>, schedule: Schedule, calm: f64, mut stopped: watch::Receiver<bool>) {
         let mut admin = Admin::new(self.url.clone());
         for step in schedule {
             tokio::select! {
-                () = sleep(step.pause) => {}
+                () = sleep(step.pause.mul_f64(calm)) => {}
                 _ = stopped.changed() => {}
             }
             if *stopped.borrow() {
@@ -102,7 +102,7 @@ impl Nemesis {
                 self.fleet.lock().await.signal(number, Signal::CONT)?;
             }
             Fault::Cut => {
-                let how = if detail % 2 == 0 { Cut::Rst } else { Cut::Fin };
+                let how = if detail.is_multiple_of(2) { Cut::Rst } else { Cut::Fin };
                 self.proxies(target, |proxy| proxy.cut(how)).await;
             }
             Fault::Stall => self.network(step, |proxy, on| proxy.stall(on)).await,
@@ -125,7 +125,7 @@ impl Nemesis {
             Fault::DropMessages => self.network(step, |proxy, on| proxy.drop_messages(on)).await,
             Fault::ClientKill => client_kill(admin, target, detail).await?,
             Fault::Pause => {
-                let what = if detail % 2 == 0 { "ALL" } else { "WRITE" };
+                let what = if detail.is_multiple_of(2) { "ALL" } else { "WRITE" };
                 let ms = lasts.as_millis().to_string();
                 admin.call::<()>(&["CLIENT", "PAUSE", &ms, what]).await?;
                 sleep(lasts).await;
@@ -158,7 +158,7 @@ impl Nemesis {
     async fn proxies(&self, target: u64, change: impl Fn(&Proxy)) {
         let fleet = self.fleet.lock().await;
         let workers = fleet.workers();
-        if target % 5 == 0 {
+        if target.is_multiple_of(5) {
             workers.iter().for_each(|worker| change(&worker.proxy));
         } else {
             change(&workers[target as usize / 5 % workers.len()].proxy);
@@ -216,7 +216,7 @@ impl Nemesis {
         let mut follower = self.follower.lock().await;
         follower.read_all().await;
         lock(&self.judge).loss_begins(now_us());
-        if detail % 2 == 0 {
+        if detail.is_multiple_of(2) {
             admin.call::<()>(&["FLUSHALL"]).await?;
         } else {
             let mut server = self.server.lock().await;
@@ -242,7 +242,7 @@ impl Nemesis {
         self.until_not_ahead().await;
         // The keys outlive a lease by 30 s: a farther jump would end them too.
         let ms = [50, 700, 3_000, 8_000][detail as usize / 2 % 4];
-        if detail % 2 == 0 {
+        if detail.is_multiple_of(2) {
             self.jump_forward(clock, ms)?;
             sleep(lasts).await;
             clock.step(0)?;

@@ -206,13 +206,13 @@ impl Task {
             let writing = self.enter(lock.write()).await?;
             self.hold(&name, &writing).stay(&writing, ms(1)).await;
             let reading = writing.downgrade().await?;
-            return self.from_reading(&name, reading).await;
+            return self.go_on_reading(&name, reading).await;
         }
         let reading = self.enter(lock.read()).await?;
-        self.from_reading(&name, reading).await
+        self.go_on_reading(&name, reading).await
     }
 
-    async fn from_reading(&mut self, name: &str, reading: ReadGuard) -> Result<(), Error> {
+    async fn go_on_reading(&mut self, name: &str, reading: ReadGuard) -> Result<(), Error> {
         let mut hold = self.hold(name, &reading);
         let stay = Duration::from_micros(self.random.below(3000));
         hold.stay(&reading, stay).await;
