@@ -20,7 +20,7 @@ fn torture(args: &[&str]) -> (bool, String) {
 
 #[test]
 fn everything_breaks_around_the_lock_and_the_lock_does_not() {
-    let (good, text) = torture(&["--minutes", "0.5"]);
+    let (good, text) = torture(&["--minutes", "0.6"]);
     assert!(good, "{text}");
 }
 
@@ -43,7 +43,7 @@ fn without_its_fence_a_register_loses_updates_and_with_it_none() {
 
 #[test]
 fn a_script_with_a_bug_is_found_out() {
-    let args = ["--workload", "hot,readers", "--faults", "stop", "--minutes", "0.05"];
+    let args = ["--workload", "hot,readers,short", "--faults", "stop", "--minutes", "0.05"];
     for bug in ["reader-beside-writer", "early-expiry"] {
         let (good, text) = torture(&[&args[..], &["--sabotage", bug]].concat());
         assert!(!good && text.contains("VIOLATION"), "{bug}\n{text}");
