@@ -43,7 +43,14 @@ fn without_its_fence_a_register_loses_updates_and_with_it_none() {
 
 #[test]
 fn a_script_with_a_bug_is_found_out() {
-    let args = ["--workload", "hot,readers,short", "--faults", "stop", "--minutes", "0.05"];
+    let args = [
+        "--workload",
+        "hot,readers,short",
+        "--faults",
+        "stop",
+        "--minutes",
+        "0.05",
+    ];
     for bug in ["reader-beside-writer", "early-expiry"] {
         let (good, text) = torture(&[&args[..], &["--sabotage", bug]].concat());
         assert!(!good && text.contains("VIOLATION"), "{bug}\n{text}");

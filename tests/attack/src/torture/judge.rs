@@ -46,7 +46,8 @@ pub struct Judge {
     journal_grants: u64,
     longest_lease_us: u64,
     losses: Vec<Loss>,
-    holds: HashMap<String, VecDeque<Piece>>,
+    /// By lock: of readers and of writers. Readers are many and do not conflict with each other.
+    holds: HashMap<String, [VecDeque<Piece>; 2]>,
     /// By lock: the last records.
     recent: HashMap<String, VecDeque<Record>>,
     /// Token to the modes in which the journal has it granted: 1 reading, 2 writing.
@@ -145,13 +146,13 @@ impl Judge {
         let pieces = self.without_excuses(&held);
         let mut found = Vec::new();
         let holds = self.holds.entry(held.lock.clone()).or_default();
+        let writes = held.mode == 'w';
+        let conflicting = if writes { &holds[..] } else { &holds[1..] };
         for &(from_us, until_us) in &pieces {
-            let overlaps = holds.iter().filter(|other| {
-                other.from_us < until_us
-                    && from_us < other.until_us
-                    && other.held.owner != held.owner
-                    && (other.held.mode == 'w' || held.mode == 'w')
-            });
+            let overlaps = conflicting
+                .iter()
+                .flatten()
+                .filter(|other| other.from_us < until_us && from_us < other.until_us && other.held.owner != held.owner);
             for other in overlaps {
                 let both = until_us.min(other.until_us) - from_us.max(other.from_us);
                 found.push(format!(
@@ -160,19 +161,20 @@ impl Judge {
                 ));
             }
         }
+        let of_mode = &mut holds[usize::from(writes)];
         for (from_us, until_us) in pieces {
             let held = held.clone();
-            holds.push_back(Piece {
+            of_mode.push_back(Piece {
                 from_us,
                 until_us,
                 held,
             });
         }
-        while holds
+        while of_mode
             .front()
             .is_some_and(|piece| piece.until_us + REMEMBERED_US < held.until_us)
         {
-            holds.pop_front();
+            of_mode.pop_front();
         }
         for text in found {
             self.violation(text);
