@@ -101,10 +101,10 @@ impl Checker {
         match lock {
             Some(lock) => {
                 if let Some(lock) = self.locks.get_mut(lock) {
-                    lock.forget();
+                    lock.lose();
                 }
             }
-            None => self.locks.values_mut().for_each(Lock::forget),
+            None => self.locks.values_mut().for_each(Lock::lose),
         }
     }
 
@@ -1041,6 +1041,12 @@ impl Lock {
     }
 
     /// Nobody holds or waits any more. Tokens go on.
+    /// Nothing is left at the server, not even the longest lease, beyond which renewals pull deadlines back.
+    fn lose(&mut self) {
+        self.forget();
+        self.cap = 0;
+    }
+
     fn forget(&mut self) {
         *self = Self {
             seq: self.seq,
