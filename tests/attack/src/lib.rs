@@ -2,7 +2,9 @@
 
 pub mod checker;
 pub mod explore;
+pub mod invariants;
 pub mod journal;
+pub mod lua_world;
 pub mod model;
 pub mod model_check;
 pub mod mutants;

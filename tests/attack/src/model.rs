@@ -406,6 +406,14 @@ impl Lock {
         self.sole.as_ref().is_some_and(|(sole, _)| **sole == *request)
     }
 
+    /// The sole lease goes to where the others are.
+    pub fn spread(&mut self) {
+        if let Some((request, deadline)) = self.sole.take() {
+            self.leases.put(&request, deadline as i64);
+            self.set_expiry();
+        }
+    }
+
     /// Those who hold let this request in; the queue is not asked.
     pub fn fits(&self, request: &str, owner: &str) -> bool {
         match &self.writer {
@@ -529,13 +537,6 @@ impl Step<'_> {
     fn lease(&mut self, request: &str, lease_ms: u64) {
         let deadline = self.deadline(lease_ms);
         self.lock.leases.put(request, deadline as i64);
-    }
-
-    /// The sole lease goes to where the others are.
-    fn spread(&mut self) {
-        if let Some((request, deadline)) = self.lock.sole.take() {
-            self.lock.leases.put(&request, deadline as i64);
-        }
     }
 
     /// The request fits. Returns the owner's token: a new one if it was outside, and if it becomes a writer.
@@ -731,7 +732,7 @@ impl Step<'_> {
         let mut next_ms = -1;
         let mut head = None;
         if self.lock.mode.is_some() || self.lock.more {
-            self.spread();
+            self.lock.spread();
             let known = self.lock.leases.contains(request);
             if known {
                 self.lease(request, lease_ms);
@@ -812,7 +813,7 @@ impl Step<'_> {
             return vec![-1, ended as i64];
         }
         let somebody_waited = !self.lock.queue.is_empty();
-        self.spread();
+        self.lock.spread();
         let mut reply = vec![-1];
         for request in requests {
             let ended = if self.lock.leases.remove(request) {
@@ -843,7 +844,7 @@ impl Step<'_> {
             self.lock.sole = Some((Name::from(request), deadline));
             return vec![-1, token_of(self.lock, request)];
         }
-        self.spread();
+        self.lock.spread();
         let requests = pairs.chunks_exact(2);
         let mut known: Vec<bool> = requests
             .clone()
@@ -885,7 +886,7 @@ impl Step<'_> {
 
     fn downgrade(&mut self, from: &str, to: &str, lease_ms: u64) -> Vec<i64> {
         let owner = owner_of(from);
-        self.spread();
+        self.lock.spread();
         let mut known = self.lock.leases.contains(to);
         if !known && self.lock.is_writer(owner) && self.lock.leases.remove(from) {
             self.grant(to, owner);
@@ -902,7 +903,7 @@ impl Step<'_> {
     }
 
     fn evict(&mut self, owner: &str) -> Vec<i64> {
-        self.spread();
+        self.lock.spread();
         let theirs = self
             .lock
             .leases
