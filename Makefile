@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test bench lint
+.PHONY: help setup demo test loom bench lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -13,6 +13,13 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 
 test: setup ## Run all tests against real servers that they start themselves
 	cargo test --features tls-rustls
+	@$(MAKE) --no-print-directory loom PREEMPTIONS=2
+
+PREEMPTIONS ?= 3
+# Flags of its own, so a directory of its own.
+loom: ## Check the interleavings of the client's threads, up to PREEMPTIONS preemptions in each
+	RUSTFLAGS="--cfg fairlock_loom" CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) \
+		cargo test --target-dir target/loom --lib loom_models
 
 bench: setup ## Measure the cost beside the floors, as ratios
 	cargo bench --bench ratios

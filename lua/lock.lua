@@ -252,6 +252,7 @@ local function lease(request, ms) redis.call('ZADD', LEASES, deadline(ms), reque
 -- What is held does not agree with who holds: one of the keys was lost or deleted. Everybody asks again.
 local function start_over()
   redis.call('DEL', LOCK, QUEUE, LEASES)
+  note('reset', '-')   -- of no request: streams of events skip it
   local seq, keep, cap, policy = state.seq, state.keep, state.cap, state.policy
   state, changed, messages = {}, {}, {}
   set('seq', seq)

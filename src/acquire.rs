@@ -260,10 +260,7 @@ impl<M: Access> Acquire<M> {
         };
         let claim = Claim::new(self.lease, self.max_hold.unwrap_or(Duration::MAX), now);
         let request = Arc::new(Request::new(number, name, Arc::clone(&self.lock), self.policy, claim));
-        let earlier = inner.registry().insert(Arc::clone(&request), now);
-        if earlier {
-            inner.wake.notify_one();
-        }
+        inner.requests.insert(Arc::clone(&request), now);
         Attempt::new(Arc::clone(&self.handle), request, when, ticket, self.lease)
     }
 }

@@ -7,7 +7,7 @@ use crate::claim::{Answer, End, Next};
 use crate::client::{Handle, Inner, call_limit};
 use crate::error::{Error, LostReason, is_transient};
 use crate::guard::Guard;
-use crate::keeper::{finish, look_again, look_at, settle};
+use crate::keeper::{finish, settle};
 use crate::key::shown;
 use crate::link::Backoff;
 use crate::registry::Request;
@@ -90,7 +90,8 @@ impl Attempt {
             while let Some(former) = self.leaving()
                 && begun.elapsed() < self.patience
             {
-                out_of(self.inner(), &former).await;
+                // The time is a bound, not a pause: the release is usually answered at once.
+                let _ = timeout(call_limit(self.inner().lease), self.inner().requests.out_of(&former)).await;
             }
             let sent = Instant::now();
             match self.call_acquire().await {
@@ -98,7 +99,8 @@ impl Attempt {
                     self.unanswered = None;
                     self.request().claim().answered(sent, answer);
                     if let Some(next) = next {
-                        look_again(self.inner(), &self.request().lock, Instant::now() + next);
+                        let lock = &self.request().lock;
+                        self.inner().requests.look_again(lock, Instant::now() + next);
                     }
                     return Ok(None);
                 }
@@ -144,12 +146,8 @@ impl Attempt {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
-            // Made before the look at the claim: whatever changes after that look is not missed.
-            let changed = request.changed.notified();
-            let next = request.claim().next(Instant::now());
-            match next {
+            match request.next(Instant::now).await {
                 Next::HandOut { token } => return Ok(Outcome::HandOut(token)),
-                Next::Wait => changed.await,
                 Next::Renew => {
                     let sent = Instant::now();
                     let call = self.inner().call(&request.lock, self.lease);
@@ -207,7 +205,7 @@ impl Attempt {
         let now = Instant::now();
         let left = request.claim().limit_left(now);
         if let Some(end) = now.checked_add(left) {
-            look_at(self.inner(), &request.lock, end);
+            self.inner().requests.look_at(&request.lock, end);
         }
         Guard::new(Arc::clone(&self.handle), request, token)
     }
@@ -253,14 +251,5 @@ impl Attempt {
 
     fn shut_down(&self) -> Error {
         Error::Shutdown { lock: self.lock_name() }
-    }
-}
-
-/// Waits until a request that was dropped has been released, or a while.
-async fn out_of(inner: &Inner, former: &Request) {
-    let released = former.changed.notified();
-    if inner.registry().get(former.number).is_some() {
-        // The time is a bound, not a pause: the release is usually answered at once.
-        let _ = timeout(call_limit(inner.lease), released).await;
     }
 }

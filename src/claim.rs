@@ -70,7 +70,6 @@ pub(crate) enum Next {
     },
     /// Granted, but the proof is too old: ask the server first.
     Renew,
-    Wait,
     Ended(End),
 }
 
@@ -206,10 +205,10 @@ impl Claim {
         matches!(self.phase, Phase::Granted { .. })
     }
 
-    /// The step of the one who waits for the guard.
-    pub(crate) fn next(&mut self, now: Instant) -> Next {
-        match &self.phase {
-            Phase::Asked { .. } | Phase::Waiting { .. } => Next::Wait,
+    /// The step of the one who waits for the guard. `None`: to wait.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Next> {
+        Some(match &self.phase {
+            Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Held { .. } => return None,
             Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Next::Renew,
             &Phase::Granted { token, .. } => {
                 self.phase = Phase::Held {
@@ -217,9 +216,8 @@ impl Claim {
                 };
                 Next::HandOut { token }
             }
-            Phase::Held { .. } => Next::Wait,
             Phase::Over(end) => Next::Ended(end.clone()),
-        }
+        })
     }
 
     /// Until when a hold is certain. `None`: it is not held.
@@ -323,7 +321,7 @@ mod tests {
 
     fn handed_out(claim: &mut Claim, now: Instant) -> Option<u64> {
         match claim.next(now) {
-            Next::HandOut { token } => Some(token),
+            Some(Next::HandOut { token }) => Some(token),
             _ => None,
         }
     }
@@ -351,7 +349,7 @@ mod tests {
         let (mut claim, t) = claim();
         claim.answered(t, QUEUED);
         assert!(claim.heard(11));
-        assert!(matches!(claim.next(t + ms(980)), Next::Renew));
+        assert!(matches!(claim.next(t + ms(980)), Some(Next::Renew)));
         assert!(claim.renewed(t + ms(985), t + ms(986), LEASE, Standing::Holds { token: 11 }));
         assert_eq!(handed_out(&mut claim, t + ms(987)), Some(11));
     }
@@ -360,7 +358,7 @@ mod tests {
     fn a_message_alone_proves_nothing_about_time() {
         let (mut claim, t) = claim();
         assert!(!claim.heard(11));
-        assert!(matches!(claim.next(t), Next::Wait));
+        assert!(claim.next(t).is_none());
         claim.answered(t, QUEUED);
         assert_eq!(handed_out(&mut claim, t), Some(11));
     }
@@ -370,9 +368,9 @@ mod tests {
         let (mut claim, t) = claim();
         claim.heard(9);
         claim.answered(t, QUEUED);
-        assert!(matches!(claim.next(t), Next::Wait));
+        assert!(claim.next(t).is_none());
         assert!(!claim.heard(10));
-        assert!(matches!(claim.next(t), Next::Wait));
+        assert!(claim.next(t).is_none());
         assert!(claim.heard(11));
     }
 
@@ -389,7 +387,10 @@ mod tests {
         let (mut claim, t) = claim();
         claim.answered(t, QUEUED);
         assert!(claim.renewed(t, t, LEASE, Standing::Unknown));
-        assert!(matches!(claim.next(t), Next::Ended(End::Displaced { ticket: Some(7) })));
+        assert!(matches!(
+            claim.next(t),
+            Some(Next::Ended(End::Displaced { ticket: Some(7) }))
+        ));
     }
 
     #[test]
@@ -443,7 +444,7 @@ mod tests {
         assert!(!claim.heard(5));
         assert!(!claim.renewed(t, t, LEASE, Standing::Holds { token: 1 }));
         assert!(!claim.end(End::Lost(LostReason::Shutdown)));
-        assert!(matches!(claim.next(t), Next::Ended(End::Released)));
+        assert!(matches!(claim.next(t), Some(Next::Ended(End::Released))));
         assert_eq!(claim.renewal(t), None);
     }
 }

@@ -1,7 +1,6 @@
 //! The client: one per process, shared by all of its locks.
 
-use crate::claim::End;
-use crate::error::{Error, LostReason};
+use crate::error::Error;
 use crate::event::{Audience, Events};
 use crate::keeper;
 use crate::key::{self, Lock};
@@ -9,17 +8,19 @@ use crate::link::{Lane, Link};
 use crate::notify::Listener;
 use crate::owner::ClientId;
 use crate::registry::{Registry, Request};
+use crate::requests::{self, Requests};
 use crate::rw_lock::RwLock;
 use crate::script::{Call, Channel, Snapshot, read_request};
 use crate::status::ClientInfo;
+use crate::sync::MutexGuard;
 use crate::wire::Backend;
 use redis::{IntoConnectionInfo, RedisError};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
 pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
@@ -60,13 +61,10 @@ pub(crate) struct Inner {
     pub(crate) prefix: String,
     pub(crate) channel: Channel,
     pub(crate) audience: Audience,
-    registry: Mutex<Registry>,
-    /// The schedule begins earlier than the keeper thinks.
-    pub(crate) wake: Notify,
+    pub(crate) requests: Requests,
     /// Turns of the calls that release what was dropped.
     pub(crate) releasing: Semaphore,
     numbers: AtomicU64,
-    closed: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -120,13 +118,7 @@ impl Client {
     /// Dropped before it is done, it leaves the rest to the leases.
     pub async fn shutdown(&self) {
         let inner = &self.handle.inner;
-        inner.closed.store(true, Ordering::SeqCst);
-        let requests: Vec<_> = inner.registry().all().cloned().collect();
-        for request in &requests {
-            request.claim().end(End::Lost(LostReason::Shutdown));
-            request.changed.notify_waiters();
-        }
-        keeper::release_all(inner, requests).await;
+        keeper::release_all(inner, inner.requests.close()).await;
         inner.bid_farewell().await;
         inner.stop();
         inner.link.close();
@@ -148,16 +140,13 @@ impl fmt::Debug for Client {
 impl Handle {
     /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
     pub(crate) fn abandon(&self, request: Arc<Request>) {
-        request.claim().end(End::Released);
-        // It fails only after a shutdown, which released everything.
-        let _ = self.releases.send(request);
+        requests::abandon(request, &self.releases);
     }
 }
 
 impl Inner {
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
-        // No code that can panic runs while it is locked.
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.registry()
     }
 
     pub(crate) fn call<'a>(&'a self, lock: &'a Lock, lease: Duration) -> Call<'a> {
@@ -213,7 +202,7 @@ impl Inner {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        self.requests.is_closed()
     }
 
     fn stop(&self) {
@@ -294,11 +283,9 @@ impl ClientBuilder {
             prefix: self.prefix,
             channel,
             audience: Audience::default(),
-            registry: Mutex::default(),
-            wake: Notify::new(),
+            requests: Requests::new(),
             releasing: Semaphore::new(keeper::CALLS_AT_ONCE),
             numbers: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
         let subscription = listener.subscribe(&inner, releases.downgrade()).await.map_err(failed)?;

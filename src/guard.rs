@@ -85,19 +85,8 @@ impl<M> Guard<M> {
     /// # Cancel safety
     /// It may be dropped and called again at any time.
     pub async fn lost(&self) -> LostReason {
-        let request = self.request();
-        loop {
-            let changed = request.changed.notified();
-            let held_until = request.claim().held_until(Instant::now());
-            let Some(held_until) = held_until else {
-                return self.reason();
-            };
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = sleep_until(held_until) => {}
-            }
-        }
+        self.request().lost(Instant::now, sleep_until).await;
+        self.reason()
     }
 
     /// Runs a job for as long as the lock is held. When the lock is lost first, the job is dropped.

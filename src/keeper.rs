@@ -35,11 +35,9 @@ pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSende
     let mut calls = FuturesUnordered::new();
     let mut under_way = UnderWay::default();
     loop {
-        let armed = inner.registry().arm();
         tokio::select! {
             biased;
-            () = sleep_until(armed.unwrap_or_else(Instant::now)), if armed.is_some() => {}
-            () = inner.wake.notified() => {}
+            () = inner.requests.something_due(sleep_until) => {}
             Some(lock) = calls.next() => {
                 under_way.end(&lock);
                 continue;
@@ -121,7 +119,7 @@ async fn renew_chunk(
             }
             let waits = requests.is_empty() || standings.contains(&Standing::Waits);
             if let Some(next) = next.filter(|_| waits) {
-                look_again(inner, &lock, now + next);
+                inner.requests.look_again(&lock, now + next);
             }
         }
         Err(error) => {
@@ -135,7 +133,7 @@ async fn renew_chunk(
                     }
                 }
             }
-            look_at(inner, &lock, now + RETRY_PAUSE);
+            inner.requests.look_at(&lock, now + RETRY_PAUSE);
         }
     }
     Arc::clone(&lock.state)
@@ -149,22 +147,6 @@ pub(crate) fn settle(request: &Request, sent: Instant, now: Instant, lease: Dura
             tracing::warn!(lock = %request.lock.name, request = %request.name, %reason, "hold lost");
         }
         request.changed.notify_waiters();
-    }
-}
-
-/// Looks at a lock then, or earlier.
-pub(crate) fn look_at(inner: &Inner, lock: &Lock, at: Instant) {
-    let earlier = inner.registry().look_at(lock, at);
-    if earlier {
-        inner.wake.notify_one();
-    }
-}
-
-/// Somebody's lease ends then: looks whether that lets one of ours in. Only for who waits.
-pub(crate) fn look_again(inner: &Inner, lock: &Lock, at: Instant) {
-    let earlier = inner.registry().look_at_if_waiting(lock, at);
-    if earlier {
-        inner.wake.notify_one();
     }
 }
 

@@ -77,13 +77,17 @@ mod guard;
 mod keeper;
 mod key;
 mod link;
+#[cfg(all(test, fairlock_loom))]
+mod loom_models;
 mod notify;
 mod owner;
 mod random;
 mod registry;
+mod requests;
 mod rw_lock;
 mod script;
 mod status;
+mod sync;
 mod token;
 mod wire;
 

@@ -96,8 +96,7 @@ impl Listener {
             )
             .await;
             inner.audience.start_over();
-            inner.registry().resync(Instant::now());
-            inner.wake.notify_one();
+            inner.requests.resync(Instant::now());
             tracing::info!("subscribed again");
         }
     }
@@ -251,15 +250,8 @@ fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
         let Some((_, number)) = read_request(name) else {
             continue;
         };
-        let request = inner.registry().get(number).cloned();
-        match request {
-            Some(request) if request.name == name => {
-                let mut claim = request.claim();
-                if claim.heard(token) {
-                    request.changed.notify_waiters();
-                }
-            }
-            _ => pass_on(inner, releases, name, number, key),
+        if !inner.requests.heard(number, name, token) {
+            pass_on(inner, releases, name, number, key);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Every request of a client, and which lock is to be renewed when. Pure: no I/O, and time comes in as an argument.
 
-use crate::claim::Claim;
+use crate::claim::{Claim, Next};
 use crate::key::Lock;
 use crate::rw_lock::Policy;
+use crate::sync::{Mutex, MutexGuard, Notify};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::Future;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// One call of acquire: its name in Redis, and what is known of it.
@@ -41,6 +42,46 @@ impl Request {
     /// The owner's name, if its user named one.
     pub(crate) fn owner(&self) -> Option<&str> {
         self.name.splitn(3, ':').nth(2)
+    }
+
+    /// A message says that it was granted, or with token 0 that it was evicted.
+    pub(crate) fn heard(&self, token: u64) {
+        let mut claim = self.claim();
+        if claim.heard(token) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The next step of the one who waits for the guard, once there is one.
+    pub(crate) async fn next(&self, now: impl Fn() -> Instant) -> Next {
+        loop {
+            // Made before the look at the claim: whatever changes after that look is not missed.
+            let changed = self.changed.notified();
+            let next = self.claim().next(now());
+            match next {
+                Some(next) => return next,
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Waits until it is certainly held no longer.
+    pub(crate) async fn lost<S: Future<Output = ()>>(
+        &self,
+        now: impl Fn() -> Instant,
+        sleep_until: impl Fn(Instant) -> S,
+    ) {
+        loop {
+            // Before the look, as in next().
+            let changed = self.changed.notified();
+            let held_until = self.claim().held_until(now());
+            let Some(held_until) = held_until else { return };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(held_until) => {}
+            }
+        }
     }
 }
 

@@ -404,7 +404,16 @@ pub fn runs(first: u64, jobs: u64, enough: impl Fn(&Stats) -> bool + Sync) -> Re
         for _ in 0..jobs {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    match run(next.fetch_add(1, Ordering::Relaxed), &hashes, false) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let result = std::panic::catch_unwind(|| run(seed, &hashes, false));
+                    let result = result.unwrap_or_else(|_| {
+                        Err(Failure {
+                            seed,
+                            what: "a panic".to_owned(),
+                            trace: Vec::new(),
+                        })
+                    });
+                    match result {
                         Ok(stats) => {
                             let mut total = total.lock().expect("no panic while it is locked");
                             total.add(&stats);

@@ -1,5 +1,6 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
+use crate::checker::Checker;
 use crate::model::Lock;
 use crate::record::{Note, Record, Script, What};
 use redis::Value;
@@ -19,6 +20,7 @@ pub struct Done {
 #[derive(Clone, Default)]
 pub struct Data {
     locks: BTreeMap<String, Lock>,
+    checker: Checker,
 }
 
 pub struct Server {
@@ -70,7 +72,7 @@ fn done(reply: Value) -> Done {
 impl Server {
     pub fn new(hashes: Arc<HashMap<String, Script>>, checked: bool, traced: bool) -> Self {
         Self {
-            data: Data { locks: BTreeMap::new() },
+            data: Data::default(),
             hashes,
             loaded: BTreeSet::new(),
             tokens: BTreeMap::new(),
@@ -113,19 +115,27 @@ impl Server {
         self.loaded.clear();
     }
 
-    /// Keys whose time has come are gone.
-    pub fn expire(&mut self, now_us: u64) {
-        self.data.locks.retain(|_, lock| {
-            let gone = lock.expires_at_ms().is_some_and(|at| at <= now_us / 1000);
-            !gone
-        });
+    /// Keys whose time has come are gone; no lease in them may still run.
+    pub fn expire(&mut self, now_us: u64) -> Result<(), String> {
+        let now_ms = now_us / 1000;
+        let Data { locks, checker } = &mut self.data;
+        let due = |lock: &Lock| lock.expires_at_ms().is_some_and(|at| at <= now_ms);
+        for (key, lock) in locks.iter().filter(|(_, lock)| due(lock)) {
+            let sole = lock.sole.as_ref().map(|(_, deadline)| *deadline);
+            let last = lock.leases.iter().next_back().map(|(_, deadline)| deadline as u64);
+            if sole.max(last).is_some_and(|deadline| deadline > now_ms) {
+                return Err(format!("{key} expired while a lease ran: {lock:?}"));
+            }
+            checker.state_lost(Some(key));
+        }
+        locks.retain(|_, lock| !due(lock));
+        Ok(())
     }
 
     /// Locks with somebody who holds or waits.
     pub fn busy(&self) -> Vec<String> {
-        let quiet = |lock: &Lock| {
-            lock.mode.is_none() && lock.sole.is_none() && lock.queue.is_empty() && lock.leases.is_empty()
-        };
+        let quiet =
+            |lock: &Lock| lock.mode.is_none() && lock.sole.is_none() && lock.queue.is_empty() && lock.leases.is_empty();
         let locks = self.data.locks.iter().filter(|(_, lock)| !quiet(lock));
         locks.map(|(key, lock)| format!("{key}: {lock:?}")).collect()
     }
@@ -215,6 +225,12 @@ impl Server {
             };
             if let Some(trace) = &mut self.trace {
                 trace.push(record.to_string());
+            }
+            if self.checked {
+                self.data
+                    .checker
+                    .check(&record)
+                    .map_err(|violation| violation.to_string())?;
             }
         }
         let published = outcome.messages.into_iter();

@@ -240,7 +240,8 @@ impl User {
     fn in_hand<M: Access>(&self, number: u64, guard: Guard<M>) -> Option<Arc<Guard<M>>> {
         // Nothing can have happened since it was handed out.
         if !guard.is_held() {
-            self.world.violated(format!("lock {number}: a guard was handed out that is not held"));
+            self.world
+                .violated(format!("lock {number}: a guard was handed out that is not held"));
         }
         let guard = Arc::new(guard);
         let longest = self.habits.leases.into_iter().max().unwrap_or_default();

@@ -97,7 +97,7 @@ enum Event {
         wire: u64,
     },
     Thaw {
-        process: u64,
+        process: Arc<Process>,
     },
 }
 
@@ -255,12 +255,8 @@ impl World {
                 tell_broken(broken);
             }
             Event::Thaw { process } => {
-                let process = core.wires.values().find(|wire| wire.process.id == process);
-                let process = process.map(|wire| Arc::clone(&wire.process));
                 drop(core);
-                if let Some(process) = process {
-                    process.thaw();
-                }
+                process.thaw();
             }
         }
     }
@@ -302,7 +298,8 @@ impl World {
             }
             Fault::Freeze => {
                 process.freeze();
-                core.plan(now + span, Event::Thaw { process: process.id });
+                let process = Arc::clone(process);
+                core.plan(now + span, Event::Thaw { process });
             }
             Fault::Kill => {
                 process.kill();
@@ -463,7 +460,9 @@ impl Core {
             }
         }
         let now_us = self.now_us();
-        self.server.expire(now_us);
+        if let Err(violation) = self.server.expire(now_us) {
+            self.violation.get_or_insert(violation);
+        }
         // A replica lags by some calls.
         if self.dice.permille(2) || self.past.is_none() {
             self.past = Some(self.server.data());

@@ -1,0 +1,524 @@
+//! Every interleaving of the threads that meet in the client: messages, the keeper, who waits, who drops, a shutdown.
+//!
+//! A wake-up that gets lost leaves a thread waiting for ever, which loom reports as a deadlock. Nothing here ever wakes
+//! up because time goes by, unless a model's clock says so.
+
+pub(crate) mod notify;
+
+use crate::claim::{Answer, Claim, End, Next, Standing};
+use crate::error::LostReason;
+use crate::keeper::settle;
+use crate::key::Lock;
+use crate::registry::Request;
+use crate::requests::{Requests, abandon};
+use crate::rw_lock::Policy;
+use loom::future::block_on;
+use loom::thread::{self, JoinHandle};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+const LEASE: Duration = Duration::from_secs(9);
+const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
+const TOKEN: u64 = 11;
+const HOLDS: Standing = Standing::Holds { token: TOKEN };
+
+/// Runs a model in all interleavings; each tells how it ended. Some time each of these endings must be seen, and no
+/// other: a model in which the race does not happen proves nothing.
+fn explore(expected: &[&str], model: impl Fn(&World) -> String + Send + Sync + 'static) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let endings = Arc::new(Mutex::new(BTreeSet::new()));
+    let begun = std::time::Instant::now();
+    let mut builder = loom::model::Builder::new();
+    // Each further one multiplies the executions by about seven; no mutant seen so far needs more than two.
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.check({
+        let (runs, endings) = (Arc::clone(&runs), Arc::clone(&endings));
+        move || {
+            runs.fetch_add(1, Ordering::Relaxed);
+            let ending = model(&World::new());
+            endings.lock().unwrap().insert(ending);
+        }
+    });
+    let runs = runs.load(Ordering::Relaxed);
+    println!("{runs} executions, {:?}", begun.elapsed());
+    let endings = endings.lock().unwrap();
+    let seen: Vec<_> = endings.iter().map(String::as_str).collect();
+    assert_eq!(seen, expected);
+}
+
+/// One client, seen by its threads.
+#[derive(Clone)]
+struct World {
+    requests: Arc<Requests>,
+    /// When all this happens.
+    t: Instant,
+    releases: mpsc::UnboundedSender<Arc<Request>>,
+    released: Arc<Mutex<mpsc::UnboundedReceiver<Arc<Request>>>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (releases, released) = mpsc::unbounded_channel();
+        Self {
+            requests: Arc::new(Requests::new()),
+            t: Instant::now(),
+            releases,
+            released: Arc::new(Mutex::new(released)),
+        }
+    }
+
+    fn run<T: 'static>(&self, thread: impl FnOnce(Self) -> T + 'static) -> JoinHandle<T> {
+        let world = self.clone();
+        thread::spawn(move || thread(world))
+    }
+
+    /// Not registered yet.
+    fn request(&self, number: u64, lock: &str, lease: Duration) -> Arc<Request> {
+        let lock = Arc::new(Lock::new("p", lock.into()));
+        let claim = Claim::new(lease, Duration::MAX, self.t);
+        let name = format!("w{:015x}:{number}:owner", 1);
+        Arc::new(Request::new(number, name, lock, Policy::Fifo, claim))
+    }
+
+    fn asked(&self) -> Arc<Request> {
+        let request = self.request(1, "a", LEASE);
+        self.requests.insert(Arc::clone(&request), self.t);
+        request
+    }
+
+    fn waiting(&self) -> Arc<Request> {
+        let request = self.asked();
+        request.claim().answered(self.t, QUEUED);
+        request
+    }
+
+    fn held(&self) -> Arc<Request> {
+        let request = self.asked();
+        request.claim().answered(self.t, Answer::Granted { token: TOKEN });
+        let next = request.claim().next(self.t);
+        assert!(matches!(next, Some(Next::HandOut { token: TOKEN })));
+        request
+    }
+
+    fn hear(&self, request: &Request, token: u64) -> bool {
+        self.requests.heard(request.number, &request.name, token)
+    }
+
+    fn settle(&self, request: &Request, standing: Standing) {
+        settle(request, self.t, self.t, LEASE, standing);
+    }
+
+    /// As the one who waits does. `None`: handed out.
+    fn wait(&self, request: &Request) -> Option<End> {
+        match block_on(request.next(|| self.t)) {
+            Next::HandOut { token } => {
+                assert_eq!(token, TOKEN);
+                None
+            }
+            Next::Ended(end) => Some(end),
+            Next::Renew => panic!("it was proven at that time"),
+        }
+    }
+
+    fn releases(&self) -> usize {
+        let mut released = self.released.lock().unwrap();
+        std::iter::from_fn(|| released.try_recv().ok()).count()
+    }
+}
+
+fn ended(request: &Request) -> String {
+    show(request.claim().ended())
+}
+
+fn show(end: Option<impl Debug>) -> String {
+    end.map_or("held".to_owned(), |end| format!("{end:?}"))
+}
+
+fn is_held(request: &Request, now: Instant) -> bool {
+    request.claim().held_until(now).is_some()
+}
+
+/// Time that passes only when it is told to.
+struct Clock {
+    now: loom::sync::Mutex<Instant>,
+    moved: notify::Notify,
+}
+
+impl Clock {
+    fn new(now: Instant) -> Self {
+        Self {
+            now: loom::sync::Mutex::new(now),
+            moved: notify::Notify::new(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        *self.now.lock().unwrap()
+    }
+
+    fn set(&self, now: Instant) {
+        *self.now.lock().unwrap() = now;
+        self.moved.notify_waiters();
+    }
+
+    async fn sleep_until(&self, at: Instant) {
+        loop {
+            let moved = self.moved.notified();
+            if self.now() >= at {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+// Waiting for the guard.
+
+#[test]
+fn a_message_and_a_renewal_grant_the_same_request() {
+    explore(&["held"], |world| {
+        let request = world.waiting();
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        let other = Arc::clone(&request);
+        let renewal = world.run(move |world| world.settle(&other, HOLDS));
+        assert!(world.wait(&request).is_none());
+        assert!(message.join().unwrap());
+        renewal.join().unwrap();
+        assert!(is_held(&request, world.t));
+        let again = request.claim().next(world.t);
+        assert!(again.is_none(), "handed out once");
+        ended(&request)
+    });
+}
+
+#[test]
+fn a_message_comes_before_or_after_the_reply() {
+    explore(&["held"], |world| {
+        let request = world.asked();
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        request.claim().answered(world.t, QUEUED);
+        assert!(world.wait(&request).is_none());
+        assert!(message.join().unwrap());
+        ended(&request)
+    });
+}
+
+#[test]
+fn a_message_grants_what_a_renewal_does_not_know() {
+    let lost = format!("None, {:?}", End::Lost(LostReason::UnknownToServer));
+    let displaced = End::Displaced { ticket: Some(7) };
+    let displaced = format!("Some({displaced:?}), {displaced:?}");
+    explore(&[&lost, &displaced], |world| {
+        let request = world.waiting();
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        let other = Arc::clone(&request);
+        let renewal = world.run(move |world| world.settle(&other, Standing::Unknown));
+        let outcome = world.wait(&request);
+        message.join().unwrap();
+        renewal.join().unwrap();
+        format!("{outcome:?}, {}", ended(&request))
+    });
+}
+
+#[test]
+fn a_request_is_evicted_while_it_is_granted() {
+    let evicted = End::Lost(LostReason::Evicted);
+    let (after, before) = (format!("None, {evicted:?}"), format!("Some({evicted:?}), {evicted:?}"));
+    explore(&[&after, &before], |world| {
+        let request = world.waiting();
+        let other = Arc::clone(&request);
+        let eviction = world.run(move |world| world.hear(&other, 0));
+        let other = Arc::clone(&request);
+        let grant = world.run(move |world| world.hear(&other, TOKEN));
+        let outcome = world.wait(&request);
+        eviction.join().unwrap();
+        grant.join().unwrap();
+        format!("{outcome:?}, {}", ended(&request))
+    });
+}
+
+// Dropping.
+
+#[test]
+fn a_wait_is_dropped_while_it_is_granted() {
+    explore(&["Released", "held"], |world| {
+        let request = world.waiting();
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        let other = Arc::clone(&request);
+        let renewal = world.run(move |world| world.settle(&other, HOLDS));
+        let handed_out = {
+            let mut wait = pin!(request.next(|| world.t));
+            let mut poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            poll().is_ready() || poll().is_ready()
+        };
+        if !handed_out {
+            abandon(Arc::clone(&request), &world.releases);
+            world.requests.registry().remove(&request);
+        }
+        let known = message.join().unwrap();
+        renewal.join().unwrap();
+        assert_eq!(world.releases(), usize::from(!handed_out));
+        assert_eq!(is_held(&request, world.t), handed_out);
+        assert!(known || !handed_out, "what was not known is passed on");
+        let again = request.claim().next(world.t);
+        assert!(!matches!(again, Some(Next::HandOut { .. })));
+        ended(&request)
+    });
+}
+
+#[test]
+fn a_guard_is_dropped_while_its_hold_lapses() {
+    explore(&["1", "2"], |world| {
+        let request = world.held();
+        let keeper = world.run(|world| {
+            let due = world.requests.registry().take_due(world.t + LEASE);
+            for request in due.into_iter().flat_map(|due| due.lost) {
+                world.releases.send(request).unwrap();
+            }
+        });
+        abandon(Arc::clone(&request), &world.releases);
+        keeper.join().unwrap();
+        assert!(request.claim().ended().is_some());
+        // Twice if the keeper was first: the second one finds nothing.
+        world.releases().to_string()
+    });
+}
+
+#[test]
+fn a_wait_is_dropped_during_a_shutdown_while_it_is_granted() {
+    let shutdown = format!("{:?}", End::Lost(LostReason::Shutdown));
+    explore(&[&shutdown, "Released"], |world| {
+        let request = world.waiting();
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        let shutdown = world.run(|world| world.requests.close().len());
+        abandon(Arc::clone(&request), &world.releases);
+        message.join().unwrap();
+        assert_eq!(shutdown.join().unwrap() + world.releases(), 2);
+        ended(&request)
+    });
+}
+
+// The keeper's sleep.
+
+/// Keeps until all these locks were due. Later than `at` never comes.
+fn keep(world: &World, at: Instant, mut locks: BTreeSet<&str>) {
+    while !locks.is_empty() {
+        block_on(world.requests.something_due(|due| async move {
+            if due > at {
+                pending::<()>().await;
+            }
+        }));
+        for due in world.requests.registry().take_due(at) {
+            locks.remove(&*due.lock.name);
+        }
+    }
+}
+
+#[test]
+fn the_keeper_does_not_sleep_past_what_is_inserted_and_looked_at() {
+    explore(&["kept"], |world| {
+        let far = world.asked();
+        let at = world.t + Duration::from_secs(1);
+        let inserts = world.run(move |world| {
+            let near = world.request(2, "b", at - world.t);
+            world.requests.insert(near, world.t);
+        });
+        let looks = world.run(move |world| world.requests.look_at(&far.lock, at));
+        keep(world, at, BTreeSet::from(["a", "b"]));
+        inserts.join().unwrap();
+        looks.join().unwrap();
+        "kept".to_owned()
+    });
+}
+
+#[test]
+fn the_keeper_sleeps_without_an_end_until_the_first_insert() {
+    explore(&["kept"], |world| {
+        let at = world.t + LEASE;
+        let inserts = world.run(|world| drop(world.asked()));
+        let another = world.run(|world| {
+            let request = world.request(2, "b", LEASE / 2);
+            world.requests.insert(request, world.t);
+        });
+        keep(world, at, BTreeSet::from(["a", "b"]));
+        inserts.join().unwrap();
+        another.join().unwrap();
+        "kept".to_owned()
+    });
+}
+
+#[test]
+fn the_keeper_renews_what_waits_when_messages_may_have_been_missed() {
+    explore(&["kept"], |world| {
+        let waiting = world.waiting();
+        let again = world.run(|world| world.requests.resync(world.t));
+        let sooner = world.run(move |world| {
+            let at = world.t + Duration::from_secs(2);
+            world.requests.look_again(&waiting.lock, at);
+        });
+        keep(world, world.t, BTreeSet::from(["a"]));
+        again.join().unwrap();
+        sooner.join().unwrap();
+        "kept".to_owned()
+    });
+}
+
+// Learning of a loss.
+
+#[test]
+fn whoever_watches_a_hold_is_told_of_an_eviction() {
+    let evicted = format!("{:?}", End::Lost(LostReason::Evicted));
+    explore(&[&evicted], |world| {
+        let request = world.held();
+        let others = [Arc::clone(&request), Arc::clone(&request)];
+        let [other, watched] = others;
+        let eviction = world.run(move |world| world.hear(&other, 0));
+        let watcher = world.run(move |world| watch(&watched, world.t));
+        watch(&request, world.t);
+        watcher.join().unwrap();
+        eviction.join().unwrap();
+        ended(&request)
+    });
+}
+
+#[test]
+fn whoever_watches_a_hold_is_told_of_a_shutdown_and_of_a_renewal_that_fails() {
+    let endings = [LostReason::Shutdown, LostReason::UnknownToServer].map(|reason| format!("{:?}", End::Lost(reason)));
+    explore(&endings.each_ref().map(String::as_str), |world| {
+        let request = world.held();
+        let shutdown = world.run(|world| drop(world.requests.close()));
+        let other = Arc::clone(&request);
+        let renewal = world.run(move |world| world.settle(&other, Standing::Unknown));
+        watch(&request, world.t);
+        shutdown.join().unwrap();
+        renewal.join().unwrap();
+        ended(&request)
+    });
+}
+
+/// While no time passes.
+fn watch(request: &Request, t: Instant) {
+    block_on(request.lost(|| t, |_| pending()));
+    assert!(!is_held(request, t));
+}
+
+#[test]
+fn whoever_watches_a_hold_is_told_when_it_lapses_and_not_before() {
+    let expired = format!("{:?}", End::Lost(LostReason::LeaseExpired));
+    explore(
+        &[&format!("{expired}, lapsed"), &format!("{expired}, renewed")],
+        |world| {
+            let request = world.held();
+            let clock = Arc::new(Clock::new(world.t));
+            let (renewed, end) = (world.t + LEASE / 3, world.t + LEASE * 3 / 2);
+            let (other, time) = (Arc::clone(&request), Arc::clone(&clock));
+            let renewal = world.run(move |_| {
+                settle(&other, renewed, time.now(), LEASE, HOLDS);
+                // The time up to which it is held now.
+                other.claim().held_until(renewed).is_some()
+            });
+            let time = Arc::clone(&clock);
+            let passing = world.run(move |_| time.set(end));
+            block_on(request.lost(|| clock.now(), |at| clock.sleep_until(at)));
+            assert!(clock.now() == end);
+            let renewed = renewal.join().unwrap();
+            passing.join().unwrap();
+            format!("{}, {}", ended(&request), if renewed { "renewed" } else { "lapsed" })
+        },
+    );
+}
+
+// A shutdown.
+
+#[test]
+fn no_request_escapes_a_shutdown() {
+    explore(&["asked, Lost(Shutdown)", "refused"], |world| {
+        let shutdown = world.run(|world| world.requests.close());
+        let request = world.asked();
+        let asks = !world.requests.is_closed();
+        if asks {
+            request.claim().answered(world.t, QUEUED);
+        }
+        let ended_by_it = shutdown.join().unwrap();
+        if !asks {
+            return "refused".to_owned();
+        }
+        assert_eq!(ended_by_it.len(), 1);
+        format!("asked, {}", ended(&request))
+    });
+}
+
+#[test]
+fn whoever_waits_is_told_of_a_shutdown() {
+    let end = End::Lost(LostReason::Shutdown);
+    let (after, before) = (format!("None, {end:?}"), format!("Some({end:?}), {end:?}"));
+    explore(&[&after, &before], |world| {
+        let request = world.waiting();
+        let shutdown = world.run(|world| drop(world.requests.close()));
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        let outcome = world.wait(&request);
+        shutdown.join().unwrap();
+        message.join().unwrap();
+        format!("{outcome:?}, {}", ended(&request))
+    });
+}
+
+// Waiting for a former request's release.
+
+/// As a request does before it asks.
+fn wait_for_former(world: &World, request: &Request) {
+    let leaving = || world.requests.registry().leaving(request);
+    while let Some(former) = leaving() {
+        block_on(world.requests.out_of(&former));
+    }
+}
+
+#[test]
+fn requests_of_an_owner_wait_until_its_former_one_is_released() {
+    explore(&["out"], |world| {
+        let former = world.asked();
+        former.claim().end(End::Released);
+        let [first, second] = [2, 3].map(|number| {
+            let request = world.request(number, "a", LEASE);
+            world.requests.insert(Arc::clone(&request), world.t);
+            request
+        });
+        let releaser = world.run(move |world| world.requests.registry().remove(&former));
+        let other = world.run(move |world| wait_for_former(&world, &second));
+        wait_for_former(world, &first);
+        releaser.join().unwrap();
+        other.join().unwrap();
+        "out".to_owned()
+    });
+}
+
+#[test]
+fn a_request_waits_until_its_former_one_is_released_during_a_shutdown() {
+    explore(&["out"], |world| {
+        let former = world.asked();
+        former.claim().end(End::Released);
+        let request = world.request(2, "a", LEASE);
+        world.requests.insert(Arc::clone(&request), world.t);
+        let other = Arc::clone(&former);
+        let releaser = world.run(move |world| world.requests.registry().remove(&other));
+        let shutdown = world.run(move |_| former.changed.notify_waiters());
+        wait_for_former(world, &request);
+        releaser.join().unwrap();
+        shutdown.join().unwrap();
+        "out".to_owned()
+    });
+}
