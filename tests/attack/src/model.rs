@@ -606,14 +606,8 @@ impl Step<'_> {
 
     /// A request without a lease ends, waiting or holding.
     fn end(&mut self, request: &str) -> Ended {
-        let owner = owner_of(request);
-        let holds = if writes(request) {
-            self.lock.is_writer(owner)
-        } else {
-            self.lock.holder(owner).reads > 0
-        };
-        if holds || !self.lock.queue.remove(request) {
-            return self.count_down(request, owner);
+        if !self.lock.queue.remove(request) {
+            return self.count_down(request, owner_of(request));
         }
         self.leave_queue(request);
         Ended::Waited
