@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test loom bench lint
+.PHONY: help setup demo test loom mutants bench lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -14,6 +14,9 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 test: setup ## Run all tests against real servers that they start themselves
 	cargo test --features tls-rustls
 	@$(MAKE) --no-print-directory loom PREEMPTIONS=2
+
+mutants: setup ## Put known bugs in and report which check catches each; ARGS="--only NAME" for one
+	cargo run --profile attack -p fairlock-attack -- mutants $(ARGS)
 
 PREEMPTIONS ?= 3
 # Flags of its own, so a directory of its own.

@@ -133,6 +133,21 @@ pub fn check(scripts: &Scripts, seed: u64, steps: u64) -> Result<Stats, Box<Coun
 
 /// Compares so many calls, or for so long.
 pub fn check_for(scripts: &Scripts, seed: u64, steps: u64, limit: Duration) -> Result<Stats, Box<Counterexample>> {
+    search(scripts, seed, steps, limit, true)
+}
+
+/// The same, but what differs is told as it was found.
+pub fn catch(scripts: &Scripts, seed: u64, limit: Duration) -> Result<Stats, Box<Counterexample>> {
+    search(scripts, seed, u64::MAX, limit, false)
+}
+
+fn search(
+    scripts: &Scripts,
+    seed: u64,
+    steps: u64,
+    limit: Duration,
+    shrink: bool,
+) -> Result<Stats, Box<Counterexample>> {
     let begun = Instant::now();
     let mut stats = Stats::default();
     let mut bench = Bench::start(scripts).map_err(|difference| Counterexample {
@@ -151,7 +166,12 @@ pub fn check_for(scripts: &Scripts, seed: u64, steps: u64, limit: Duration) -> R
         let before = stats.steps;
         if let Err(failure) = bench.run(&tree.current(), &mut stats) {
             let found_after = before + failure.at as u64 + 1;
-            return Err(Box::new(bench.shrink(&mut tree, failure).explain(seed, found_after)));
+            let failure = if shrink {
+                bench.shrink(&mut tree, failure)
+            } else {
+                failure
+            };
+            return Err(Box::new(failure.explain(seed, found_after)));
         }
         stats.cases += 1;
     }
@@ -754,6 +774,10 @@ fn crowd() -> Vec<(Step, bool)> {
         call(Script::Acquire, &[&request, lease, "queue", "", ""], 1, n % 1_000 == 0);
     }
     call(Script::Acquire, &["w1:2", "9000", "queue", "", ""], 1, true);
+    // Owners whose requests are anywhere in a list that takes several pages.
+    for n in (100..2_500_u32).step_by(200) {
+        call(Script::Evict, &[&format!("{:x}:{n}", n % 7)], 1, false);
+    }
     call(Script::Release, &["w1:1"], 1, true);
     for _ in 0..4 {
         call(Script::Renew, &[], 1, true);
