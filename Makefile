@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test loom mutants bench lint
+.PHONY: help setup demo test loom fuzz mutants bench lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -26,6 +26,20 @@ loom: ## Check the interleavings of the client's threads, up to PREEMPTIONS pree
 
 bench: setup ## Measure the cost beside the floors, as ratios
 	cargo bench --bench ratios
+
+# Stable Rust will do: cargo-fuzz (installed from crates.io) and libFuzzer need a C++ compiler, but no sanitizer.
+MINUTES ?= 1
+fuzz: ## Feed whatever the client reads to its parsers, guided by coverage: MINUTES=1 for each of three targets
+	command -v c++ >/dev/null || { echo "fuzz: needs a C++ compiler, such as the package g++" >&2; exit 1; }
+	cargo fuzz --version || { echo "fuzz: installing cargo-fuzz"; cargo install cargo-fuzz --locked; }
+	cargo fuzz build --fuzz-dir tests/fuzz --sanitizer none
+	for target in reply message name; do \
+		mkdir -p tests/fuzz/corpus/$$target; \
+		echo "fuzz: $$target, $(MINUTES) min"; \
+		cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none $$target \
+			tests/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- \
+			-max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -print_final_stats=1 || exit 1; \
+	done
 
 lint: ## What CI checks besides the tests
 	cargo fmt --all --check

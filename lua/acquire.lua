@@ -27,6 +27,7 @@ if state.mode or state.more then
     if place then return answer(1, place % BAND) end
     if get('t:' .. owner) then return answer(2, state['t:' .. owner]) end
     redis.call('ZREM', LEASES, request)   -- the hash was lost: so was the hold
+    fresh_leases = true
   end
   head = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
 end

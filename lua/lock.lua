@@ -126,15 +126,14 @@ end
 
 -- A request leaves the queue, to enter or for good.
 local function leave_queue(request)
-  if state.up == request then set('up', false) end
   local owner = named_owner(request)
-  if owner then
-    set('q:' .. owner, false)
-  else
+  if owner then set('q:' .. owner, false) end
+  if state.up == request then
+    set('up', false)
+  elseif not owner then
     owner = string.sub(request, 2)   -- it has no other request, hence holds nothing: no need to ask
     state['r:' .. owner], state['t:' .. owner] = false, false
   end
-  return owner
 end
 
 -- A request that held ends. Returns 2, or 0 if the hash does not know the hold.
@@ -153,12 +152,17 @@ local function count_down(request, owner)
   return 2
 end
 
--- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. An owner that holds has
--- no request of the same mode in the queue: it would have reentered. So the queue need not be asked about it.
+-- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. An owner that the user
+-- did not name has one request: if it holds, the queue need not be asked. Another may wait for what it holds: it was
+-- let past its own place by its policy, by an old ticket, or as the only reader.
 local function drop(request)
-  local owner = owner_of(request)
-  local holds = state.writer == owner
-  if not writes(request) then holds = get('r:' .. owner) end
+  local named = named_owner(request)
+  local owner = named or string.sub(request, 2)
+  local holds = false
+  if not named then
+    holds = state.writer == owner
+    if not writes(request) then holds = get('r:' .. owner) end
+  end
   if holds or redis.call('ZREM', QUEUE, request) == 0 then return count_down(request, owner) end
   leave_queue(request)
   return 1
@@ -201,7 +205,10 @@ local function admit()
       taken[#taken + 1] = request
     end
     if taken[1] then redis.call('ZREM', QUEUE, unpack(taken)) end
-    if dead[1] then redis.call('ZREM', LEASES, unpack(dead)) end
+    if dead[1] then
+      redis.call('ZREM', LEASES, unpack(dead))
+      fresh_leases = true
+    end
     blocked = blocked or state.writer
     if #heads < size then break end
     left = left - #taken
@@ -274,7 +281,7 @@ local function save()
   end
   if p > 0 then redis.call('HSET', LOCK, unpack(puts)) end
   if c > 0 then redis.call('HDEL', LOCK, unpack(cuts)) end
-  if changed.keep then
+  if changed.keep and state.keep then
     for _, key in ipairs(KEYS) do redis.call('PEXPIREAT', key, state.keep) end
   elseif fresh_leases and state.keep then
     redis.call('PEXPIREAT', LEASES, state.keep)

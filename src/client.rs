@@ -126,6 +126,20 @@ impl Client {
     }
 }
 
+#[cfg(feature = "attack")]
+impl Client {
+    /// What the subscription connection does with a push.
+    pub(crate) fn hear(&self, push: &redis::PushInfo) {
+        let releases = self.handle.releases.downgrade();
+        crate::notify::on_push(
+            &Arc::downgrade(&self.handle.inner),
+            &releases,
+            &tokio::sync::Notify::new(),
+            push,
+        );
+    }
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &self.handle.inner;
@@ -199,6 +213,11 @@ impl Inner {
 
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this client has given that number to a request.
+    pub(crate) fn has_named(&self, client: &str, number: u64) -> bool {
+        (1..self.numbers.load(Ordering::Relaxed)).contains(&number) && client == self.id.to_string()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::client::Handle;
 use crate::error::Error;
 use crate::key::{self, Lock, shown};
 use crate::owner::Owner;
-use crate::script::read_name;
+use crate::script::{MOST_NUMBER, read_name};
 use crate::token::FencingToken;
 use crate::wire::{CONNECT_TIMEOUT, timed_out};
 use std::collections::BTreeMap;
@@ -281,7 +281,7 @@ impl Audience {
     }
 }
 
-fn read_events(lock: &str, payload: &str) -> Vec<Event> {
+pub(crate) fn read_events(lock: &str, payload: &str) -> Vec<Event> {
     let mut lines = payload.split('\n');
     let at = lines
         .next()
@@ -305,7 +305,7 @@ fn read_event(lock: &str, at: SystemTime, line: &str) -> Option<Event> {
         _ => return None,
     };
     let (mode, client, owner) = read_name(words.next()?)?;
-    let token = words.next()?.parse().ok().filter(|token| *token > 0);
+    let token = words.next()?.parse().ok().filter(|token| *token <= MOST_NUMBER)?;
     Some(Event {
         at,
         lock: lock.to_owned(),
@@ -313,7 +313,7 @@ fn read_event(lock: &str, at: SystemTime, line: &str) -> Option<Event> {
         owner,
         client: client.to_owned(),
         mode,
-        token: token.map(FencingToken::new),
+        token: (token > 0).then(|| FencingToken::new(token)),
     })
 }
 

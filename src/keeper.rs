@@ -29,6 +29,9 @@ const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
 
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a caller does what scripts have left to be done: it is for some ten thousand requests a second.
+const FINISH_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Renews whatever is due, for ever.
 pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSender<Arc<Request>>) {
     let permits = Semaphore::new(CALLS_AT_ONCE);
@@ -230,9 +233,11 @@ async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
     }
 }
 
-/// A script stopped at its batch limit: has the rest done. Should that fail, the renewals of those who wait do it.
+/// A script stopped at its batch limit: has the rest done, unless there is no end to it. Should that fail, the renewals of
+/// those who wait do it.
 pub(crate) async fn finish(inner: &Inner, lock: &Lock, mut next: Option<Duration>) {
-    while next == Some(Duration::ZERO) {
+    let begun = Instant::now();
+    while next == Some(Duration::ZERO) && begun.elapsed() < FINISH_PATIENCE {
         match inner.call(lock, inner.lease).renew(&[]).await {
             Ok((_, after)) => next = after,
             Err(error) => {

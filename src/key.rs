@@ -45,6 +45,13 @@ impl Lock {
     }
 }
 
+/// Whether a lock's state may lie under this key.
+pub(crate) fn is_state(prefix: &str, key: &str) -> bool {
+    let name = key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(":{"));
+    name.and_then(|name| name.strip_suffix('}'))
+        .is_some_and(|name| !name.contains('}'))
+}
+
 /// A cluster hashes what lies between the first `{` and the next `}`, so the name must not end that early.
 fn escape(name: &str) -> Cow<'_, str> {
     if name.contains(['%', '}']) {

@@ -6,10 +6,11 @@ use crate::script::Dialect;
 use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
 use redis::{Cmd, RedisError, Value};
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
 /// So many calls in a row without an answer, and the connection is taken for dead.
@@ -22,11 +23,68 @@ struct Connection {
     wire: Wire,
     dialect: Dialect,
     turns: Arc<Semaphore>,
+    pulse: Arc<Pulse>,
 }
 
-/// Users' calls in flight on a connection. More would only queue in it, where their time limits run: a burst of ten
-/// thousand would look like a dead server.
+/// Users' calls in flight on a connection. More would only queue in it, and renewals behind them: ten thousand take
+/// longer than a short lease.
 const USERS_IN_FLIGHT: usize = 512;
+
+/// A time limit is over after so many looks in a row without a sign of life.
+const LOOKS: u32 = 4;
+
+/// A connection's signs of life: replies, to whomever, and messages.
+///
+/// Replies come in the order of the calls, so one to another call means that ours is still to come.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    beats: AtomicU64,
+    /// Calls in a row that ran into their time limits.
+    unanswered: AtomicU32,
+}
+
+impl Pulse {
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The reply, unless the connection is silent for `limit` before it comes.
+    ///
+    /// Only time in which this process could have heard something is silence: it looks several times, and a look that
+    /// comes late, because the process was frozen or starved of CPU, counts no more than one in time. The reply may
+    /// lie in the socket by then.
+    pub(crate) async fn answer<T>(
+        &self,
+        limit: Duration,
+        reply: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        let mut reply = pin!(reply);
+        let mut heard = self.beats.load(Ordering::Relaxed);
+        let mut silent = 0;
+        while silent < LOOKS {
+            if let Ok(reply) = timeout(limit / LOOKS, &mut reply).await {
+                return reply;
+            }
+            let beats = self.beats.load(Ordering::Relaxed);
+            silent = if beats == heard { silent + 1 } else { 0 };
+            heard = beats;
+        }
+        Err(timed_out())
+    }
+
+    fn answered(&self) {
+        self.beat();
+        // The counter is shared by all callers: write to it only where it changes.
+        if self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A call ran into its time limit. Says whether that is one too many.
+    fn missed(&self) -> bool {
+        self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_BEFORE_RECONNECT
+    }
+}
 
 /// Renewals do not stand in line behind a burst of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +104,10 @@ enum State {
 pub(crate) struct Link {
     backend: Backend,
     label: Option<String>,
-    state: watch::Sender<State>,
+    state: Mutex<State>,
+    /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
+    changed: Notify,
     broken: Notify,
-    timeouts: AtomicU32,
 }
 
 impl Link {
@@ -57,14 +116,14 @@ impl Link {
         Ok(Self {
             backend,
             label,
-            state: watch::Sender::new(State::Up(connection)),
+            state: Mutex::new(State::Up(connection)),
+            changed: Notify::new(),
             broken: Notify::new(),
-            timeouts: AtomicU32::new(0),
         })
     }
 
-    /// Sends what `command` makes for the server at hand, and waits at most `limit` for a connection and as long for the
-    /// reply. After an error the command may or may not have been executed.
+    /// Sends what `command` makes for the server at hand. Waits at most `limit` for a connection, and for the reply until
+    /// the connection has been silent for as long. After an error the command may or may not have been executed.
     pub(crate) async fn call(
         &self,
         lane: Lane,
@@ -80,44 +139,41 @@ impl Link {
             Lane::Background => None,
         };
         let command = command(connection.dialect);
-        let reply = timeout(limit, connection.wire.send(&command)).await;
-        let result = reply.unwrap_or_else(|_| Err(timed_out()));
-        let generation = connection.generation;
+        let (generation, pulse) = (connection.generation, &connection.pulse);
+        let result = pulse.answer(limit, connection.wire.send(&command)).await;
         match &result {
-            Err(error) if error.is_timeout() => self.count_timeout(generation, error),
+            Ok(_) => pulse.answered(),
+            Err(error) if error.is_timeout() => {
+                if pulse.missed() {
+                    self.give_up(generation, error);
+                }
+            }
             Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
-            // The counter is shared by all callers: write to it only where it changes.
-            Ok(_) if self.timeouts.load(Ordering::Relaxed) != 0 => self.timeouts.store(0, Ordering::Relaxed),
-            _ => {}
+            Err(_) => {}
         }
         // A server's error reply comes as a value.
         result.and_then(Value::extract_error)
     }
 
-    fn count_timeout(&self, generation: u64, error: &RedisError) {
-        let unanswered = self.timeouts.fetch_add(1, Ordering::Relaxed) + 1;
-        if unanswered >= TIMEOUTS_BEFORE_RECONNECT {
-            self.give_up(generation, error);
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is a single assignment: a panic cannot leave one half made.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn connection(&self) -> Connection {
-        if let State::Up(connection) = &*self.state.borrow() {
-            return connection.clone();
-        }
-        let mut states = self.state.subscribe();
         loop {
-            if let State::Up(connection) = &*states.borrow_and_update() {
+            // Made before the look: a change after it is not missed.
+            let changed = self.changed.notified();
+            if let State::Up(connection) = &*self.state() {
                 return connection.clone();
             }
-            // The sender lives in self: it cannot be gone.
-            let _ = states.changed().await;
+            changed.await;
         }
     }
 
     /// There is no connection: why, as far as it is known.
     fn down(&self) -> RedisError {
-        match &*self.state.borrow() {
+        match &*self.state() {
             State::Down(error) => error.clone(),
             State::Up(_) => timed_out(),
             State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
@@ -125,34 +181,32 @@ impl Link {
     }
 
     fn give_up(&self, generation: u64, error: &RedisError) {
-        let gave_up = self.state.send_if_modified(|state| match state {
+        let mut state = self.state();
+        match &*state {
             State::Up(connection) if connection.generation == generation => {
                 // Who waits for a turn on it need not wait on.
                 connection.turns.close();
                 *state = State::Down(error.clone());
-                true
+                drop(state);
+                tracing::warn!(%error, "command connection lost");
+                self.broken.notify_one();
             }
-            _ => false,
-        });
-        if gave_up {
-            tracing::warn!(%error, "command connection lost");
-            self.broken.notify_one();
+            _ => {}
         }
     }
 
     /// Lets the connection go, for good: nobody makes it again.
     pub(crate) fn close(&self) {
-        self.state.send_replace(State::Closed);
+        *self.state() = State::Closed;
     }
 
     fn become_unless_closed(&self, new: State) {
-        self.state.send_if_modified(|state| {
-            let open = !matches!(state, State::Closed);
-            if open {
-                *state = new;
-            }
-            open
-        });
+        let mut state = self.state();
+        if !matches!(*state, State::Closed) {
+            *state = new;
+        }
+        drop(state);
+        self.changed.notify_waiters();
     }
 
     /// Keeps the connection up. Never ends.
@@ -164,7 +218,6 @@ impl Link {
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
-            self.timeouts.store(0, Ordering::Relaxed);
             self.become_unless_closed(State::Up(connection));
             tracing::info!("command connection made again");
         }
@@ -211,5 +264,61 @@ async fn connect(backend: &Backend, label: Option<&str>, generation: u64) -> Res
         wire,
         dialect: Dialect::of_server(&hello),
         turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
+        pulse: Arc::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    async fn reply(of: oneshot::Receiver<()>) -> Result<(), RedisError> {
+        of.await.map_err(|_| timed_out())
+    }
+
+    #[tokio::test]
+    async fn a_call_is_given_up_when_its_connection_is_silent() {
+        let pulse = Pulse::default();
+        let silence = pulse.answer(LIMIT, std::future::pending::<Result<(), _>>());
+        let error = silence.await.expect_err("nobody answers");
+        assert!(error.is_timeout(), "{error}");
+        assert!(!pulse.missed() && pulse.missed());
+        pulse.answered();
+        assert!(!pulse.missed(), "in a row");
+    }
+
+    #[tokio::test]
+    async fn replies_to_others_are_no_silence() {
+        let pulse = Pulse::default();
+        let (line, ours) = oneshot::channel();
+        let others = async {
+            for _ in 0..20 {
+                sleep(LIMIT / 8).await;
+                pulse.beat();
+            }
+            line.send(())
+        };
+        let (replied, _) = tokio::join!(pulse.answer(LIMIT, reply(ours)), others);
+        replied.expect("the reply, after more than two limits");
+    }
+
+    #[tokio::test]
+    async fn time_in_which_the_process_did_not_run_is_no_silence() {
+        let pulse = Pulse::default();
+        let (socket, ours) = oneshot::channel();
+        let frozen = async {
+            std::thread::sleep(LIMIT * 2);
+            // What takes the reply from the socket runs only now, and others' tasks with it.
+            for _ in 0..20 {
+                yield_now().await;
+            }
+            socket.send(())
+        };
+        let (replied, _) = tokio::join!(pulse.answer(LIMIT, reply(ours)), frozen);
+        replied.expect("the reply");
+    }
 }

@@ -4,8 +4,8 @@
 use crate::claim::{Claim, End};
 use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
-use crate::key::{Lock, audience_channel, channel_base, introduction};
-use crate::link::retrying;
+use crate::key::{Lock, audience_channel, channel_base, introduction, is_state};
+use crate::link::{Pulse, retrying};
 use crate::owner::ClientId;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
@@ -44,6 +44,7 @@ struct Introduction {
 pub(crate) struct Subscription {
     wire: Wire,
     ended: Arc<Notify>,
+    pulse: Arc<Pulse>,
     audience_channel: String,
     introduction: Introduction,
 }
@@ -67,8 +68,12 @@ impl Listener {
 
     pub(crate) async fn subscribe(&self, inner: &Arc<Inner>, releases: Releases) -> Result<Subscription, RedisError> {
         let ended = Arc::new(Notify::new());
-        let (listener, over) = (Arc::downgrade(inner), Arc::clone(&ended));
-        let on_push = Arc::new(move |push| on_push(&listener, &releases, &over, &push));
+        let pulse = Arc::<Pulse>::default();
+        let (listener, over, alive) = (Arc::downgrade(inner), Arc::clone(&ended), Arc::clone(&pulse));
+        let on_push = Arc::new(move |push| {
+            alive.beat();
+            on_push(&listener, &releases, &over, &push);
+        });
         let mut wire = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
         let channels = [self.channel.as_str(), &self.audience_channel];
         let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&channels)).await;
@@ -76,6 +81,7 @@ impl Listener {
         let mut subscription = Subscription {
             wire,
             ended,
+            pulse,
             audience_channel: self.audience_channel.clone(),
             introduction: self.introduction.clone(),
         };
@@ -129,10 +135,10 @@ impl Subscription {
                 self.introduce().await;
             }
             let ping = redis::cmd("PING");
-            match timeout(PING_TIMEOUT, self.wire.send(&ping)).await {
-                Ok(Ok(_)) => failures = 0,
-                Ok(Err(error)) => return error.to_string(),
-                Err(_) => failures += 1,
+            match self.pulse.answer(PING_TIMEOUT, self.wire.send(&ping)).await {
+                Ok(_) => failures = 0,
+                Err(error) if error.is_timeout() => failures += 1,
+                Err(error) => return error.to_string(),
             }
             if failures >= PINGS_BEFORE_RECONNECT {
                 return "the server does not answer".to_owned();
@@ -146,7 +152,7 @@ impl Subscription {
     async fn follow(&mut self, audience: &Audience) -> Result<(), RedisError> {
         let (new, gone) = audience.to_follow();
         let wire = &mut self.wire;
-        let changes = timeout(CONNECT_TIMEOUT, async {
+        let changes = self.pulse.answer(CONNECT_TIMEOUT, async {
             for topic in new {
                 match &topic {
                     Topic::Channel(channel) => wire.subscribe(&[channel]).await?,
@@ -163,7 +169,7 @@ impl Subscription {
             }
             Ok(())
         });
-        changes.await.unwrap_or_else(|_| Err(timed_out()))
+        changes.await
     }
 
     /// An extra: failing is not fatal.
@@ -207,7 +213,7 @@ impl Subscription {
     }
 }
 
-fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
+pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify, push: &PushInfo) {
     let text = |at: usize| match push.data.get(at) {
         Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
         _ => None,
@@ -247,11 +253,22 @@ fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
         return;
     };
     for (name, token) in grants {
-        let Some((_, number)) = read_request(name) else {
+        let Some((client, number)) = read_request(name) else {
             continue;
         };
-        if !inner.requests.heard(number, name, token) {
+        if inner.requests.heard(number, name, token) {
+            continue;
+        }
+        let forgotten = inner.registry().get(number).is_none() && inner.has_named(client, number);
+        if forgotten && is_state(&inner.prefix, key) {
             pass_on(inner, releases, name, number, key);
+        } else {
+            // Not this client's: whatever it is, it is not ours to release.
+            tracing::warn!(
+                request = name,
+                key,
+                "a message names a request that this client never made"
+            );
         }
     }
 }

@@ -63,10 +63,13 @@ impl Owner {
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         match name.split_once(':') {
             Some((client, number)) => {
-                let client = ClientId(u64::from_str_radix(client, 16).ok()?);
-                Some(Self::anonymous(client, number.parse().ok()?))
+                let client = u64::from_str_radix(client, 16)
+                    .ok()
+                    .filter(|client| client >> 60 == 0)?;
+                let number = number.parse().ok().filter(|number| *number <= NUMBER_MASK)?;
+                Some(Self::anonymous(ClientId(client), number))
             }
-            None => name.parse().ok(),
+            None => name.parse().ok().filter(|owner: &Self| !owner.is_anonymous()),
         }
     }
 

@@ -154,73 +154,27 @@ impl Call<'_> {
                 None => cmd.arg(""),
             };
         });
-        let reply = reply.await?;
-        let &[status, value, next_ms, seq] = reply.as_slice() else {
-            return Err(unexpected(&reply));
-        };
-        let next = next_look(next_ms);
-        Ok(match status {
-            2 => Acquired::Answered(
-                Answer::Granted {
-                    token: value.unsigned_abs(),
-                },
-                next,
-            ),
-            1 => Acquired::Answered(
-                Answer::Queued {
-                    ticket: value.unsigned_abs(),
-                    seq: seq.unsigned_abs(),
-                },
-                next,
-            ),
-            0 => Acquired::Busy,
-            -1 => Acquired::Conflict,
-            -2 => Acquired::OwnerWaits,
-            -3 => Acquired::OtherPolicy(policy_of(value)),
-            _ => return Err(unexpected(&reply)),
-        })
+        Acquired::read(&reply.await?, ask.only_now)
     }
 
     /// At most [`CHUNK`] requests. Says of each whether the server knew it, and when to look again.
-    pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<bool>, Option<Duration>), RedisError> {
+    pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<bool>, Look), RedisError> {
         let reply = self.run(Lane::Users, &RELEASE, |cmd| {
             for request in requests {
                 cmd.arg(request);
             }
         });
-        let reply = reply.await?;
-        match reply.split_first() {
-            Some((next, known)) if known.len() == requests.len() => {
-                Ok((known.iter().map(|status| *status != 0).collect(), next_look(*next)))
-            }
-            _ => Err(unexpected(&reply)),
-        }
+        read_released(&reply.await?, requests.len())
     }
 
     /// At most [`CHUNK`] requests, each with its lease. Says how each stands, and when to look again.
-    pub(crate) async fn renew(
-        &self,
-        requests: &[(&str, Duration)],
-    ) -> Result<(Vec<Standing>, Option<Duration>), RedisError> {
+    pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.run(Lane::Background, &RENEW, |cmd| {
             for (request, lease) in requests {
                 cmd.arg(request).arg(millis(*lease));
             }
         });
-        let reply = reply.await?;
-        match reply.split_first() {
-            Some((next, standings)) if standings.len() == requests.len() => {
-                let standings = standings.iter().map(|standing| match *standing {
-                    0 => Standing::Waits,
-                    token if token > 0 => Standing::Holds {
-                        token: token.unsigned_abs(),
-                    },
-                    _ => Standing::Unknown,
-                });
-                Ok((standings.collect(), next_look(*next)))
-            }
-            _ => Err(unexpected(&reply)),
-        }
+        read_renewed(&reply.await?, requests.len())
     }
 }
 
@@ -231,25 +185,19 @@ impl Call<'_> {
         from: &str,
         to: &str,
         lease: Duration,
-    ) -> Result<(Option<u64>, Option<Duration>), RedisError> {
+    ) -> Result<(Option<u64>, Look), RedisError> {
         let reply = self.run(Lane::Users, &DOWNGRADE, |cmd| {
             cmd.arg(from).arg(to).arg(millis(lease));
         });
-        match reply.await?.as_slice() {
-            &[next, token] => Ok((u64::try_from(token).ok(), next_look(next))),
-            other => Err(unexpected(other)),
-        }
+        read_downgraded(&reply.await?)
     }
 
     /// How many requests of the owner were thrown out, and when to look again.
-    pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Option<Duration>), RedisError> {
+    pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
         let reply = self.run(Lane::Users, &EVICT, |cmd| {
             cmd.arg(owner);
         });
-        match reply.await?.as_slice() {
-            &[next, number] => Ok((usize::try_from(number).unwrap_or(0), next_look(next))),
-            other => Err(unexpected(other)),
-        }
+        read_evicted(&reply.await?)
     }
 
     pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
@@ -291,20 +239,21 @@ pub(crate) struct SnapshotWaiter {
 }
 
 impl Snapshot {
-    fn read(reply: &Value) -> Option<Self> {
+    pub(crate) fn read(reply: &Value) -> Option<Self> {
         let Value::Array(items) = reply else { return None };
         let [now, mode, policy, write_holds, holding, waiting, holders, waiters] = items.as_slice() else {
             return None;
         };
-        let (holders, waiters) = (texts(holders)?, texts(waiters)?);
+        let (holders, waiters) = (texts(holders, 4)?, texts(waiters, 3)?);
         Some(Self {
             now_us: text(now)?.parse().ok()?,
             mode: match text(mode)? {
                 "read" => Some(Mode::Read),
                 "write" => Some(Mode::Write),
-                _ => None,
+                "" => None,
+                _ => return None,
             },
-            policy: policy_of(text(policy)?.bytes().next().map_or(0, i64::from)),
+            policy: policy_of(text(policy)?.bytes().next().map_or(0, i64::from))?,
             write_holds: text(write_holds)?.parse().ok()?,
             holding: text(holding)?.parse().ok()?,
             waiting: text(waiting)?.parse().ok()?,
@@ -335,7 +284,7 @@ impl SnapshotWaiter {
     fn read(fields: &[&str]) -> Option<Self> {
         // Scores are tickets in bands: see design.md. Doubles hold them exactly.
         const BAND: f64 = 4_503_599_627_370_496.0;
-        let score: f64 = fields.get(1)?.parse().ok()?;
+        let score: f64 = fields.get(1)?.parse().ok().filter(|score: &f64| score.is_finite())?;
         Some(Self {
             request: (*fields.first()?).to_owned(),
             ticket_us: score.rem_euclid(BAND) as u64,
@@ -353,21 +302,22 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-fn texts(value: &Value) -> Option<Vec<&str>> {
+/// A list of so many texts for each of its items.
+fn texts(value: &Value, each: usize) -> Option<Vec<&str>> {
     match value {
-        Value::Array(items) => items.iter().map(text).collect(),
+        Value::Array(items) if items.len() % each == 0 => items.iter().map(text).collect(),
         _ => None,
     }
 }
 
 /// The mode, client and owner in a request's name.
 pub(crate) fn read_name(request: &str) -> Option<(Mode, &str, Owner)> {
+    let (client, _) = read_request(request)?;
     let mode = if request.starts_with('w') {
         Mode::Write
     } else {
         Mode::Read
     };
-    let (client, _) = read_request(request)?;
     let owner = request.splitn(3, ':').nth(2).or_else(|| request.get(1..))?;
     Some((mode, client, Owner::of_name(owner)?))
 }
@@ -381,14 +331,104 @@ pub(crate) struct Ask<'a> {
     pub(crate) ticket: Option<u64>,
 }
 
+#[derive(Debug)]
 pub(crate) enum Acquired {
     /// The answer, and after how long to look again.
-    Answered(Answer, Option<Duration>),
+    Answered(Answer, Look),
     Busy,
     Conflict,
     OwnerWaits,
     OtherPolicy(Policy),
 }
+
+/// After how long to look at the lock again; `None`: there is no need to.
+type Look = Option<Duration>;
+
+// What the scripts say. They never say anything else, but a server may be an old, a foreign or a broken one: what cannot
+// be is an error, above all no grant.
+
+impl Acquired {
+    pub(crate) fn read(reply: &[i64], only_now: bool) -> Result<Self, RedisError> {
+        let &[status, value, next_ms, seq] = reply else {
+            return Err(unexpected(reply));
+        };
+        let next = next_look(next_ms);
+        let acquired = match status {
+            2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
+            // A try never waits, and what may wait is never turned away: neither has a way to go on from there.
+            1 if !only_now => match (number(value), seq) {
+                // The counter may have been lost.
+                (Some(ticket), 0) => Some((ticket, 0)),
+                (ticket, seq) => ticket.zip(number(seq)),
+            }
+            .map(|(ticket, seq)| Self::Answered(Answer::Queued { ticket, seq }, next)),
+            0 if only_now => Some(Self::Busy),
+            -1 => Some(Self::Conflict),
+            -2 => Some(Self::OwnerWaits),
+            -3 => policy_of(value).map(Self::OtherPolicy),
+            _ => None,
+        };
+        acquired.ok_or_else(|| unexpected(reply))
+    }
+}
+
+pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<bool>, Look), RedisError> {
+    read_each(reply, asked, |status| match status {
+        0 => Some(false),
+        1 | 2 => Some(true),
+        _ => None,
+    })
+}
+
+pub(crate) fn read_renewed(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
+    read_each(reply, asked, |standing| match standing {
+        0 => Some(Standing::Waits),
+        -1 => Some(Standing::Unknown),
+        token => number(token).map(|token| Standing::Holds { token }),
+    })
+}
+
+pub(crate) fn read_downgraded(reply: &[i64]) -> Result<(Option<u64>, Look), RedisError> {
+    match *reply {
+        [next_ms, -1] => Ok((None, next_look(next_ms))),
+        [next_ms, token] if number(token).is_some() => Ok((number(token), next_look(next_ms))),
+        _ => Err(unexpected(reply)),
+    }
+}
+
+pub(crate) fn read_evicted(reply: &[i64]) -> Result<(usize, Look), RedisError> {
+    match *reply {
+        [next_ms, count] => {
+            let count = usize::try_from(count).map_err(|_| unexpected(reply))?;
+            Ok((count, next_look(next_ms)))
+        }
+        _ => Err(unexpected(reply)),
+    }
+}
+
+/// When to look again, then one number for each request that was asked about.
+fn read_each<T>(reply: &[i64], asked: usize, read: impl Fn(i64) -> Option<T>) -> Result<(Vec<T>, Look), RedisError> {
+    let read = reply
+        .split_first()
+        .filter(|(_, each)| each.len() == asked)
+        .and_then(|(next_ms, each)| {
+            Some((
+                each.iter().map(|n| read(*n)).collect::<Option<_>>()?,
+                next_look(*next_ms),
+            ))
+        });
+    read.ok_or_else(|| unexpected(reply))
+}
+
+/// A token, a ticket or the counter: microseconds since 1970 or a little more. Lua counts in doubles.
+fn number(number: i64) -> Option<u64> {
+    u64::try_from(number)
+        .ok()
+        .filter(|number| (1..=MOST_NUMBER).contains(number))
+}
+
+/// The largest number below which every one is a double: in the year 2255.
+pub(crate) const MOST_NUMBER: u64 = 1 << 53;
 
 fn policy_code(policy: Policy) -> &'static str {
     match policy {
@@ -399,11 +439,12 @@ fn policy_code(policy: Policy) -> &'static str {
 }
 
 /// The stored policy, as the byte of its code.
-fn policy_of(value: i64) -> Policy {
+fn policy_of(value: i64) -> Option<Policy> {
     match u8::try_from(value) {
-        Ok(b'w') => Policy::WriterFirst,
-        Ok(b'r') => Policy::ReaderFirst,
-        _ => Policy::Fifo,
+        Ok(0) => Some(Policy::Fifo),
+        Ok(b'w') => Some(Policy::WriterFirst),
+        Ok(b'r') => Some(Policy::ReaderFirst),
+        _ => None,
     }
 }
 
@@ -413,12 +454,12 @@ fn millis(lease: Duration) -> u64 {
 }
 
 /// No lease is longer than a year, so nothing a sane server says is cut; a time that is added to it must not overflow.
-fn next_look(next_ms: i64) -> Option<Duration> {
+fn next_look(next_ms: i64) -> Look {
     let next_ms = u64::try_from(next_ms).ok()?;
     Some(Duration::from_millis(next_ms).min(MOST_LEASE))
 }
 
-fn numbers(reply: Value) -> Result<Vec<i64>, RedisError> {
+pub(crate) fn numbers(reply: Value) -> Result<Vec<i64>, RedisError> {
     match &reply {
         Value::Array(items) => items
             .iter()
@@ -441,15 +482,16 @@ pub(crate) fn read_message(payload: &[u8]) -> Option<(Vec<(&str, u64)>, &str)> {
     let mut words = grants.split(' ');
     let mut list = Vec::new();
     while let Some(request) = words.next() {
-        list.push((request, words.next()?.parse().ok()?));
+        let token = words.next()?.parse().ok().filter(|token| *token <= MOST_NUMBER)?;
+        list.push((request, token));
     }
     Some((list, key))
 }
 
 /// The client and number in a request's name.
 pub(crate) fn read_request(request: &str) -> Option<(&str, u64)> {
-    let mut parts = request.get(1..)?.split(':');
-    let client = parts.next()?;
+    let mut parts = request.strip_prefix(['r', 'w'])?.split(':');
+    let client = parts.next().filter(|client| !client.is_empty())?;
     Some((client, parts.next()?.parse().ok()?))
 }
 

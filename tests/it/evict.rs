@@ -1,7 +1,7 @@
 //! An operator throws an owner out.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, soon};
+use crate::server::{Server, connected, soon};
 use crate::status::dumps;
 use fairlock::{Client, Error, LostReason, Mode, Owner, RwLock};
 use std::time::Duration;
@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 async fn client(server: &Server) -> Client {
     let builder = Client::builder().lease(LONG);
-    builder.connect(server.url()).await.expect("the server is up")
+    connected(builder, server.url()).await
 }
 
 async fn two_clients(server: &Server) -> (RwLock, RwLock) {

@@ -1,6 +1,6 @@
 //! The examples, run as the processes that they are.
 
-use crate::server::Server;
+use crate::server::{Server, in_time};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -47,10 +47,13 @@ async fn output_of(mut command: Command) -> Output {
 
 /// Runs an example, which must succeed and say this.
 async fn shows(name: &str, key_line: &str) {
-    let output = output_of(example(name)).await;
-    let (said, complained) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{name}: {}\n{said}{complained}", output.status);
-    assert!(said.contains(key_line), "{name} did not say {key_line:?} but:\n{said}");
+    in_time(async || {
+        let output = output_of(example(name)).await;
+        let (said, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{name}: {}\n{said}{complained}", output.status);
+        assert!(said.contains(key_line), "{name} did not say {key_line:?} but:\n{said}");
+    })
+    .await;
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,6 +1,6 @@
 //! Hostile input and unwilling servers: everything works completely or is refused by an error that says what to do.
 
-use crate::server::{PATIENCE, Server, eventually, free_port, soon};
+use crate::server::{PATIENCE, Server, eventually, free_port, in_time, soon};
 use fairlock::{Client, Error, Owner, Policy, RwLock};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -189,28 +189,31 @@ async fn a_lease_outside_of_100_ms_to_a_year_is_refused_at_the_client_and_at_the
 
 #[tokio::test]
 async fn the_shortest_and_the_longest_lease_work() {
-    let server = Server::start().await;
-    for lease in [
-        Duration::from_millis(100),
-        Duration::from_millis(100) + NS,
-        YEAR - NS,
-        YEAR,
-    ] {
-        let client = Client::builder().lease(lease).connect(server.url()).await.unwrap();
-        let lock = client.rw_lock("a");
-        let guard = lock.write().acquire_fair().await.unwrap();
-        assert!(lock.read().lease(lease).try_acquire().await.unwrap().is_none());
-        // With 100 ms a stalled machine may lose it; that is an answer too.
-        assert!(
-            matches!(guard.release().await, Ok(()) | Err(Error::Lost { .. })),
-            "{lease:?}"
-        );
-        drop(
-            soon("the next", lock.write().lease(lease).acquire_fair())
-                .await
-                .unwrap(),
-        );
-    }
+    in_time(async || {
+        let server = Server::start().await;
+        for lease in [
+            Duration::from_millis(100),
+            Duration::from_millis(100) + NS,
+            YEAR - NS,
+            YEAR,
+        ] {
+            let client = Client::builder().lease(lease).connect(server.url()).await.unwrap();
+            let lock = client.rw_lock("a");
+            let guard = lock.write().acquire_fair().await.unwrap();
+            assert!(lock.read().lease(lease).try_acquire().await.unwrap().is_none());
+            // With 100 ms a stalled machine may lose it; that is an answer too.
+            assert!(
+                matches!(guard.release().await, Ok(()) | Err(Error::Lost { .. })),
+                "{lease:?}"
+            );
+            drop(
+                soon("the next", lock.write().lease(lease).acquire_fair())
+                    .await
+                    .unwrap(),
+            );
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -518,41 +521,44 @@ async fn a_key_of_another_type_under_the_locks_name_is_an_error_and_is_left_alon
 
 #[tokio::test]
 async fn when_memory_is_exhausted_new_requests_are_refused_but_holds_stay_and_are_handed_over() {
-    let server = Server::start().await;
-    let client = Client::builder()
-        .lease(Duration::from_secs(1))
-        .connect(server.url())
-        .await
-        .unwrap();
-    let lock = client.rw_lock("the lock");
-    let guard = lock.write().acquire_fair().await.unwrap();
-    let waiter = tokio::spawn(lock.write().acquire_fair());
-    server.until_queued("the lock", 1).await;
-    run(
-        &server,
-        &["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"],
-    )
-    .await;
-    assert_refused(&lock, "raise maxmemory").await;
-    assert_refused(&client.rw_lock("another lock"), "raise maxmemory").await;
-    assert!(
-        server
-            .keys()
+    in_time(async || {
+        let server = Server::start().await;
+        let client = Client::builder()
+            .lease(Duration::from_secs(1))
+            .connect(server.url())
             .await
-            .iter()
-            .all(|key| key.starts_with("fairlock:{the lock}"))
-    );
+            .unwrap();
+        let lock = client.rw_lock("the lock");
+        let guard = lock.write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(lock.write().acquire_fair());
+        server.until_queued("the lock", 1).await;
+        run(
+            &server,
+            &["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"],
+        )
+        .await;
+        assert_refused(&lock, "raise maxmemory").await;
+        assert_refused(&client.rw_lock("another lock"), "raise maxmemory").await;
+        assert!(
+            server
+                .keys()
+                .await
+                .iter()
+                .all(|key| key.starts_with("fairlock:{the lock}"))
+        );
 
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(3) {
-        assert!(guard.is_held(), "renewed for three leases");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    guard.release().await.unwrap();
-    let next = soon("the hand-over", waiter).await.unwrap().unwrap();
-    next.release().await.unwrap();
-    run(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
-    assert!(lock.write().try_acquire().await.unwrap().is_some());
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            assert!(guard.is_held(), "renewed for three leases");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        guard.release().await.unwrap();
+        let next = soon("the hand-over", waiter).await.unwrap().unwrap();
+        next.release().await.unwrap();
+        run(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
+        assert!(lock.write().try_acquire().await.unwrap().is_some());
+    })
+    .await;
 }
 
 /// Takes rights from the user whose client is connected, or gives them.
@@ -568,7 +574,7 @@ async fn as_user(server: &Server) -> Client {
     rights(server, &ALL).await;
     let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
     Client::builder()
-        .lease(Duration::from_secs(1))
+        .lease(Duration::from_secs(3))
         .connect(url)
         .await
         .expect("a login with all rights")

@@ -1,11 +1,11 @@
 //! What the server knows of a lock at one moment, and random numbers that can be had again.
 
-use crate::server::{Server, eventually};
+use crate::server::{Server, connected, eventually};
 use fairlock::Client;
 use std::time::Duration;
 
 /// A lease so long that no test waits for its end, nor for a renewal: what happens within `PATIENCE` happened without.
-pub const LONG: Duration = Duration::from_secs(90);
+pub const LONG: Duration = Duration::from_secs(600);
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -13,7 +13,7 @@ pub fn ms(n: u64) -> Duration {
 
 pub async fn client(url: String, lease: Duration) -> Client {
     let builder = Client::builder().lease(lease);
-    builder.connect(url).await.expect("the server is up")
+    connected(builder, url).await
 }
 
 /// A lock's state in the server, all of one moment.

@@ -1,7 +1,7 @@
 //! Owners: what they hold they take again without waiting, and each of their holds counts.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, soon};
+use crate::server::{Server, eventually, in_time, soon};
 use crate::users::{LEASE, LONG, Random, client, held_by, queued, read, state, user, write};
 use fairlock::{Client, Error, FencingToken, LostReason, Mode, Owner, ReadGuard, RwLock, WriteGuard};
 use std::collections::BTreeMap;
@@ -156,30 +156,33 @@ fn nestings() -> Vec<Vec<Mode>> {
 
 #[tokio::test]
 async fn any_nesting_is_held_past_two_leases_and_left_in_any_order_with_exact_counts() {
-    let server = Server::start().await;
-    let clients = [client(server.url(), LEASE).await, client(server.url(), LEASE).await];
-    let mut cases = Vec::new();
-    for nesting in nestings() {
-        for order in permutations(nesting.len()) {
-            let mut alone = Alone::new(&server, &clients, &format!("{nesting:?}{order:?}"));
-            for mode in &nesting {
-                alone.enter(*mode).await;
+    in_time(async || {
+        let (server, lease) = (Server::start().await, LEASE * 3);
+        let clients = [client(server.url(), lease).await, client(server.url(), lease).await];
+        let mut cases = Vec::new();
+        for nesting in nestings() {
+            for order in permutations(nesting.len()) {
+                let mut alone = Alone::new(&server, &clients, &format!("{nesting:?}{order:?}"));
+                for mode in &nesting {
+                    alone.enter(*mode).await;
+                }
+                cases.push((alone, order));
             }
-            cases.push((alone, order));
         }
-    }
-    assert_eq!(cases.len(), 2 + 4 * 2 + 8 * 6);
-    sleep(LEASE * 2 + LEASE / 2).await;
-    for (mut alone, order) in cases {
-        alone.check().await;
-        assert!(alone.holds.iter().all(Hold::is_held), "{} was not renewed", alone.name);
-        let mut left: Vec<usize> = (0..order.len()).collect();
-        for hold in order {
-            let index = left.iter().position(|l| *l == hold).expect("not left yet");
-            left.remove(index);
-            alone.leave(index).await;
+        assert_eq!(cases.len(), 2 + 4 * 2 + 8 * 6);
+        sleep(lease * 2 + lease / 2).await;
+        for (mut alone, order) in cases {
+            alone.check().await;
+            assert!(alone.holds.iter().all(Hold::is_held), "{} was not renewed", alone.name);
+            let mut left: Vec<usize> = (0..order.len()).collect();
+            for hold in order {
+                let index = left.iter().position(|l| *l == hold).expect("not left yet");
+                left.remove(index);
+                alone.leave(index).await;
+            }
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -202,24 +205,27 @@ async fn random_entering_and_leaving_of_one_owner_counts_exactly() {
 
 #[tokio::test]
 async fn nothing_is_left_to_renew_after_as_many_releases_as_nested_reads() {
-    let server = Server::start().await;
-    let mine = user(&server, LEASE).await.with_owner(&Owner::new());
-    let mut guards = Vec::new();
-    for _ in 0..5 {
-        guards.push(read(&mine).await);
-    }
-    while guards.len() > 1 {
-        guards.remove(guards.len() / 2).release().await.unwrap();
-    }
-    sleep(LEASE * 2).await;
-    assert!(guards[0].is_held(), "the last of five was not renewed");
-    for guard in guards {
-        guard.release().await.unwrap();
-    }
-    assert!(state(&server, "a").await.is_empty());
-    let calls = server.calls("evalsha").await;
-    sleep(LEASE).await;
-    assert_eq!(server.calls("evalsha").await, calls, "something is still renewed");
+    in_time(async || {
+        let server = Server::start().await;
+        let mine = user(&server, LEASE).await.with_owner(&Owner::new());
+        let mut guards = Vec::new();
+        for _ in 0..5 {
+            guards.push(read(&mine).await);
+        }
+        while guards.len() > 1 {
+            guards.remove(guards.len() / 2).release().await.unwrap();
+        }
+        sleep(LEASE * 2).await;
+        assert!(guards[0].is_held(), "the last of five was not renewed");
+        for guard in guards {
+            guard.release().await.unwrap();
+        }
+        assert!(state(&server, "a").await.is_empty());
+        let calls = server.calls("evalsha").await;
+        sleep(LEASE).await;
+        assert_eq!(server.calls("evalsha").await, calls, "something is still renewed");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -306,7 +312,7 @@ async fn a_hold_of_a_dead_process_ends_and_the_same_owners_hold_elsewhere_stays(
     let living = user(&server, LONG).await.with_owner(&owner);
     let (dead, alive) = (read(&dying).await, read(&living).await);
     // Who waits looks when somebody's lease has run out.
-    let writer = queued(&server, user(&server, LEASE).await.write(), 1).await;
+    let writer = queued(&server, user(&server, LONG).await.write(), 1).await;
     proxy.stall(true);
     let one_read = held_by(&owner, 1, 0, alive.fencing_token());
     eventually("one read hold left", async || state(&server, "a").await == one_read).await;
@@ -326,7 +332,7 @@ async fn a_writer_that_dies_falls_back_to_what_its_owner_reads_elsewhere() {
     let living = user(&server, LONG).await.with_owner(&owner);
     let dead = write(&dying).await;
     let alive = read(&living).await;
-    let other = user(&server, LEASE).await;
+    let other = user(&server, LONG).await;
     let reader = queued(&server, other.read(), 1).await;
     let writer = queued(&server, other.write(), 2).await;
     proxy.stall(true);

@@ -2,7 +2,7 @@
 //!
 //! The test binary runs itself, with only the test `child`, which then does what it is told line by line.
 
-use crate::server::soon;
+use crate::server::{patient, soon};
 use fairlock::{Access, Client, Guard, Mode};
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
@@ -188,7 +188,7 @@ async fn obey(url: &str, lease: Duration) {
         .expect("the server is up");
     let redis = redis::Client::open(url).expect("a URL");
     let redis = redis
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&patient())
         .await
         .expect("the server is up");
     let (read, mut lines) = mpsc::unbounded_channel();

@@ -11,11 +11,15 @@ use tokio::task::{AbortHandle, JoinHandle};
 #[derive(Default)]
 struct Faults {
     reply_delay_ms: AtomicU64,
+    /// A pause between pieces of replies.
+    pace_ms: AtomicU64,
     drop_messages: AtomicBool,
+    hold_replies: AtomicBool,
     /// Replies yet to be lost, each together with its connection.
     lose_replies: AtomicUsize,
     stalled: AtomicBool,
     messages: AtomicUsize,
+    accepted: AtomicUsize,
     connections: Mutex<Vec<AbortHandle>>,
 }
 
@@ -34,6 +38,7 @@ impl Proxy {
             let faults = Arc::clone(&faults);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
+                    faults.accepted.fetch_add(1, Ordering::SeqCst);
                     let pair = tokio::spawn(carry(client, server_port, Arc::clone(&faults)));
                     faults.connections.lock().unwrap().push(pair.abort_handle());
                 }
@@ -54,6 +59,17 @@ impl Proxy {
     pub fn delay_replies(&self, delay: Duration) {
         let ms = u64::try_from(delay.as_millis()).expect("a short delay");
         self.faults.reply_delay_ms.store(ms, Ordering::SeqCst);
+    }
+
+    /// Replies do not pass until they may again; messages do.
+    pub fn hold_replies(&self, hold: bool) {
+        self.faults.hold_replies.store(hold, Ordering::SeqCst);
+    }
+
+    /// Replies and messages trickle: a pause before every 64 bytes, a reply or two of acquire.
+    pub fn pace(&self, pause: Duration) {
+        let ms = u64::try_from(pause.as_millis()).expect("a short pause");
+        self.faults.pace_ms.store(ms, Ordering::SeqCst);
     }
 
     /// Pub/sub messages vanish; everything else passes.
@@ -79,6 +95,11 @@ impl Proxy {
     /// Pub/sub messages that came from the server.
     pub fn messages(&self) -> usize {
         self.faults.messages.load(Ordering::SeqCst)
+    }
+
+    /// Connections that were made so far.
+    pub fn connections(&self) -> usize {
+        self.faults.accepted.load(Ordering::SeqCst)
     }
 
     /// Closes all connections.
@@ -138,6 +159,10 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Fault
                 continue;
             }
         }
+        let is_message = reply.starts_with(b">");
+        while !is_message && faults.hold_replies.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         // Scripts answer with arrays.
         if reply.starts_with(b"*") {
             let lose = faults
@@ -151,8 +176,13 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Fault
         if delay > 0 {
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
-        if to.write_all(reply).await.is_err() {
-            return;
+        let pace = faults.pace_ms.load(Ordering::SeqCst);
+        let piece = if pace > 0 { 64 } else { reply.len() };
+        for piece in reply.chunks(piece) {
+            tokio::time::sleep(Duration::from_millis(pace)).await;
+            if to.write_all(piece).await.is_err() {
+                return;
+            }
         }
     }
 }

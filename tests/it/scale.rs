@@ -1,21 +1,29 @@
 //! What many waiters, locks and names cost.
 
-use crate::server::{Server, eventually, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Guard, Owner, RwLock};
 use futures::stream::{self, StreamExt};
 use std::time::{Duration, Instant};
 
 const MANY: usize = 10_000;
 /// Long enough for a slow machine.
-const LEASE: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_secs(90);
 const RENEWALS_PER_CALL: usize = 500;
 
 async fn client(server: &Server, lease: Duration) -> Client {
-    Client::builder()
-        .lease(lease)
-        .connect(server.url())
-        .await
-        .expect("the server is up")
+    connected(Client::builder().lease(lease), server.url()).await
+}
+
+/// 12 s, or on a slow machine so much that a third of it is five times what [`MANY`] calls take.
+async fn lease_of_many(server: &Server) -> Duration {
+    const CALLS: usize = 1000;
+    let client = client(server, LEASE).await;
+    let begun = Instant::now();
+    drop(hold_many(&client, CALLS).await);
+    let lease = begun.elapsed() * (MANY / CALLS) as u32 * 15;
+    client.shutdown().await;
+    println!("a lease of {lease:?} or 12 s");
+    lease.clamp(Duration::from_secs(12), LEASE)
 }
 
 /// A number of INFO, such as `used_memory`.
@@ -71,8 +79,8 @@ fn growth(what: &str, before: (usize, usize), after: (usize, usize), n: usize) {
 
 #[tokio::test]
 async fn ten_thousand_waiters_of_one_client_share_two_connections_and_few_renewals() {
-    let lease = Duration::from_secs(6);
     let server = Server::start().await;
+    let lease = lease_of_many(&server).await / 2;
     let holder = client(&server, Duration::from_secs(3600)).await.rw_lock("a");
     let held = holder.write().acquire_fair().await.unwrap();
     let waiting = client(&server, lease).await;
@@ -88,7 +96,7 @@ async fn ten_thousand_waiters_of_one_client_share_two_connections_and_few_renewa
     );
     assert_eq!((server.connections().await, channels(&server).await), (4, 3));
 
-    let (calls, begun) = (server.calls("evalsha").await, Instant::now());
+    let (begun, calls) = (Instant::now(), server.calls("evalsha").await);
     tokio::time::sleep(lease + lease / 3).await;
     let calls = server.calls("evalsha").await - calls;
     // The last interval need not be whole.
@@ -128,28 +136,31 @@ async fn hold_many(client: &Client, n: usize) -> Vec<Guard<fairlock::Write>> {
 
 #[tokio::test]
 async fn ten_thousand_locks_held_by_one_client_are_renewed_once_an_interval() {
-    let lease = Duration::from_secs(12);
-    let server = Server::start().await;
-    let client = client(&server, lease).await;
-    let before = (info(&server, "used_memory").await, resident());
-    let guards = soon("all of them", hold_many(&client, MANY)).await;
-    growth("a lock", before, (info(&server, "used_memory").await, resident()), MANY);
-    assert_eq!((server.connections().await, channels(&server).await), (2, 2));
+    in_time(async || {
+        let server = Server::start().await;
+        let lease = lease_of_many(&server).await;
+        let client = client(&server, lease).await;
+        let before = (info(&server, "used_memory").await, resident());
+        let guards = soon("all of them", hold_many(&client, MANY)).await;
+        growth("a lock", before, (info(&server, "used_memory").await, resident()), MANY);
+        assert_eq!((server.connections().await, channels(&server).await), (2, 2));
 
-    let (calls, begun) = (server.calls("evalsha").await, Instant::now());
-    tokio::time::sleep(2 * lease / 3).await;
-    let calls = server.calls("evalsha").await - calls;
-    let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
-    println!("{calls} calls in {:?}", begun.elapsed());
-    assert!(
-        calls > 0 && calls as usize <= intervals as usize * MANY,
-        "{calls} calls"
-    );
-    assert!(guards.iter().all(Guard::is_held));
+        let (begun, calls) = (Instant::now(), server.calls("evalsha").await);
+        tokio::time::sleep(2 * lease / 3).await;
+        let calls = server.calls("evalsha").await - calls;
+        let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
+        println!("{calls} calls in {:?}", begun.elapsed());
+        assert!(
+            calls > 0 && calls as usize <= intervals as usize * MANY,
+            "{calls} calls"
+        );
+        assert!(guards.iter().all(Guard::is_held));
 
-    drop(guards);
-    eventually("all are released", async || held(&server).await == 0).await;
-    assert_eq!((server.connections().await, channels(&server).await), (2, 2));
+        drop(guards);
+        eventually("all are released", async || held(&server).await == 0).await;
+        assert_eq!((server.connections().await, channels(&server).await), (2, 2));
+    })
+    .await;
 }
 
 /// Locks that somebody holds.
@@ -268,7 +279,7 @@ async fn names_used_once_leave_one_small_key_each_that_expires() {
 #[tokio::test]
 async fn a_client_without_work_sends_nothing_but_pings() {
     let server = Server::start().await;
-    let client = client(&server, Duration::from_millis(300)).await;
+    let client = client(&server, Duration::from_secs(3)).await;
     let lock = client.rw_lock("a");
     lock.write().acquire_fair().await.unwrap().release().await.unwrap();
     drop(lock.read().acquire_fair().await.unwrap());
@@ -279,6 +290,7 @@ async fn a_client_without_work_sends_nothing_but_pings() {
         .exec_async(&mut redis)
         .await
         .unwrap();
+    // Longer than an interval between renewals.
     eventually("three pings", async || server.calls("ping").await >= 3).await;
     let text: String = redis::cmd("INFO")
         .arg("commandstats")

@@ -1,7 +1,7 @@
 //! Every script by itself: its contract, what a second sending does, and what it leaves in the keys.
 
-use crate::lua::{ACQUIRE, Ask, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
-use crate::server::{Server, eventually, soon};
+use crate::lua::{ACQUIRE, Ask, DOWNGRADE, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
+use crate::server::{Server, eventually, patient, soon};
 use futures::StreamExt;
 use redis::Value;
 
@@ -1057,7 +1057,13 @@ async fn the_scripts_touch_their_three_keys_and_channels_only() {
     owner.run("ACL", &["LOG", "RESET"]).await;
     let url = format!("redis://narrow:pass@127.0.0.1:{}", server.port());
     let client = redis::Client::open(url).unwrap();
-    let lock = Lock::through(client.get_multiplexed_async_connection().await.unwrap(), "a");
+    let lock = Lock::through(
+        client
+            .get_multiplexed_async_connection_with_config(&patient())
+            .await
+            .unwrap(),
+        "a",
+    );
     walk(&lock, 2).await;
     lock.acquire_all(&["w1:1", "w2:1", "r3:1"]).await;
     lock.die(&["w1:1", "w2:1"]).await;
@@ -1121,4 +1127,88 @@ async fn what_a_script_costs_before_10_and_before_10_000_waiters_is_printed() {
             "{waiters} waiters: acquire {acquire} us, renew {renew} us, release {release} us of the server's time"
         );
     }
+}
+
+// ---- found by tests/attack: the model beside the scripts
+
+async fn downgraded(lock: &Lock, from: &str, to: &str) -> Vec<i64> {
+    let args = [from, to, &LEASE_MS.to_string()].map(str::to_owned);
+    lock.call(DOWNGRADE, &args).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_downgrade_of_the_only_request_left_leaves_leases_that_expire() {
+    let (_server, lock) = lock().await;
+    lock.acquire_all(&["w1:1", "r2:1"]).await;
+    lock.release(&["r2:1"]).await;
+    downgraded(&lock, "w1:1", "r1:2:1:1").await;
+    let ttl = lock.state().await.ttl;
+    assert!(ttl[2] > 0, "{ttl:?}");
+}
+
+#[tokio::test]
+async fn a_newcomer_behind_nobody_but_the_dead_leaves_leases_that_expire() {
+    let (_server, lock) = lock().await;
+    lock.acquire("w1:1").await;
+    // One call expires 200, and then drops the rest from the head.
+    let dead = names('w', "2", 0..250);
+    lock.fill(&dead).await;
+    let mut die = redis::pipe();
+    for request in dead.iter().map(String::as_str).chain(["w1:1"]) {
+        die.cmd("ZADD")
+            .arg(&lock.keys[2])
+            .arg("XX")
+            .arg(PAST)
+            .arg(request)
+            .ignore();
+    }
+    die.exec_async(&mut lock.redis.clone()).await.unwrap();
+    lock.attempt("w3:1").await.token();
+    let ttl = lock.state().await.ttl;
+    assert!(ttl[2] > 0, "{ttl:?}");
+}
+
+#[tokio::test]
+async fn when_the_hash_is_lost_somebody_who_only_looks_starts_over_without_an_error() {
+    let (_server, mut lock) = lock().await;
+    lock.acquire_all(&["r1:1", "r2:1"]).await;
+    lock.audited = false;
+    lock.run("DEL", &[&lock.keys[0]]).await;
+    for requests in [&[][..], &["w9:9"]] {
+        let (next_ms, standings) = lock.renew(requests).await;
+        assert_eq!((next_ms, standings), (-1, vec![-1; requests.len()]));
+    }
+    assert_eq!(lock.renew(&["r1:1"]).await.1, [-1]);
+}
+
+#[tokio::test]
+async fn a_request_that_its_owner_overtook_leaves_the_queue_and_not_the_lock() {
+    let (_server, lock) = lock().await;
+    let asks = |request| Ask {
+        policy: "r",
+        ..ask(request)
+    };
+    for request in ["r1:1", "w2:1", "w3:1:x", "r3:2:x"] {
+        lock.ask(asks(request)).await;
+    }
+    lock.release(&["r1:1"]).await;
+    // The only reader is let past both who wait, one of which is its own.
+    lock.ask(asks("w3:3:x")).await.0.token();
+    assert_eq!(lock.release(&["w3:1:x"]).await.1, [1]);
+    let state = lock.state().await;
+    assert_eq!(state.field("writer"), Some("x"), "it writes on: {state:?}");
+    assert_eq!(lock.release(&["w3:3:x"]).await.1, [2]);
+}
+
+#[tokio::test]
+async fn an_orphan_of_a_downgraded_writer_ends_without_its_reader() {
+    let (_server, lock) = lock().await;
+    lock.acquire("w1:1").await;
+    downgraded(&lock, "w1:1", "r1:2:1:1").await;
+    lock.acquire("r2:1").await.token();
+    // Sent long ago, and executed now.
+    lock.acquire("w1:1").await.ticket();
+    assert_eq!(lock.release(&["w1:1", "r1:2:1:1"]).await.1, [1, 2]);
+    let state = lock.state().await;
+    assert_eq!((state.holding(), state.field("rcount")), (vec!["r2:1"], Some("1")));
 }

@@ -2,17 +2,17 @@
 //! lock in one hash, the test cases of a read/write mutex with lock intent, and the test of a token mutex.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, LostReason, Mode, Owner, Policy, RwLock};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-const LEASE: Duration = Duration::from_secs(4);
+const LEASE: Duration = Duration::from_secs(60);
 
 async fn client(server: &Server) -> Client {
     let builder = Client::builder().lease(LEASE);
-    builder.connect(server.url()).await.expect("the server is up")
+    connected(builder, server.url()).await
 }
 
 /// What the reentrant hash design keeps in its one hash, read from ours: the same fields by the same names.
@@ -282,34 +282,37 @@ async fn chart_write_unlock() {
 /// The charts of both renewals.
 #[tokio::test]
 async fn chart_renewals() {
-    const SHORT: Duration = Duration::from_secs(2);
-    let server = Server::start().await;
-    let (a, mine, b, theirs) = two_owners(&server).await;
+    in_time(async || {
+        const SHORT: Duration = Duration::from_secs(2);
+        let server = Server::start().await;
+        let (a, mine, b, theirs) = two_owners(&server).await;
 
-    // self_cnt <= 0? No. writer != owner? No. The TTL is refreshed, by itself, for longer than any of them.
-    let reading = mine.read().lease(SHORT).acquire_fair().await.unwrap();
-    tokio::time::sleep(SHORT + SHORT / 2).await;
-    assert!(reading.is_held());
-    assert_eq!(Hash::of(&server, "a").await, Hash::read([(&a, 1)]));
-    let writing = mine.write().lease(SHORT).acquire_fair().await.unwrap();
-    tokio::time::sleep(SHORT + SHORT / 2).await;
-    assert!(reading.is_held() && writing.is_held());
-    assert_eq!(Hash::of(&server, "a").await, Hash::write(&a, 1, 1));
+        // self_cnt <= 0? No. writer != owner? No. The TTL is refreshed, by itself, for longer than any of them.
+        let reading = mine.read().lease(SHORT).acquire_fair().await.unwrap();
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(reading.is_held());
+        assert_eq!(Hash::of(&server, "a").await, Hash::read([(&a, 1)]));
+        let writing = mine.write().lease(SHORT).acquire_fair().await.unwrap();
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(reading.is_held() && writing.is_held());
+        assert_eq!(Hash::of(&server, "a").await, Hash::write(&a, 1, 1));
 
-    // self_cnt <= 0? Yes. writer != owner? Yes. Refused, which the guards report; the renewal does not make the lock again, and others can have it.
-    let state = ["fairlock:{a}", "fairlock:{a}:leases"];
-    redis::cmd("DEL")
-        .arg(&state)
-        .exec_async(&mut server.redis().await)
-        .await
-        .unwrap();
-    assert_eq!(soon("the loss", reading.lost()).await, LostReason::UnknownToServer);
-    assert_eq!(soon("the loss", writing.lost()).await, LostReason::UnknownToServer);
-    assert_eq!(Hash::of(&server, "a").await, Hash::free());
-    let other = soon("the other", theirs.write().acquire_fair()).await.unwrap();
-    assert!(other.fencing_token() > writing.fencing_token());
-    assert!(is_lost(&reading.release().await) && is_lost(&writing.release().await));
-    assert_eq!(Hash::of(&server, "a").await, Hash::write(&b, 1, 0));
+        // self_cnt <= 0? Yes. writer != owner? Yes. Refused, which the guards report; the renewal does not make the lock again, and others can have it.
+        let state = ["fairlock:{a}", "fairlock:{a}:leases"];
+        redis::cmd("DEL")
+            .arg(&state)
+            .exec_async(&mut server.redis().await)
+            .await
+            .unwrap();
+        assert_eq!(soon("the loss", reading.lost()).await, LostReason::UnknownToServer);
+        assert_eq!(soon("the loss", writing.lost()).await, LostReason::UnknownToServer);
+        assert_eq!(Hash::of(&server, "a").await, Hash::free());
+        let other = soon("the other", theirs.write().acquire_fair()).await.unwrap();
+        assert!(other.fencing_token() > writing.fencing_token());
+        assert!(is_lost(&reading.release().await) && is_lost(&writing.release().await));
+        assert_eq!(Hash::of(&server, "a").await, Hash::write(&b, 1, 0));
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,14 +1,20 @@
 //! Real servers for tests: started on free loopback ports, each killed by its own handle.
 
+use fairlock::{Client, ClientBuilder, Error};
+use futures::future::FutureExt;
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
 
 /// How long a test waits for what should take milliseconds: these machines are slow at times.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A server of this test. Dropped, it is killed and its directory removed.
 pub struct Server {
@@ -111,10 +117,8 @@ impl Server {
     /// A connection of the test's own.
     pub async fn redis(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a valid URL");
-        // Replies may be late while this machine is busy.
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         client
-            .get_multiplexed_async_connection_with_config(&config)
+            .get_multiplexed_async_connection_with_config(&patient())
             .await
             .expect("the server answers")
     }
@@ -213,6 +217,24 @@ impl Drop for Server {
     }
 }
 
+/// A client of a server that is up. Its connecting may take longer than the two seconds that it allows.
+pub async fn connected(builder: ClientBuilder, url: impl AsRef<str>) -> Client {
+    let begun = Instant::now();
+    loop {
+        match builder.clone().connect(url.as_ref()).await {
+            Ok(client) => return client,
+            Err(Error::Connect { source, .. }) if source.is_timeout() && begun.elapsed() < PATIENCE => {}
+            Err(error) => panic!("the server is up, but: {error}"),
+        }
+    }
+}
+
+/// Replies may be late while this machine is busy.
+pub fn patient() -> redis::AsyncConnectionConfig {
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
+    config.set_response_timeout(Some(PATIENCE))
+}
+
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
@@ -224,6 +246,76 @@ pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
     while !condition().await {
         assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What is late by this much may lose a short lease to a busy machine.
+const LATE: Duration = Duration::from_millis(30);
+
+/// Runs a scenario in which short leases have to survive, or moments have to be met. It fails only if this process was
+/// served in time meanwhile: otherwise it is tried again, on servers of its own.
+pub async fn in_time(scenario: impl AsyncFn()) {
+    for attempt in 1.. {
+        let clock = Lateness::measured();
+        let Err(failure) = AssertUnwindSafe(Box::pin(scenario())).catch_unwind().await else {
+            return;
+        };
+        let late = clock.most();
+        if late < LATE || attempt == 5 {
+            println!("attempt {attempt} failed, late by {late:?}");
+            resume_unwind(failure);
+        }
+        println!("attempt {attempt} failed, but this process was late by {late:?}: once more");
+    }
+}
+
+/// How late this process and the runtime of the test are, at most, while it exists.
+struct Lateness {
+    most_us: Arc<AtomicU64>,
+    on_the_runtime: AbortHandle,
+}
+
+impl Lateness {
+    const TICK: Duration = Duration::from_millis(5);
+
+    fn measured() -> Self {
+        let most_us = Arc::new(AtomicU64::new(0));
+        let note = |most_us: &AtomicU64, begun: Instant| {
+            let late = begun.elapsed().saturating_sub(Self::TICK);
+            most_us.fetch_max(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        };
+        let weak = Arc::downgrade(&most_us);
+        std::thread::spawn(move || {
+            loop {
+                let begun = Instant::now();
+                std::thread::sleep(Self::TICK);
+                let Some(most_us) = weak.upgrade() else { return };
+                note(&most_us, begun);
+            }
+        });
+        let weak = Arc::downgrade(&most_us);
+        let on_the_runtime = tokio::spawn(async move {
+            loop {
+                let begun = Instant::now();
+                tokio::time::sleep(Self::TICK).await;
+                let Some(most_us) = weak.upgrade() else { return };
+                note(&most_us, begun);
+            }
+        });
+        Self {
+            most_us,
+            on_the_runtime: on_the_runtime.abort_handle(),
+        }
+    }
+
+    fn most(&self) -> Duration {
+        Duration::from_micros(self.most_us.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Lateness {
+    fn drop(&mut self) {
+        self.on_the_runtime.abort();
     }
 }
 

@@ -1,6 +1,6 @@
 //! `rediss://` with certificates made on the spot.
 
-use crate::server::{Server, free_port, soon};
+use crate::server::{Server, free_port, in_time, soon};
 use fairlock::{Client, Error};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use redis::TlsCertificates;
@@ -26,33 +26,36 @@ fn url(port: &str) -> String {
 
 #[tokio::test]
 async fn a_server_with_a_trusted_certificate_is_used_and_another_refused() {
-    let (mut server, port) = (Server::start().await, free_port().to_string());
-    let root = certificates(server.dir());
-    server.kill();
-    server.add_args(&[
-        "--tls-port",
-        &port,
-        "--tls-auth-clients",
-        "no",
-        "--tls-ca-cert-file",
-        "ca.pem",
-    ]);
-    server.add_args(&["--tls-cert-file", "server.pem", "--tls-key-file", "server.key"]);
-    server.start_again().await;
+    in_time(async || {
+        let (mut server, port) = (Server::start().await, free_port().to_string());
+        let root = certificates(server.dir());
+        server.kill();
+        server.add_args(&[
+            "--tls-port",
+            &port,
+            "--tls-auth-clients",
+            "no",
+            "--tls-ca-cert-file",
+            "ca.pem",
+        ]);
+        server.add_args(&["--tls-cert-file", "server.pem", "--tls-key-file", "server.key"]);
+        server.start_again().await;
 
-    let trusting = TlsCertificates {
-        client_tls: None,
-        root_cert: Some(root),
-    };
-    let trusting = redis::Client::build_with_tls(url(&port), trusting).unwrap();
-    let client = Client::connect(trusting).await.unwrap();
-    let lock = client.rw_lock("a");
-    let guard = lock.write().acquire_fair().await.unwrap();
-    let waiter = tokio::spawn(lock.write().acquire_fair());
-    server.until_queued("a", 1).await;
-    guard.release().await.unwrap();
-    drop(soon("the hand-over", waiter).await.unwrap().unwrap());
+        let trusting = TlsCertificates {
+            client_tls: None,
+            root_cert: Some(root),
+        };
+        let trusting = redis::Client::build_with_tls(url(&port), trusting).unwrap();
+        let client = Client::connect(trusting).await.unwrap();
+        let lock = client.rw_lock("a");
+        let guard = lock.write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(lock.write().acquire_fair());
+        server.until_queued("a", 1).await;
+        guard.release().await.unwrap();
+        drop(soon("the hand-over", waiter).await.unwrap().unwrap());
 
-    let refused = Client::connect(url(&port)).await;
-    assert!(matches!(refused, Err(Error::Connect { .. })), "{refused:?}");
+        let refused = Client::connect(url(&port)).await;
+        assert!(matches!(refused, Err(Error::Connect { .. })), "{refused:?}");
+    })
+    .await;
 }

@@ -1,14 +1,14 @@
 //! Upgrades and downgrades: from reading to writing and back without letting anybody in between.
 
 use crate::proxy::Proxy;
-use crate::server::{PATIENCE, Server, eventually, soon};
+use crate::server::{Server, eventually, soon};
 use crate::users::{LEASE, LONG, Waiting, client, downgrade, held_by, queued, read, state, user, waiting, write};
 use fairlock::{Error, LostReason, Owner, ReadGuard, Write, WriteGuard};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// A reader that waits to write, at that place of the queue of "a". Its read hold stays outside.
@@ -145,7 +145,6 @@ async fn a_second_upgrade_gets_a_conflict_at_once_and_the_first_enters_when_it_l
     let server = Server::start().await;
     let (first, second) = two_readers(&server).await;
     let upgrade = upgrading(&server, &first, 1).await;
-    let begun = Instant::now();
     let refused = soon("an answer", second.upgrade()).await;
     assert!(
         matches!(refused, Err(Error::UpgradeConflict { ref lock }) if lock == "a"),
@@ -153,7 +152,6 @@ async fn a_second_upgrade_gets_a_conflict_at_once_and_the_first_enters_when_it_l
     );
     let refused = soon("an answer", second.try_upgrade()).await;
     assert!(matches!(refused, Err(Error::UpgradeConflict { .. })), "{refused:?}");
-    assert!(begun.elapsed() < PATIENCE, "a lease is {LONG:?}");
     assert!(second.is_held() && first.is_held() && !upgrade.entered());
     assert_eq!(server.queued("a").await, 1);
     release(second).await;
@@ -255,19 +253,14 @@ async fn an_upgrader_that_dies_costs_the_others_its_lease() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
     let dying = client(proxy.url(), LEASE).await.rw_lock("a");
-    let lock = user(&server, LEASE).await;
+    let lock = user(&server, LONG).await;
     let dead = Arc::new(read(&dying).await);
     let other = read(&user(&server, LONG).await).await;
     let upgrade = upgrading(&server, &dead, 1).await;
     let reader = queued(&server, lock.read(), 2).await;
     proxy.stall(true);
-    let begun = Instant::now();
+    // Its lease, and no other: the others' are longer than `PATIENCE`.
     let reader = reader.enters().await;
-    assert!(
-        begun.elapsed() < LEASE + Duration::from_secs(8),
-        "{:?}",
-        begun.elapsed()
-    );
     eventually("the dead read hold gone", async || {
         state(&server, "a").await["rcount"] == "2"
     })
@@ -292,15 +285,9 @@ async fn an_upgrader_whose_runtime_ends_costs_the_others_its_lease() {
         reading.upgrade().await.map(drop)
     });
     server.until_queued("a", 1).await;
-    let reader = queued(&server, user(&server, LEASE).await.read(), 2).await;
-    let begun = Instant::now();
+    let reader = queued(&server, user(&server, LONG).await.read(), 2).await;
     runtime.shutdown_background();
     drop(reader.enters().await);
-    assert!(
-        begun.elapsed() < LEASE + Duration::from_secs(8),
-        "{:?}",
-        begun.elapsed()
-    );
     assert!(other.is_held());
 }
 
@@ -343,7 +330,7 @@ async fn an_upgrade_whose_reply_is_lost_counts_once() {
 async fn an_upgrade_whose_read_hold_was_lost_meanwhile_is_lost() {
     let server = Server::start().await;
     let lock = user(&server, LONG).await;
-    let asked = lock.read().lease(LEASE).max_hold(LEASE).acquire_fair();
+    let asked = lock.read().max_hold(LEASE).acquire_fair();
     let reading = Arc::new(soon("to read", asked).await.unwrap());
     let other = read(&user(&server, LONG).await).await;
     let upgrade = upgrading(&server, &reading, 1).await;
@@ -534,7 +521,7 @@ async fn a_downgrade_after_the_loss_is_an_error_and_takes_nothing() {
     let server = Server::start().await;
     let (lock, other) = (user(&server, LONG).await, user(&server, LONG).await);
     // Known here.
-    let asked = lock.write().lease(LEASE).max_hold(LEASE).acquire_fair();
+    let asked = lock.write().max_hold(LEASE).acquire_fair();
     let writing = soon("to write", asked).await.unwrap();
     assert_eq!(soon("the loss", writing.lost()).await, LostReason::MaxHold);
     let next: WriteGuard = write(&other).await;
@@ -595,7 +582,7 @@ async fn a_request_without_an_owner_upgrades_and_downgrades_as_one_owner() {
 async fn a_downgrade_does_not_end_the_limit_of_max_hold() {
     let server = Server::start().await;
     let lock = user(&server, LONG).await;
-    let asked = lock.write().lease(LEASE).max_hold(LEASE * 2).acquire_fair();
+    let asked = lock.write().max_hold(LEASE * 2).acquire_fair();
     let writing = soon("to write", asked).await.unwrap();
     let reading = writing.downgrade().await.unwrap();
     assert_eq!(soon("the loss", reading.lost()).await, LostReason::MaxHold);

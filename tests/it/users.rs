@@ -1,6 +1,6 @@
 //! Users of a lock, as several tests need them: clients, holds, waiters, and what the server counts of them.
 
-use crate::server::{Server, eventually, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Access, Acquire, Client, Error, FencingToken, Guard, Owner, ReadGuard, RwLock, WriteGuard};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 /// Short enough to wait for its end, long enough for a busy machine.
 pub const LEASE: Duration = Duration::from_secs(1);
 /// Its third is longer than any test waits: nothing comes about by expiry or by a renewal.
-pub const LONG: Duration = Duration::from_secs(90);
+pub const LONG: Duration = Duration::from_secs(600);
 
 pub async fn client(url: impl AsRef<str>, lease: Duration) -> Client {
     let builder = Client::builder().lease(lease);
-    builder.connect(url.as_ref()).await.expect("the server is up")
+    connected(builder, url.as_ref()).await
 }
 
 /// The lock "a", of a client of its own.

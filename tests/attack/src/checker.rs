@@ -108,14 +108,16 @@ impl Checker {
         }
     }
 
-    /// Some of a lock's keys were taken away. Until the scripts find that out and begin anew, or all former leases have
-    /// ended without anything heard of them, only tokens are checked.
+    /// Some of a lock's keys were taken away. Nothing is checked until the scripts find that out and begin anew, or all
+    /// former leases have ended and somebody finds the lock free.
     pub fn damaged(&mut self, lock: &str) {
         if let Some(lock) = self.locks.get_mut(lock) {
             let until = lock.deadlines.last().map_or(0, |(deadline, _)| *deadline);
-            let former = std::mem::take(&mut lock.names).into_keys().collect();
+            let mut former = std::mem::take(&mut lock.former);
+            former.extend(std::mem::take(&mut lock.names).into_keys());
+            let until = lock.doubt.map_or(until, |doubt| doubt.max(until));
             lock.forget();
-            lock.doubt = Some(Doubt { until, former });
+            (lock.doubt, lock.former) = (Some(until), former);
         }
     }
 
@@ -127,13 +129,6 @@ impl Checker {
                 let (invariant, does) = if waits { (5, "waits") } else { (6, "holds") };
                 ensure!(false, invariant, "{name} still {does} {key}");
             }
-            ensure!(
-                lock.asked == lock.ended,
-                6,
-                "of {} requests for {key} {} ended",
-                lock.asked,
-                lock.ended
-            );
         }
         Ok(())
     }
@@ -160,7 +155,7 @@ impl Checker {
             let holds = of.get(&key).map_or(&[][..], Vec::as_slice);
             let within = |hold: &&Hold| hold.from_us <= interval.from_us && interval.until_us <= hold.until_us;
             ensure!(
-                holds.iter().any(|hold| within(&hold)),
+                holds.iter().any(within),
                 1,
                 "{interval:?} is not within what the server gave: {holds:?}"
             );
@@ -281,15 +276,9 @@ struct Lock {
     seq: u64,
     /// The longest lease.
     cap: u64,
-    asked: u64,
-    ended: u64,
-    doubt: Option<Doubt>,
-}
-
-#[derive(Clone, Debug)]
-struct Doubt {
-    /// When all former deadlines have passed, ms.
-    until: u64,
+    /// Keys were taken away: what is left is not known, at least until all former deadlines have passed, ms.
+    doubt: Option<u64>,
+    /// Requests from before that.
     former: HashSet<Box<str>>,
 }
 
@@ -343,7 +332,6 @@ struct Step<'a> {
     number: u64,
     now: u64,
     lenient: bool,
-    reset: bool,
 }
 
 impl<'a> Step<'a> {
@@ -367,7 +355,7 @@ impl<'a> Step<'a> {
                 })
             })(),
             Script::Release => Some(Call::Release),
-            Script::Renew => (args.len() % 2 == 0).then_some(Call::Renew),
+            Script::Renew => args.len().is_multiple_of(2).then_some(Call::Renew),
             Script::Downgrade => (|| {
                 Some(Call::Downgrade {
                     from: arg(0)?,
@@ -390,7 +378,6 @@ impl<'a> Step<'a> {
                 number,
                 now: record.at_us / 1000,
                 lenient: false,
-                reset: false,
             }),
             _ => violation(0, "arguments or a reply that no such script has"),
         }
@@ -405,12 +392,14 @@ impl<'a> Step<'a> {
 impl Lock {
     fn check(&mut self, record: &Record, totals: &mut Totals) -> Result<(), Violation> {
         let mut step = Step::new(record, totals.records)?;
-        self.doubt.take_if(|doubt| doubt.until < step.now);
+        if !self.former.is_empty() {
+            self.doubts(&step);
+        }
         step.lenient = self.doubt.is_some();
         let waited = !self.queue.is_empty();
         let before = self.begin(&step)?;
         for note in &record.notes {
-            self.apply(&mut step, note, totals)?;
+            self.apply(&step, note, totals)?;
         }
         if step.lenient {
             return Ok(());
@@ -438,6 +427,28 @@ impl Lock {
             );
         }
         Ok(())
+    }
+
+    /// Whether a script that found keys missing can still bring up what was before.
+    fn doubts(&mut self, step: &Step<'_>) {
+        let (record, reply) = (step.record, &step.record.reply);
+        let lives = |request: &str| self.former.contains(request);
+        let noted = |note: &Note| note.what != What::Expired && lives(&note.request);
+        let known = match record.script {
+            Script::Release => (record.args.iter().zip(&reply[1..])).any(|(name, answer)| *answer != 0 && lives(name)),
+            Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n >= 0 && lives(name)),
+            Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
+        };
+        // Or a hold without a lease: that ends in a reset.
+        let reset = record.notes.iter().any(|note| note.what == What::Reset);
+        let found_free = record.script == Script::Acquire && reply[0] == 2 && reply[2] == -1 && !reset;
+        if known || record.notes.iter().any(noted) {
+            self.doubt = Some(u64::MAX);
+        } else if found_free && self.doubt.is_some_and(|until| until < step.now) {
+            let former = std::mem::take(&mut self.former);
+            self.forget();
+            self.former = former;
+        }
     }
 
     /// What the arguments do by themselves: they renew. Returns what was known of the requests.
@@ -490,11 +501,6 @@ impl Lock {
                         self.lease(id, step.now, lease);
                     } else {
                         let answer = step.record.reply[1 + at];
-                        if let Some(doubt) = &mut self.doubt
-                            && answer >= 0
-                        {
-                            doubt.heard_of(&pair[0]);
-                        }
                         ensure!(
                             step.lenient || answer == -1,
                             8,
@@ -524,17 +530,13 @@ impl Lock {
         Ok(before)
     }
 
-    fn apply(&mut self, step: &mut Step<'_>, note: &Note, totals: &mut Totals) -> Result<(), Violation> {
+    fn apply(&mut self, step: &Step<'_>, note: &Note, totals: &mut Totals) -> Result<(), Violation> {
         let request = note.request.as_str();
         if note.what == What::Reset {
             ensure!(step.lenient, 6, "everybody was thrown out, and nothing was amiss");
             self.forget();
-            (step.reset, self.doubt) = (true, None);
-            // What this script does from here on is as sound as ever, but the rest of it is not looked at.
+            // What this script does from here on is not looked at.
             return Ok(());
-        }
-        if let Some(doubt) = &mut self.doubt {
-            doubt.heard_of(request);
         }
         match note.what {
             What::Granted => {
@@ -563,7 +565,7 @@ impl Lock {
                         6
                     };
                     ensure!(
-                        step.lenient,
+                        step.lenient || self.former.contains(request),
                         invariant,
                         "{request} {}, and was neither holding nor waiting",
                         ended.name()
@@ -995,7 +997,6 @@ impl Lock {
             }
         };
         self.names.insert(name.into(), id);
-        self.asked += 1;
         id
     }
 
@@ -1031,7 +1032,6 @@ impl Lock {
         self.deadlines.remove(&(deadline, id));
         self.names.remove(name);
         self.unused.push(id);
-        self.ended += 1;
         let owner = &mut self.owners[of as usize];
         if owner.reads + owner.writes == 0 && owner.waiting == 0 {
             *owner = Owner::default();
@@ -1060,15 +1060,6 @@ impl Lock {
     fn owner_name(&self, id: u32) -> &str {
         let mut names = self.owner_names.iter();
         names.find(|(_, of)| **of == id).map_or("?", |(name, _)| name)
-    }
-}
-
-impl Doubt {
-    /// Something of the former life is still there: only the scripts can tell when it is over.
-    fn heard_of(&mut self, request: &str) {
-        if self.former.contains(request) {
-            self.until = u64::MAX;
-        }
     }
 }
 
@@ -1365,6 +1356,20 @@ mod tests {
              4 acquire w1:2 => 2 9 -1 9 | granted w1:2 9
              5 acquire w3:2 => 2 10 99 10 | granted w3:2 10",
         );
+        // A hold whose lease is gone: that shows only when somebody asks.
+        good(
+            "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+             damaged
+             101 acquire w2:1 => 2 9 -1 9 | reset -, granted w2:1 9",
+        );
+        // What is left of the former life is expired at some time.
+        good(
+            "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+             0 acquire w3:1 => 1 6 100 6 | queued w3:1
+             damaged
+             101 acquire w2:1 => 2 9 -1 9 | granted w2:1 9
+             102 acquire w4:1 => 1 10 99 10 | expired w3:1, queued w4:1",
+        );
         // Nothing is heard of the former life: after its leases all is certain again.
         bad(
             1,
@@ -1436,6 +1441,21 @@ mod tests {
             "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
              1 renew w1:1 100 => -1 6",
         );
+        bad(
+            2,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w1:1:o => 2 6 -1 6",
+        );
+        bad(
+            2,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 5 | queued w2:1",
+        );
+        bad(
+            2,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 downgrade w1:1:o r1:2:o 100 => 99 6 | granted r1:2:o 5, released w1:1:o",
+        );
     }
 
     #[test]
@@ -1470,6 +1490,12 @@ mod tests {
             3,
             "0 acquire r1:1 => 2 50 -1 50 | granted r1:1 50
              1 acquire w2:1 => 1 40 99 60 | queued w2:1",
+        );
+        bad(
+            3,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 6 | queued w2:1
+             2 acquire w3:1 ticket=55 => 1 56 99 60 | queued w3:1",
         );
     }
 
@@ -1539,6 +1565,18 @@ mod tests {
             "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
              1 acquire w2:1:o => -2 0 99 5",
         );
+        bad(
+            5,
+            "0 acquire w1:1 lease=500 => 2 5 -1 5 | granted w1:1 5
+             1 acquire w2:1 => 1 6 99 6 | queued w2:1
+             200 release w1:1 => 0 2 | released w1:1, granted w2:1 7",
+        );
+        bad(
+            5,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1:p => 1 6 99 6 | queued w2:1:p
+             1 acquire w2:2:p => 1 7 99 7 | queued w2:2:p",
+        );
     }
 
     #[test]
@@ -1567,6 +1605,16 @@ mod tests {
             "0 acquire r1:1:o => 2 5 -1 5 | granted r1:1:o 5
              0 acquire r1:2:o => 2 5 100 5 | granted r1:2:o 5
              1 evict o => 99 1 | evicted r1:1:o",
+        );
+        bad(
+            6,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 6 | queued w3:1",
+        );
+        bad(
+            6,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 evict o => -1 2 | evicted w1:1:o",
         );
     }
 
@@ -1638,6 +1686,24 @@ mod tests {
              1 acquire w2:1 => 1 6 99 6 | queued w2:1
              2 renew w2:1 100 => 98 7",
         );
+        bad(
+            8,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 release w1:1:o => -1 2 | left w1:1:o",
+        );
+        bad(
+            8,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w2:1 => 1 6 99 6 | queued w2:1
+             2 release w9:9 => 98 0 | left w2:1",
+        );
+        bad(
+            8,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 acquire w1:2:o => 2 5 99 5 | granted w1:2:o 5
+             2 downgrade w1:1:o r1:3:o 100 => 98 5 | granted r1:3:o 5, released w1:2:o",
+        );
+        bad(8, "0 downgrade w1:1:o r1:2:o 100 => -1 -1 | granted r1:2:o 5");
     }
 
     #[test]
@@ -1669,6 +1735,16 @@ mod tests {
             9,
             "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
              1 acquire w2:1 => -1 0 99 5",
+        );
+        bad(
+            9,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 downgrade w1:1:o r1:2:o 100 => 99 5",
+        );
+        bad(
+            9,
+            "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
+             1 downgrade w1:1:o r1:2:p 100 => 99 6 | granted r1:2:p 6, released w1:1:o",
         );
     }
 

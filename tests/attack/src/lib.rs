@@ -8,9 +8,13 @@ pub mod lua_world;
 pub mod model;
 pub mod model_check;
 pub mod mutants;
+#[cfg(test)]
+mod parse;
 pub mod record;
 pub mod simulation;
 pub mod torture;
+#[cfg(test)]
+mod wild;
 
 /// Real servers, and a proxy before them: the harness of the other tests.
 #[path = "../../it/server.rs"]

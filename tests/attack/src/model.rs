@@ -97,6 +97,17 @@ impl Ranking {
         self.order.first()
     }
 
+    pub(crate) fn change_scores(&mut self, change: impl Fn(i64) -> i64) {
+        for score in self.scores.values_mut() {
+            *score = change(*score);
+        }
+        self.order = self
+            .scores
+            .iter()
+            .map(|(request, score)| (*score, Arc::clone(request)))
+            .collect();
+    }
+
     /// In order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, i64)> {
         self.order.iter().map(|(score, request)| (&**request, *score))
@@ -238,7 +249,7 @@ impl Lock {
     }
 
     /// Whatever is there after a call expires when the hash says.
-    fn set_expiry(&mut self) {
+    pub(crate) fn set_expiry(&mut self) {
         if let Some(keep) = self.keep {
             self.state_expires_at_ms = Some(keep);
             self.queue.expires_at_ms = (!self.queue.is_empty()).then_some(keep);

@@ -10,7 +10,7 @@
 
 use crate::invariants;
 use crate::lua_world::{BEGIN_US, Loaded, Scripts, Step, World, compare, leases_key, queue_key};
-use crate::model::{BAND, Limits, Lock, Loss, client_of, owner_of, writes};
+use crate::model::{BAND, Limits, Lock, Loss, client_of, named_owner, owner_of, writes};
 use crate::record::Script;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -429,8 +429,15 @@ impl Story {
                 lease: ms,
             } => {
                 let when = if *only_now { "try" } else { "queue" };
+                let request = self.pick(*which);
+                // Further requests of an owner who was not named are made by its guards.
+                let owner = owner_of(&request);
+                let further = named_owner(&request).is_some_and(|owner| owner.contains(':'));
+                if further && !self.lock.holders.contains_key(owner) && self.lock.deadline_ms(&request).is_none() {
+                    return None;
+                }
                 let args = vec![
-                    self.pick(*which),
+                    request,
                     lease(*ms),
                     when.to_owned(),
                     self.policy.to_owned(),

@@ -137,7 +137,11 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
         "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms 0 -1 N",
         "downgrade w1:4:o r1:5:o 60000 -> ms N; granted r1:5:o T; released w1:4:o; granted r3:2 T",
     ];
-    let story = lock.story().await;
+    let records = lock.read().await.expect("a journal");
+    // The entry's time is the script's own: the first token of a lock is made of it.
+    assert_eq!(records[0].reply[1] as u64, records[0].at_us);
+    assert_eq!(records[2].notes[0].token, records[2].at_us);
+    let story: Vec<_> = records.iter().map(told).collect();
     assert_eq!(story[..15], expected);
     let mut evicted: Vec<_> = story[15].split("; ").collect();
     evicted[1..].sort_unstable();
@@ -370,8 +374,22 @@ async fn what_is_missing_is_told() {
     lock.ask("w1:6").await;
     assert_eq!(lock.read().await.expect("entries").len(), 5);
     let gap = lock.read().await.expect_err("an entry that tells of the failure");
-    assert!(gap.starts_with(journal::GAP) && gap.contains("left w1:9"), "{gap}");
+    assert!(
+        gap.starts_with(journal::GAP) && gap.contains("half-way") && gap.contains("left w1:9"),
+        "{gap}"
+    );
     assert_eq!(lock.read().await.expect("entries").len(), 1);
+
+    // An error of Lua's own stays an error of the server.
+    let text = journal::journaled(
+        "renew",
+        concat!(include_str!("../../../lua/lock.lua"), "error('broken')"),
+        None,
+    );
+    let error = lock.eval(&text, "").await.expect_err("an error");
+    assert!(matches!(error.kind(), redis::ErrorKind::Server(_)), "{error}");
+    let gap = lock.read().await.expect_err("an entry that tells of the failure");
+    assert!(gap.starts_with(journal::GAP), "{gap}");
 
     // An entry that is not there, in the middle and at the end.
     for end in [false, true] {

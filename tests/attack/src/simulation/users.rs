@@ -2,7 +2,7 @@
 
 use super::dice::Dice;
 use super::process::Process;
-use super::world::{Phase, World};
+use super::world::World;
 use fairlock::{Access, Client, Error, Guard, LostReason, Mode, Owner, Policy, RwLock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -163,13 +163,8 @@ pub struct User {
 impl User {
     /// Works until it is told to rest, again and again.
     pub async fn run(mut self) {
-        let mut phases = self.world.phase.subscribe();
         loop {
-            if *phases.borrow_and_update() == Phase::Rest {
-                // The sender lives in the world: it cannot be gone.
-                let _ = phases.changed().await;
-                continue;
-            }
+            self.world.until_busy().await;
             self.hands.begin(self.process.id);
             self.work().await;
             self.hands.end(self.process.id);

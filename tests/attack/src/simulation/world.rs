@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -144,6 +144,7 @@ pub struct Core {
     /// The server's clock runs so much faster than the processes'.
     drift_ppm: i64,
     clock_step_us: i64,
+    last_us: u64,
     heap: BinaryHeap<Reverse<Planned>>,
     order: u64,
     wires: BTreeMap<u64, WireState>,
@@ -164,7 +165,8 @@ pub struct Core {
 pub struct World {
     core: Mutex<Core>,
     planned: Notify,
-    pub phase: watch::Sender<Phase>,
+    phase: Mutex<Phase>,
+    phase_changed: Notify,
 }
 
 impl World {
@@ -178,6 +180,7 @@ impl World {
                 begun: Instant::now(),
                 drift_ppm,
                 clock_step_us: 0,
+                last_us: 0,
                 heap: BinaryHeap::new(),
                 order: 0,
                 wires: BTreeMap::new(),
@@ -192,7 +195,8 @@ impl World {
                 fine_since: None,
             }),
             planned: Notify::new(),
-            phase: watch::Sender::new(Phase::Busy),
+            phase: Mutex::new(Phase::Busy),
+            phase_changed: Notify::new(),
         })
     }
 
@@ -203,6 +207,22 @@ impl World {
     pub fn violated(&self, what: String) {
         let mut core = self.core();
         core.violation.get_or_insert(what);
+    }
+
+    pub fn begin(&self, phase: Phase) {
+        *self.phase.lock().expect("no panic while it is locked") = phase;
+        self.phase_changed.notify_waiters();
+    }
+
+    /// Waits until users may work. Not by a watch channel: that one wakes in random order.
+    pub async fn until_busy(&self) {
+        loop {
+            let changed = self.phase_changed.notified();
+            if *self.phase.lock().expect("no panic while it is locked") == Phase::Busy {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Carries out what is planned, for ever.
@@ -330,6 +350,7 @@ impl World {
             }
             Fault::ClockBack => {
                 core.clock_step_us -= span.as_micros() as i64;
+                core.last_us = 0;
                 core.server.backward = true;
             }
         }
@@ -368,10 +389,13 @@ fn tell_broken(wire: Option<WireState>) {
 }
 
 impl Core {
-    pub fn now_us(&self) -> u64 {
+    /// The server's clock. Virtual time stands still while scripts run; a server's does not.
+    fn now_us(&mut self) -> u64 {
         let passed = self.begun.elapsed().as_micros() as i64;
         let drift = passed / 1_000_000 * self.drift_ppm;
-        BEGIN_US.saturating_add_signed(passed + drift + self.clock_step_us)
+        let now_us = BEGIN_US.saturating_add_signed(passed + drift + self.clock_step_us);
+        self.last_us = now_us.max(self.last_us + 1);
+        self.last_us
     }
 
     fn plan(&mut self, at: Instant, event: Event) {

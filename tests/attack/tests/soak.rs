@@ -1,0 +1,579 @@
+//! Many users of several clients at once on a real server, and processes that die; the journal is checked while it
+//! grows, and the users' intervals at the end. And the same with broken scripts, which must be caught.
+//!
+//! `FAIRLOCK_SEED` gives the same choices again, not the same timing. `FAIRLOCK_SOAK_SECS` is how long.
+
+use fairlock::{Access, Acquire, Client, Error, Guard, Owner, Policy, ReadGuard, RwLock};
+use fairlock_attack::checker::{Checker, Interval, Mode};
+use fairlock_attack::journal;
+use fairlock_attack::record::{Script, What};
+use fairlock_attack::server::{PATIENCE, Server};
+use redis::aio::MultiplexedConnection;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+use uuid::Uuid;
+
+const LEASE: Duration = Duration::from_millis(400);
+/// The last one's keys are deleted now and then.
+const LOCKS: [(&str, Policy); 4] = [
+    ("a", Policy::Fifo),
+    ("b", Policy::WriterFirst),
+    ("c", Policy::ReaderFirst),
+    ("d", Policy::Fifo),
+];
+const DAMAGED: usize = 3;
+const MUTANT: &str = "FAIRLOCK_SOAK_MUTANT";
+
+struct Mutant {
+    name: &'static str,
+    find: &'static str,
+    replace: &'static str,
+    /// What may be found first.
+    invariants: &'static [u8],
+}
+
+const MUTANTS: [Mutant; 9] = [
+    Mutant {
+        name: "a reader passes who waits",
+        find: "fits(request, owner) and (inside or first) then",
+        replace: "fits(request, owner) and (inside or first or not writes(request)) then",
+        invariants: &[3, 9],
+    },
+    Mutant {
+        name: "a grant repeats a token",
+        find: "set(token, next_seq())   -- also",
+        replace: "set(token, get('seq') or next_seq())   -- also",
+        invariants: &[2],
+    },
+    Mutant {
+        name: "expiry admits nobody",
+        find: "if freed or state.more then admit() end\n  if state.more",
+        replace: "if state.more then admit() end\n  if state.more",
+        invariants: &[4],
+    },
+    Mutant {
+        name: "leases end early",
+        find: "tonumber(first[2]) > now_ms() then break",
+        replace: "tonumber(first[2]) > now_ms() + 20 then break",
+        invariants: &[1, 5],
+    },
+    Mutant {
+        name: "two may upgrade",
+        find: "if upgrade and state.up then return answer(-1) end",
+        replace: "",
+        invariants: &[9],
+    },
+    Mutant {
+        name: "a writer enters beside readers",
+        find: "return readers == 0 or not",
+        replace: "return true or not",
+        invariants: &[1],
+    },
+    Mutant {
+        name: "a request that is sent again is granted again",
+        find: "known = redis.call('ZSCORE', LEASES, request)",
+        replace: "known = false",
+        invariants: &[7],
+    },
+    Mutant {
+        name: "a renewal moves no deadline",
+        find: "if known[i] then lease(request, tonumber(ARGV[2 * i + 3])) end",
+        replace: "",
+        invariants: &[1, 5],
+    },
+    Mutant {
+        name: "the dead are noticed late",
+        find: "tonumber(first[2]) > now_ms() then break",
+        replace: "tonumber(first[2]) > now_ms() - 30 then break",
+        invariants: &[5],
+    },
+];
+
+/// The mutant that this process is to run, if any.
+fn mutate(_name: &str, body: &str) -> String {
+    let Ok(name) = std::env::var(MUTANT) else {
+        return body.to_owned();
+    };
+    let mutant = MUTANTS.iter().find(|mutant| mutant.name == name).expect("a mutant");
+    body.replace(mutant.find, mutant.replace)
+}
+
+/// Numbers that look random: splitmix64.
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.expect("a clock after 1970").as_micros() as u64
+}
+
+fn key(lock: &str) -> String {
+    format!("fairlock:{{{lock}}}")
+}
+
+/// An owner as requests name it.
+fn name_of(owner: Owner) -> String {
+    let uuid = owner.uuid();
+    if uuid.get_version_num() != 8 {
+        return uuid.simple().to_string();
+    }
+    let (high, low) = uuid.as_u64_pair();
+    format!("{:015x}:{}", (high >> 16) << 12 | high & 0xfff, low & ((1 << 62) - 1))
+}
+
+type Intervals = Arc<Mutex<Vec<Interval>>>;
+
+/// A user that takes locks until the time is over.
+struct User {
+    locks: Vec<RwLock>,
+    owner: Owner,
+    random: Random,
+    intervals: Intervals,
+    until: Instant,
+}
+
+/// A guard in hand, and while it is known to be held.
+struct Watched<'a, M> {
+    guard: &'a Guard<M>,
+    from_us: u64,
+    until_us: u64,
+}
+
+impl<'a, M: Access> Watched<'a, M> {
+    fn new(guard: &'a Guard<M>) -> Self {
+        let from_us = now_us();
+        Self {
+            guard,
+            from_us,
+            until_us: from_us,
+        }
+    }
+
+    fn look(&mut self) -> bool {
+        let now = now_us();
+        let held = self.guard.is_held();
+        if held {
+            self.until_us = now;
+        }
+        held
+    }
+
+    async fn hold(&mut self, time: Duration) {
+        let begun = Instant::now();
+        while self.look() && begun.elapsed() < time {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn interval(&self, lock: &str) -> Interval {
+        Interval {
+            lock: key(lock),
+            owner: name_of(self.guard.owner()),
+            mode: if M::MODE == fairlock::Mode::Write {
+                Mode::Write
+            } else {
+                Mode::Read
+            },
+            token: self.guard.fencing_token().get(),
+            from_us: self.from_us,
+            until_us: self.until_us,
+        }
+    }
+}
+
+impl User {
+    async fn run(mut self) {
+        while Instant::now() < self.until {
+            let at = self.random.below(LOCKS.len() as u64) as usize;
+            let mut lock = self.locks[at].clone();
+            if self.random.one_in(3) {
+                lock = lock.with_owner(&self.owner);
+            }
+            let done = if self.random.one_in(3) {
+                self.write(&lock).await
+            } else {
+                self.read(&lock).await
+            };
+            match done {
+                // Leases are short here, and this machine is slow at times.
+                Ok(()) | Err(Error::Lost { .. } | Error::UpgradeConflict { .. } | Error::Unavailable { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            if self.random.one_in(4) {
+                tokio::time::sleep(Duration::from_millis(self.random.below(5))).await;
+            }
+        }
+    }
+
+    fn time(&mut self) -> Duration {
+        Duration::from_micros(match self.random.below(20) {
+            0 if self.random.one_in(5) => 150_000,
+            1..10 => self.random.below(4_000),
+            _ => 0,
+        })
+    }
+
+    fn noted<M: Access>(&self, lock: &RwLock, watched: &Watched<'_, M>) {
+        let interval = watched.interval(lock.name());
+        self.intervals.lock().expect("no panic inside").push(interval);
+    }
+
+    /// In one of the ways in which one may ask.
+    async fn ask<M: Access>(&mut self, acquire: Acquire<M>) -> Result<Option<Guard<M>>, Error> {
+        let mut acquire = acquire;
+        if self.random.one_in(5) {
+            acquire = acquire.lease(Duration::from_millis(100 + self.random.below(100)));
+        }
+        if self.random.one_in(10) {
+            acquire = acquire.max_hold(Duration::from_millis(1 + self.random.below(30)));
+        }
+        let limit = Duration::from_micros(self.random.below(20_000));
+        match self.random.below(8) {
+            0 => acquire.try_acquire().await,
+            1 => acquire.try_acquire_for(limit).await,
+            // Dropped at any point.
+            2 => tokio::time::timeout(limit, acquire.acquire_fair())
+                .await
+                .ok()
+                .transpose(),
+            _ => acquire.acquire_fair().await.map(Some),
+        }
+    }
+
+    async fn write(&mut self, lock: &RwLock) -> Result<(), Error> {
+        let Some(guard) = self.ask(lock.write()).await? else {
+            return Ok(());
+        };
+        let mut watched = Watched::new(&guard);
+        watched.hold(self.time()).await;
+        if self.random.one_in(6) {
+            // Reentry, in both modes.
+            let owned = lock.with_owner(&guard.owner());
+            if guard.owner() == self.owner {
+                self.again(&owned).await?;
+            }
+            watched.look();
+        }
+        self.noted(lock, &watched);
+        match self.random.below(6) {
+            0 => drop(guard),
+            1 => {
+                let reading = guard.downgrade().await?;
+                self.read_on(lock, reading).await?;
+            }
+            _ => guard.release().await?,
+        }
+        Ok(())
+    }
+
+    async fn again(&mut self, lock: &RwLock) -> Result<(), Error> {
+        if self.random.one_in(2) {
+            let again = lock.write().acquire_fair().await?;
+            let mut watched = Watched::new(&again);
+            watched.look();
+            self.noted(lock, &watched);
+        }
+        let again = lock.read().acquire_fair().await?;
+        let mut watched = Watched::new(&again);
+        watched.hold(self.time() / 4).await;
+        self.noted(lock, &watched);
+        again.release().await
+    }
+
+    async fn read(&mut self, lock: &RwLock) -> Result<(), Error> {
+        match self.ask(lock.read()).await? {
+            Some(guard) => self.read_on(lock, guard).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn read_on(&mut self, lock: &RwLock, guard: ReadGuard) -> Result<(), Error> {
+        let mut watched = Watched::new(&guard);
+        watched.hold(self.time()).await;
+        let upgraded = match self.random.below(12) {
+            0 => guard.upgrade().await.map(Some),
+            1 => guard.try_upgrade().await,
+            2 => tokio::time::timeout(Duration::from_millis(2), guard.upgrade())
+                .await
+                .ok()
+                .transpose(),
+            _ => Ok(None),
+        };
+        watched.look();
+        if let Ok(Some(writing)) = &upgraded {
+            let mut watched_too = Watched::new(writing);
+            watched_too.hold(self.time()).await;
+            self.noted(lock, &watched_too);
+            watched.look();
+        }
+        self.noted(lock, &watched);
+        let upgraded = upgraded?;
+        if let Some(writing) = upgraded
+            && self.random.one_in(2)
+        {
+            writing.release().await?;
+        }
+        if self.random.one_in(6) {
+            drop(guard);
+            return Ok(());
+        }
+        guard.release().await
+    }
+}
+
+/// Calls scripts itself: sends twice, dies with what it has, evicts.
+struct Rogue {
+    redis: MultiplexedConnection,
+    random: Random,
+    number: u64,
+}
+
+impl Rogue {
+    async fn call(&mut self, script: Script, lock: usize, args: &[&str]) -> Vec<i64> {
+        let scripts = fairlock::attack::scripts();
+        let (_, texts) = scripts
+            .iter()
+            .find(|(name, _)| *name == script.name())
+            .expect("a script");
+        let key = key(LOCKS[lock].0);
+        let mut call = redis::cmd("EVAL");
+        call.arg(texts[1])
+            .arg(3)
+            .arg(&key)
+            .arg(format!("{key}:queue"))
+            .arg(format!("{key}:leases"));
+        call.arg("PUBLISH").arg("fairlock:c:").arg("").arg(args);
+        call.query_async(&mut self.redis).await.expect("an answer")
+    }
+
+    async fn acquire(&mut self, lock: usize, request: &str) -> Vec<i64> {
+        let policy = ["", "w", "r", ""][lock];
+        let lease = (20 + self.random.below(100)).to_string();
+        self.call(Script::Acquire, lock, &[request, &lease, "queue", policy, ""])
+            .await
+    }
+
+    async fn run(mut self, until: Instant) {
+        let mut dead = Vec::new();
+        while Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1 + self.random.below(60))).await;
+            let lock = self.random.below(LOCKS.len() as u64) as usize;
+            self.number += 1;
+            let owner = format!("be{:x}", self.random.below(6));
+            let request = match self.random.below(4) {
+                0 => format!("rdead:{}:{owner}", self.number),
+                1 => format!("wdead:{}:{owner}", self.number),
+                2 => format!("wdead:{}", self.number),
+                _ => format!("rdead:{}", self.number),
+            };
+            let mut reply = self.acquire(lock, &request).await;
+            if self.random.one_in(3) {
+                reply = self.acquire(lock, &request).await;
+            }
+            match self.random.below(12) {
+                0..4 => {
+                    self.call(Script::Release, lock, &[&request]).await;
+                    self.call(Script::Release, lock, &[&request, "wdead:0"]).await;
+                }
+                4 => {
+                    self.call(Script::Renew, lock, &[&request, "50", "wdead:0", "50"]).await;
+                }
+                5 => {
+                    self.call(Script::Evict, lock, &[&owner]).await;
+                }
+                6 if reply[0] == 2 && request.starts_with('w') && request.ends_with(&owner) => {
+                    let to = format!("rdead:{}:{owner}", self.number + 1_000_000);
+                    self.call(Script::Downgrade, lock, &[&request, &to, "50"]).await;
+                    self.call(Script::Downgrade, lock, &[&request, &to, "50"]).await;
+                }
+                _ => dead.push((lock, request)),
+            }
+            // The late release or renewal of one that is over.
+            if dead.len() > 8 {
+                let (lock, request) = dead.remove(0);
+                self.call(Script::Renew, lock, &[&request, "50"]).await;
+                self.call(Script::Release, lock, &[&request]).await;
+            }
+        }
+    }
+}
+
+async fn damage(mut redis: MultiplexedConnection, mut random: Random, until: Instant) {
+    let state = key(LOCKS[DAMAGED].0);
+    while Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(200 + random.below(600))).await;
+        let keys = [state.clone(), format!("{state}:queue"), format!("{state}:leases")];
+        let chosen = 1 + random.below(7);
+        let keys: Vec<String> = (0..3)
+            .filter(|i| chosen >> i & 1 == 1)
+            .map(|i| keys[i].clone())
+            .collect();
+        journal::delete(&mut redis, &state, &keys).await.expect("a delete");
+    }
+}
+
+/// What the journals have by now.
+struct Reader {
+    redis: MultiplexedConnection,
+    after: [String; 4],
+    checker: Checker,
+    kinds: BTreeMap<What, u64>,
+}
+
+impl Reader {
+    async fn read(&mut self) -> usize {
+        let mut n = 0;
+        for (at, (lock, _)) in LOCKS.iter().enumerate() {
+            let key = key(lock);
+            match journal::read(&mut self.redis, &key, &mut self.after[at]).await {
+                Ok(records) => {
+                    for record in &records {
+                        if let Err(violation) = self.checker.check(record) {
+                            panic!("{violation}");
+                        }
+                        for note in &record.notes {
+                            *self.kinds.entry(note.what).or_default() += 1;
+                        }
+                    }
+                    n += records.len();
+                }
+                Err(error) if error.starts_with(journal::DAMAGED) && at == DAMAGED => self.checker.damaged(&key),
+                Err(error) => panic!("{error}"),
+            }
+            journal::forget(&mut self.redis, &key, &self.after[at])
+                .await
+                .expect("a trim");
+        }
+        n
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_users_keep_every_invariant() {
+    assert!(journal::install_with(journal::Options { most: None, mutate }));
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|value| value.parse::<u64>().expect("a number"))
+    };
+    let seed = number("FAIRLOCK_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
+    println!("FAIRLOCK_SEED={seed}");
+    let mut random = Random(seed);
+    let until = Instant::now() + Duration::from_secs(number("FAIRLOCK_SOAK_SECS").unwrap_or(10));
+
+    let server = Server::start().await;
+    let intervals = Intervals::default();
+    let (mut clients, mut tasks) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let client = Client::builder()
+            .lease(LEASE)
+            .connect(server.url())
+            .await
+            .expect("a server");
+        for _ in 0..8 {
+            let user = User {
+                locks: LOCKS.map(|(name, policy)| client.rw_lock(name).policy(policy)).to_vec(),
+                owner: Owner::new(),
+                random: Random(random.below(u64::MAX)),
+                intervals: Arc::clone(&intervals),
+                until,
+            };
+            tasks.push(tokio::spawn(user.run()));
+        }
+        clients.push(client);
+    }
+    let redis = server.redis().await;
+    let rogue = |random| Rogue {
+        redis: redis.clone(),
+        random,
+        number: 0,
+    };
+    tasks.push(tokio::spawn(rogue(Random(random.below(u64::MAX))).run(until)));
+    tasks.push(tokio::spawn(damage(server.redis().await, random.clone(), until)));
+
+    let mut reader = Reader {
+        redis: server.redis().await,
+        after: Default::default(),
+        checker: Checker::with_holds(),
+        kinds: BTreeMap::new(),
+    };
+    while tasks.iter().any(|task| !task.is_finished()) {
+        assert!(Instant::now() < until + PATIENCE, "somebody waits for ever");
+        if reader.read().await == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    for client in clients {
+        client.shutdown().await;
+    }
+    let mut sweeper = rogue(random);
+    loop {
+        for lock in 0..LOCKS.len() {
+            sweeper.call(Script::Renew, lock, &[]).await;
+        }
+        while reader.read().await > LOCKS.len() {}
+        match reader.checker.finish() {
+            Ok(()) => break,
+            Err(violation) => assert!(Instant::now() < until + PATIENCE, "{violation}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut intervals = std::mem::take(&mut *intervals.lock().expect("no panic inside"));
+    intervals.retain(|interval| interval.lock != key(LOCKS[DAMAGED].0));
+    if let Err(violation) = reader.checker.check_users(&intervals) {
+        panic!("{violation}");
+    }
+    let (grants, records) = (reader.checker.grants(), reader.checker.records());
+    println!(
+        "{records} records, {grants} grants, {} intervals, {:?}",
+        intervals.len(),
+        reader.kinds
+    );
+    assert!(
+        What::ALL.iter().all(|what| reader.kinds.contains_key(what)),
+        "{:?}",
+        reader.kinds
+    );
+    assert!(intervals.len() > 100, "{} intervals", intervals.len());
+}
+
+#[test]
+fn broken_scripts_are_caught() {
+    for mutant in &MUTANTS {
+        let begun = Instant::now();
+        let output = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "random_users_keep_every_invariant", "--nocapture"])
+            .env(MUTANT, mutant.name)
+            .env("FAIRLOCK_SOAK_SECS", "5")
+            .output()
+            .expect("this program again");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let found = text.lines().find(|line| line.starts_with("invariant "));
+        println!("{}: {found:?} after {:?}", mutant.name, begun.elapsed());
+        assert!(!output.status.success(), "{}: not caught: {text}", mutant.name);
+        let expected = mutant
+            .invariants
+            .iter()
+            .any(|n| found.is_some_and(|line| line.starts_with(&format!("invariant {n}:"))));
+        assert!(expected, "{}: {text}", mutant.name);
+    }
+}

@@ -1,0 +1,40 @@
+//! Whatever bytes a server answers, read as RESP and then as the reply of each script.
+#![no_main]
+
+use fairlock::attack::{Words, parse};
+use libfuzzer_sys::fuzz_target;
+
+/// The first byte says how many requests were asked about.
+fn read(bytes: &[u8]) {
+    let Some((asked, resp)) = bytes.split_first() else { return };
+    let Ok(value) = redis::parse_redis_value(resp) else { return };
+    let asked = usize::from(*asked & 7);
+    for words in [Words::Acquire, Words::Try] {
+        if let Some(answer) = parse(words, &value) {
+            check_answer(&value, words, &answer);
+        }
+    }
+    for words in [Words::Release(asked), Words::Renew(asked)] {
+        if let Some(read) = parse(words, &value) {
+            assert!(matches!(&value, redis::Value::Array(items) if items.len() == asked + 1), "{read}");
+        }
+    }
+    parse(Words::Downgrade, &value);
+    parse(Words::Evict, &value);
+    parse(Words::Status, &value);
+    parse(Words::Hello, &value);
+}
+
+/// A grant is four numbers that begin with 2 and a token, whatever else is taken for an answer.
+fn check_answer(value: &redis::Value, words: Words, answer: &str) {
+    use redis::Value::{Array, Int};
+    let Array(items) = value else { panic!("{words:?}: {value:?} was taken for {answer}") };
+    let [Int(status), Int(number), Int(_), Int(_)] = items[..] else {
+        panic!("{words:?}: {value:?} was taken for {answer}")
+    };
+    let counts = (1..=1 << 53).contains(&number);
+    assert_eq!(answer.contains("Granted"), status == 2 && counts, "{value:?} was taken for {answer}");
+    assert_eq!(answer.contains("Queued"), status == 1 && counts, "{value:?} was taken for {answer}");
+}
+
+fuzz_target!(|bytes: &[u8]| read(bytes));
