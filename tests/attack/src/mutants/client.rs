@@ -142,6 +142,20 @@ pub const ALL: &[Mutant] = &[
         story: "A command connection that answers nothing is kept until the kernel gives it up.",
         check: Check::Simulate,
     },
+    Mutant {
+        name: "starved-process-hears-silence", file: "src/link.rs",
+        edits: &[("const LOOKS: u32 = 4;", "const LOOKS: u32 = 1;")],
+        seen: "found here",
+        story: "A process that was frozen or starved of CPU takes its connection for dead: the time limit ran out while the reply lay in the socket.",
+        check: Check::Lib("link::tests::time_in_which_the_process_did_not_run_is_no_silence"),
+    },
+    Mutant {
+        name: "busy-connection-taken-for-silent", file: "src/link.rs",
+        edits: &[("silent = if beats == heard { silent + 1 } else { 0 };", "silent += u32::from(beats >= heard);")],
+        seen: "found here",
+        story: "A call's time limit runs although replies to others come in, which only shows that it has to wait its turn.",
+        check: Check::Lib("link::tests::replies_to_others_are_no_silence"),
+    },
     // ---- the keeper
     Mutant {
         name: "failed-renewal-waits-its-turn", file: "src/keeper.rs",
@@ -180,7 +194,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "batch-not-finished", file: "src/keeper.rs",
-        edits: &[("while next == Some(Duration::ZERO) {", "while next == Some(Duration::ZERO) && lock.name.is_empty() {")],
+        edits: &[("const FINISH_PATIENCE: Duration = Duration::from_secs(3);", "const FINISH_PATIENCE: Duration = Duration::ZERO;")],
         seen: "draft: more work left",
         story: "Who is told that there is more to do does not do it: the rest of a thousand readers enter by their renewals.",
         check: Check::It("evict::the_next_of_more_than_a_batch_of_readers_enter_after_an_eviction"),

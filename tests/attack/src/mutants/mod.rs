@@ -84,6 +84,7 @@ pub struct Args {
     /// How long model check and simulation look for each.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Where the simulation begins; that of CI begins at 1 too. The model check's is random unless given.
     #[arg(long, env = "FAIRLOCK_SEED")]
     seed: Option<u64>,
     /// Writes the catalogue, tests/attack/MUTANTS.md, and runs nothing.
@@ -128,20 +129,21 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let wanted = |mutant: &&Mutant| args.only.is_empty() || args.only.iter().any(|name| name == mutant.name);
-    let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 32);
-    println!("FAIRLOCK_SEED={seed}");
     let limit = Duration::from_secs(args.seconds);
     let lua: Vec<_> = lua::ALL.iter().filter(wanted).filter(|_| !args.client).collect();
     let client: Vec<_> = client::ALL.iter().filter(wanted).filter(|_| !args.lua).collect();
     let report = Report::new(lua.len() + client.len());
-    each_lua(&lua, seed, limit, &report);
-    if !client.is_empty()
-        && let Err(error) = each_client(&client, seed, limit, &report)
-    {
+    let tried = each_lua(&lua, args.seed.unwrap_or_else(random_seed), limit, &report)
+        .and_then(|()| each_client(&client, args.seed.unwrap_or(1), limit, &report));
+    if let Err(error) = tried {
         println!("{error}");
         return ExitCode::FAILURE;
     }
     report.end()
+}
+
+fn random_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 >> 32
 }
 
 /// The table, a row at a time.
@@ -211,7 +213,16 @@ fn mutated(mutant: &Mutant) -> Result<String, String> {
 
 // ---- scripts
 
-fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Report) {
+/// `Err`: the checks fail without any mutant, so they would catch everything.
+fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Report) -> Result<(), String> {
+    if mutants.is_empty() {
+        return Ok(());
+    }
+    println!("{:>7}  the scripts as they are, FAIRLOCK_SEED={seed}", "");
+    let real = Scripts::real();
+    model_check::catch(&real, seed, limit.min(Duration::from_secs(5)))
+        .and_then(|_| model_check::crowds(&real))
+        .map_err(|counterexample| counterexample.to_string())?;
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
@@ -225,6 +236,7 @@ fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Re
             });
         }
     });
+    Ok(())
 }
 
 fn try_lua(mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
@@ -245,7 +257,11 @@ fn try_lua(mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
     match result {
         Ok(()) => Verdict::Survived { after },
         Err(counterexample) => {
-            let how = counterexample.difference.replace('\n', " ");
+            let how = counterexample
+                .difference
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ");
             // Nobody would make a mistake that the first call reports.
             if how.contains("Error compiling script") || how.contains("Script attempted to access nonexistent") {
                 return Verdict::Broken(how);
@@ -261,12 +277,12 @@ fn try_lua(mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
 // ---- client
 
 fn each_client(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Report) -> Result<(), String> {
+    if mutants.is_empty() {
+        return Ok(());
+    }
     let tree = Tree::new(&root())?;
     // A check that fails anyway would catch everything.
-    println!(
-        "        building {} as it is, and running its checks",
-        tree.path().display()
-    );
+    println!("{:>7}  the client as it is, in {}", "", tree.path().display());
     let mut checks: Vec<Check> = mutants.iter().map(|mutant| mutant.check).collect();
     checks.sort_by_key(Check::to_string);
     checks.dedup();
@@ -324,11 +340,10 @@ mod tests {
 
     #[test]
     fn the_model_catches_every_mutant_of_the_scripts() {
-        let seed = uuid::Uuid::new_v4().as_u64_pair().0 >> 32;
         let mutants: Vec<_> = lua::ALL.iter().collect();
-        println!("FAIRLOCK_SEED={seed}");
         let report = Report::new(mutants.len());
-        each_lua(&mutants, seed, Duration::from_secs(30), &report);
+        let tried = each_lua(&mutants, random_seed(), Duration::from_secs(30), &report);
+        tried.unwrap_or_else(|error| panic!("without any mutant: {error}"));
         let bad = report.bad.into_inner().expect("no panic while it is locked");
         assert!(bad.is_empty(), "not caught: {bad:?}");
     }
@@ -355,6 +370,21 @@ mod tests {
                 "{}: {file} has no test {test}",
                 mutant.name
             );
+        }
+    }
+
+    #[test]
+    fn tests_that_hold_a_bug_found_here_exist() {
+        for test in found::ALL.iter().flat_map(|bug| bug.held_by) {
+            let (file, name) = match test.split_once(' ') {
+                Some((file, name)) => (file.to_owned(), name),
+                None => {
+                    let (module, name) = test.split_once("::").expect("module::test");
+                    (format!("tests/it/{module}.rs"), name)
+                }
+            };
+            let text = std::fs::read_to_string(root().join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(text.contains(&format!("fn {name}(")), "{file} has no test {name}");
         }
     }
 

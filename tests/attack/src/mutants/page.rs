@@ -25,10 +25,11 @@ pub fn text() -> String {
     let mut page = HEAD.to_owned();
     table(&mut page, "Bugs in the scripts", lua::ALL);
     table(&mut page, "Bugs in the client", client::ALL);
-    page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built.\n\n");
+    page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built. Tests are those of `tests/it` unless a file is named.\n\n");
     page.push_str("| the bug | how it was found | what holds it now |\n|---|---|---|\n");
     for found::Bug { what, how, held_by } in found::ALL {
-        row(&mut page, &[what, how, held_by]);
+        let tests: Vec<_> = held_by.iter().map(|test| format!("`{test}`")).collect();
+        row(&mut page, &[what, how, &tests.join(", ")]);
     }
     page
 }
