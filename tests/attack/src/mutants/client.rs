@@ -119,14 +119,14 @@ pub const ALL: &[Mutant] = &[
         edits: &[("        self.registry().resync(now);\n", "        let _ = now;\n")],
         seen: "redisson#6026 #2180",
         story: "After the subscription was made again nobody asks what was missed meanwhile: grants are learned a third of a lease later.",
-        check: Check::Simulate,
+        check: Check::It("faults::a_grant_that_was_missed_is_learned_as_soon_as_the_subscription_is_made_again"),
     },
     Mutant {
         name: "deadlines-of-others-ignored", file: "src/requests.rs",
         edits: &[("let earlier = self.registry().look_at_if_waiting(lock, at);", "let earlier = false && self.registry().look_at_if_waiting(lock, at);")],
         seen: "draft: 74 ms instead of 8",
         story: "The head of the queue does not look when the holder's lease ends, only at its own next renewal.",
-        check: Check::Simulate,
+        check: Check::It("fairness::a_killed_holder_costs_one_lease"),
     },
     Mutant {
         name: "silent-subscription-kept", file: "src/notify.rs",
@@ -140,7 +140,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;", "const TIMEOUTS_BEFORE_RECONNECT: u32 = u32::MAX;")],
         seen: "invented",
         story: "A command connection that answers nothing is kept until the kernel gives it up.",
-        check: Check::Simulate,
+        check: Check::Lib("link::tests::a_call_is_given_up_when_its_connection_is_silent"),
     },
     Mutant {
         name: "starved-process-hears-silence", file: "src/link.rs",
@@ -176,7 +176,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("Err(error) if Instant::now() < gone_by => {", "Err(error) if Instant::now() < gone_by && requests.is_empty() => {")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
-        check: Check::It("cancellation::"),
+        check: Check::It("faults::cancels_whose_connection_is_cut_leave_nothing"),
     },
     Mutant {
         name: "lost-hold-not-released", file: "src/registry.rs",
@@ -212,6 +212,13 @@ pub const ALL: &[Mutant] = &[
         seen: "invented",
         story: "Who lost its place in the queue asks again without its old ticket.",
         check: Check::It("faults::waiters_of_a_server_that_lost_its_data_queue_in_their_old_order"),
+    },
+    Mutant {
+        name: "more-than-unpack-takes", file: "src/script.rs",
+        edits: &[("pub(crate) const CHUNK: usize = 500;", "pub(crate) const CHUNK: usize = 10_000;")],
+        seen: "draft: `unpack` ends just under 8,000 values",
+        story: "All requests of a lock are renewed in one call: of 10,000 none is.",
+        check: Check::It("scale::ten_thousand_waiters_of_one_client_share_two_connections_and_few_renewals"),
     },
     // ---- dropping
     Mutant {
@@ -309,10 +316,18 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("faults::an_acquire_whose_reply_is_lost_counts_once"),
     },
     Mutant {
-        name: "silence-within-the-limit-is-a-no", file: "src/attempt.rs",
-        edits: &[("patience: patience.max(call_limit(lease) * 2),", "patience: patience.min(call_limit(lease) / 2),")],
+        name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",
+        edits: &[("                let outcome = match (attempt.ask().await?, when) {",
+            "                let asked = match when {
+                    When::Within(limit) => match timeout(limit, attempt.ask()).await {
+                        Ok(asked) => asked?,
+                        Err(_) => return Ok(None),
+                    },
+                    _ => attempt.ask().await?,
+                };
+                let outcome = match (asked, when) {")],
         seen: "found here",
-        story: "A limit shorter than one round trip ends the attempt before anybody could have answered.",
+        story: "The limit of a try runs while nobody has answered yet: a server out of reach is told as \"no\".",
         check: Check::It("cancellation::a_server_out_of_reach_for_a_short_limit_is_an_error_too"),
     },
     Mutant {
