@@ -78,7 +78,9 @@ pub fn of_state(lock: &Lock, settled: bool) -> Result<(), String> {
     );
 
     if settled && let Some((head, _)) = lock.queue.iter().next() {
-        hold!(4, !lock.fits(head, owner_of(head)), "the head {head} could enter");
+        // Nobody is let in while somebody writes, also not the writer's own that waits (an orphan, or overtaken).
+        let blocked = lock.writer.is_some() || !lock.fits(head, owner_of(head));
+        hold!(4, blocked, "the head {head} could enter");
     }
     hold!(
         4,

@@ -88,11 +88,7 @@ impl Scripts {
     }
 
     fn wrapped(&self, script: Script) -> String {
-        const RESET: &str = "redis.call('DEL', LOCK, QUEUE, LEASES)";
-        let text = self.whole(script);
-        // The scripts have no event for it.
-        let text = text.replace(RESET, &format!("note('reset', '-')\n{RESET}"));
-        format!("{BEFORE}{text}{AFTER}")
+        format!("{BEFORE}{}{AFTER}", self.whole(script))
     }
 }
 
@@ -180,7 +176,8 @@ impl World {
         // In a thread of its own, because the caller may be in a runtime.
         let start = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(Server::start())
+            let args = ["--latency-tracking", "no", "--slowlog-log-slower-than", "-1"];
+            runtime.expect("a runtime").block_on(Server::start_with(&args))
         };
         let server = std::thread::scope(|scope| scope.spawn(start).join()).expect("a server");
         let url = format!("redis+unix://{}", server.socket().display());

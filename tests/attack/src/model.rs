@@ -587,6 +587,14 @@ impl Step<'_> {
         }
     }
 
+    /// The owner of a request that waits and was not named has no other, and so holds nothing, but if it upgrades. After
+    /// the loss of a key it may: what it held is forgotten then.
+    fn forget_unnamed(&mut self, request: &str) {
+        if named_owner(request).is_none() && self.lock.upgrade.as_deref() != Some(request) {
+            self.lock.holders.remove(owner_of(request));
+        }
+    }
+
     /// A hold ends.
     fn count_down(&mut self, request: &str, owner: &str) -> Ended {
         if writes(request) {
@@ -617,8 +625,17 @@ impl Step<'_> {
 
     /// A request without a lease ends, waiting or holding.
     fn end(&mut self, request: &str) -> Ended {
-        if !self.lock.queue.remove(request) {
-            return self.count_down(request, owner_of(request));
+        let owner = owner_of(request);
+        // An owner that was not named has one request, so that what holds does not wait. After the loss of the hash it
+        // may do both: the hold is what counts.
+        let holds = named_owner(request).is_none()
+            && if writes(request) {
+                self.lock.is_writer(owner)
+            } else {
+                self.lock.holder(owner).reads > 0
+            };
+        if holds || !self.lock.queue.remove(request) {
+            return self.count_down(request, owner);
         }
         self.leave_queue(request);
         Ended::Waited
@@ -649,6 +666,9 @@ impl Step<'_> {
                     break;
                 }
                 self.lock.queue.remove(&request);
+                if !dead {
+                    self.forget_unnamed(&request);
+                }
                 self.leave_queue(&request);
                 if dead {
                     self.lock.leases.remove(&request);

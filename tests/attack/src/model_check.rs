@@ -133,20 +133,26 @@ pub fn check(scripts: &Scripts, seed: u64, steps: u64) -> Result<Stats, Box<Coun
 
 /// Compares so many calls, or for so long.
 pub fn check_for(scripts: &Scripts, seed: u64, steps: u64, limit: Duration) -> Result<Stats, Box<Counterexample>> {
-    search(scripts, seed, steps, limit, true)
+    find(scripts, seed, steps, limit, SHRINK_FOR)
 }
 
-/// The same, but what differs is told as it was found.
+/// After how many calls a difference is found, without looking for the shortest way to it.
+pub fn catches(scripts: &Scripts, seed: u64, steps: u64) -> Option<u64> {
+    let found = find(scripts, seed, steps, Duration::MAX, Duration::ZERO);
+    found.err().map(|counterexample| counterexample.found_after)
+}
+
+/// The same, with what differs and within a time.
 pub fn catch(scripts: &Scripts, seed: u64, limit: Duration) -> Result<Stats, Box<Counterexample>> {
-    search(scripts, seed, u64::MAX, limit, false)
+    find(scripts, seed, u64::MAX, limit, Duration::ZERO)
 }
 
-fn search(
+fn find(
     scripts: &Scripts,
     seed: u64,
     steps: u64,
     limit: Duration,
-    shrink: bool,
+    shrink_for: Duration,
 ) -> Result<Stats, Box<Counterexample>> {
     let begun = Instant::now();
     let mut stats = Stats::default();
@@ -165,13 +171,10 @@ fn search(
         let mut tree = cases.new_tree(&mut runner).expect("a case");
         let before = stats.steps;
         if let Err(failure) = bench.run(&tree.current(), &mut stats) {
-            let found_after = before + failure.at as u64 + 1;
-            let failure = if shrink {
-                bench.shrink(&mut tree, failure)
-            } else {
-                failure
-            };
-            return Err(Box::new(failure.explain(seed, found_after)));
+            let found_after = before + failure.trace.len() as u64;
+            return Err(Box::new(
+                bench.shrink(&mut tree, failure, shrink_for).explain(seed, found_after),
+            ));
         }
         stats.cases += 1;
     }
@@ -399,8 +402,11 @@ impl Story {
                     // Once more by somebody who is inside: reentry and upgrade.
                     None if !inside.is_empty() => {
                         let owner = &inside[who % inside.len()];
-                        let client = owner.split_once(':').map_or("1", |(client, _)| client);
-                        self.new_name(*write, client, Some(owner))
+                        // An owner that was not named can only upgrade.
+                        match owner.split_once(':') {
+                            Some((client, _)) => self.new_name(true, client, Some(owner)),
+                            None => self.new_name(*write, "1", Some(owner)),
+                        }
                     }
                     None => self.new_name(*write, "3", None),
                 };
@@ -433,7 +439,8 @@ impl Story {
                 // Further requests of an owner who was not named are made by its guards.
                 let owner = owner_of(&request);
                 let further = named_owner(&request).is_some_and(|owner| owner.contains(':'));
-                if further && !self.lock.holders.contains_key(owner) && self.lock.deadline_ms(&request).is_none() {
+                let lives = self.lock.deadline_ms(&request).is_some() || self.lock.holders.contains_key(owner);
+                if further && !(writes(&request) && lives) {
                     return None;
                 }
                 let args = vec![
@@ -539,7 +546,6 @@ impl Story {
 /// The place in a sequence at which something differed.
 struct Failure {
     case: Case,
-    at: usize,
     difference: String,
     trace: Vec<String>,
     /// The connection is of no use any more.
@@ -563,8 +569,7 @@ struct Bench {
     loaded: Vec<Loaded>,
 }
 
-/// More would only be noise.
-const SHRINK_ATTEMPTS: usize = 3_000;
+const SHRINK_FOR: Duration = Duration::from_secs(10);
 
 const KEY: &str = "fairlock:{m}";
 
@@ -576,30 +581,32 @@ impl Bench {
         Ok(Self { world, loaded })
     }
 
-    fn shrink(&mut self, tree: &mut impl ValueTree<Value = Case>, first: Box<Failure>) -> Box<Failure> {
+    fn shrink(
+        &mut self,
+        tree: &mut impl ValueTree<Value = Case>,
+        first: Box<Failure>,
+        limit: Duration,
+    ) -> Box<Failure> {
+        let begun = Instant::now();
         let mut best = first;
-        let mut more = !best.broken && tree.simplify();
-        for _ in 0..SHRINK_ATTEMPTS {
-            if !more {
-                break;
-            }
+        let mut more = begun.elapsed() < limit && tree.simplify();
+        while more && !best.broken && begun.elapsed() < limit {
             more = match self.run(&tree.current(), &mut Stats::default()) {
                 Err(failure) => {
                     best = failure;
-                    !best.broken && tree.simplify()
+                    tree.simplify()
                 }
                 Ok(()) => tree.complicate(),
             };
         }
         // What was needed before the others were simplified may not be needed any more.
         let mut at = best.case.ops.len();
-        while at > 0 && !best.broken {
+        while at > 0 && !best.broken && !limit.is_zero() {
             at -= 1;
             let mut case = best.case.clone();
             case.ops.remove(at);
             if let Err(failure) = self.run(&case, &mut Stats::default()) {
                 best = failure;
-                at = at.min(best.case.ops.len());
             }
         }
         best
@@ -671,7 +678,6 @@ impl Bench {
                 .map(|(_, line)| line.clone());
             Box::new(Failure {
                 case: case.clone(),
-                at,
                 difference,
                 trace: calls.collect(),
                 broken,
@@ -821,6 +827,79 @@ mod tests {
             "{stats}"
         );
     }
+
+    /// What goes wrong when a script is changed is seen, or the comparison is worth nothing.
+    #[test]
+    fn a_change_of_the_scripts_is_noticed() {
+        let seed = random_seed();
+        println!("seed {seed}");
+        for (file, from, to) in CHANGES {
+            let scripts = Scripts::mutated(file, from, to);
+            let found = catches(&scripts, seed, 200_000);
+            println!("{file}: {to:?} for {from:?}: {found:?}");
+            assert!(
+                found.is_some(),
+                "seed {seed}, {file}: {to:?} for {from:?} was not noticed"
+            );
+        }
+    }
+
+    const CHANGES: [(&str, &str, &str); 22] = [
+        // The dead are granted.
+        (
+            "lock.lua",
+            "if tonumber(deadlines[i] or 0) <= now_ms() then",
+            "if false then",
+        ),
+        // An upgrade keeps the reader's token.
+        (
+            "lock.lua",
+            "set(token, next_seq())   -- also",
+            "if not get(token) then set(token, next_seq()) end   -- also",
+        ),
+        // What was left undone is forgotten, or is not said.
+        ("lock.lua", "set('more', 1)", "set('more', false)"),
+        ("lock.lua", "if state.more then return 0 end", ""),
+        ("lock.lua", "readers == count('r:' .. owner)", "readers == 1"),
+        ("lock.lua", "if state.up == request then", "if false then"),
+        (
+            "lock.lua",
+            "redis.call('PEXPIREAT', LEASES, state.keep)",
+            "changed = {}",
+        ),
+        (
+            "lock.lua",
+            "if changed.keep and state.keep then",
+            "if changed.keep then",
+        ),
+        // As it was before the model found it.
+        ("lock.lua", "  if not named then\n    holds", "  do\n    holds"),
+        ("acquire.lua", "band < math.floor(head[2] / BAND) * BAND", "false"),
+        (
+            "acquire.lua",
+            "  or (ticket ~= '' and tonumber(ticket) + band < tonumber(head[2]))",
+            "",
+        ),
+        ("acquire.lua", "if upgrade and state.up then return answer(-1) end", ""),
+        ("acquire.lua", "if known then lease(request, lease_ms) end", ""),
+        ("release.lua", "sweep(true)", "sweep(false)"),
+        (
+            "renew.lua",
+            "if holding ~= count('rcount') + count('wcount') then",
+            "if false then",
+        ),
+        ("renew.lua", "now_ms() + count('cap')", "now_ms() + count('cap') + 1"),
+        ("renew.lua", "sweep(not state.mode)", "sweep()"),
+        ("downgrade.lua", "sweep(known)", "sweep()"),
+        ("downgrade.lua", "fresh_leases = true", "fresh_leases = false"),
+        ("evict.lua", "if owner_of(page[2][i]) == owner then", "if true then"),
+        ("acquire_free.lua", "deadline + 30000 <= tonumber(keep or 0)", "true"),
+        (
+            "release_sole.lua",
+            "'wcount', 't:' .. owner, 'sole'",
+            "'wcount', 'sole'",
+        ),
+    ];
 
     #[test]
     fn the_scripts_do_what_the_model_does_with_thousands_of_requests() {
