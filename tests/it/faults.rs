@@ -121,6 +121,22 @@ async fn a_grant_whose_message_is_lost_before_the_waiter_parks_is_learned_by_ren
 }
 
 #[tokio::test]
+async fn a_grant_that_was_missed_is_learned_as_soon_as_the_subscription_is_made_again() {
+    // Its next renewal is minutes away.
+    let s = Setting::new(600_000).await;
+    let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(s.far.rw_lock("a").write().acquire_fair());
+    s.server.until_queued("a", 1).await;
+    s.proxy.drop_messages(true);
+    held.release().await.unwrap();
+    eventually("the message is dropped", async || s.proxy.messages() == 1).await;
+    assert!(!waiter.is_finished());
+    s.proxy.cut();
+    let guard = soon("it enters", waiter).await.unwrap().unwrap();
+    assert!(guard.is_held());
+}
+
+#[tokio::test]
 async fn a_hundred_waiters_keep_their_order_over_a_restart() {
     let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let (a, b) = (client(server.url(), LONG).await, client(server.url(), LONG).await);

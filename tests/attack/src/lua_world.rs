@@ -88,11 +88,7 @@ impl Scripts {
     }
 
     fn wrapped(&self, script: Script) -> String {
-        const RESET: &str = "redis.call('DEL', LOCK, QUEUE, LEASES)";
-        let text = self.whole(script);
-        // The scripts have no event for it.
-        let text = text.replace(RESET, &format!("note('reset', '-')\n{RESET}"));
-        format!("{BEFORE}{text}{AFTER}")
+        format!("{BEFORE}{}{AFTER}", self.whole(script))
     }
 }
 

@@ -142,6 +142,11 @@ pub fn catches(scripts: &Scripts, seed: u64, steps: u64) -> Option<u64> {
     found.err().map(|counterexample| counterexample.found_after)
 }
 
+/// The same, with what differs and within a time.
+pub fn catch(scripts: &Scripts, seed: u64, limit: Duration) -> Result<Stats, Box<Counterexample>> {
+    find(scripts, seed, u64::MAX, limit, Duration::ZERO)
+}
+
 fn find(
     scripts: &Scripts,
     seed: u64,
@@ -782,6 +787,10 @@ fn crowd() -> Vec<(Step, bool)> {
         call(Script::Acquire, &[&request, lease, "queue", "", ""], 1, n % 1_000 == 0);
     }
     call(Script::Acquire, &["w1:2", "9000", "queue", "", ""], 1, true);
+    // Owners whose requests are anywhere in a list that takes several pages.
+    for n in (100..2_500_u32).step_by(200) {
+        call(Script::Evict, &[&format!("{:x}:{n}", n % 7)], 1, false);
+    }
     call(Script::Release, &["w1:1"], 1, true);
     for _ in 0..4 {
         call(Script::Renew, &[], 1, true);

@@ -133,6 +133,8 @@ struct WireState {
     last_arrival: Instant,
     last_delivery: Instant,
     stalled_until: Option<Instant>,
+    /// Nothing ever passes again.
+    silent: bool,
     pending: BTreeMap<u64, oneshot::Sender<Value>>,
 }
 
@@ -418,11 +420,13 @@ impl Core {
     }
 
     fn stall(&mut self, wire: u64, until: Instant) {
+        // Half of them never come back: broken one day, or silent for ever.
+        let (lives, silent) = (self.dice.permille(500), self.dice.permille(500));
         if let Some(state) = self.wires.get_mut(&wire) {
             state.stalled_until = Some(until);
+            state.silent = !lives && silent;
         }
-        // Half of them never come back.
-        if self.dice.permille(500) {
+        if !lives && !silent {
             self.plan(until, Event::Break { wire });
         }
     }
@@ -593,6 +597,7 @@ impl attack::Network for Net {
                 last_arrival: now,
                 last_delivery: now,
                 stalled_until: None,
+                silent: false,
                 pending: BTreeMap::new(),
             };
             core.wires.insert(id, state);

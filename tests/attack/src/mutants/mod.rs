@@ -1,0 +1,399 @@
+//! Puts known bugs in and reports which check catches each.
+//!
+//! A mutant is a change of the source that somebody could make, together with its story and the check that must notice
+//! it. Those of the scripts are made in memory and put beside the model; those of the client are built in a copy of the
+//! tree. A mutant that survives is a hole in the checks; one whose text is gone shows that the catalogue is stale.
+
+mod client;
+mod found;
+mod lua;
+mod page;
+mod tree;
+
+use crate::lua_world::Scripts;
+use crate::model_check;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tree::Tree;
+
+/// A known bug.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    pub name: &'static str,
+    /// From the root of the repository.
+    pub file: &'static str,
+    /// Each text, which occurs once in the file, and what takes its place.
+    pub edits: &'static [(&'static str, &'static str)],
+    /// Where the bug was.
+    pub seen: &'static str,
+    pub story: &'static str,
+    /// What must catch it; CI runs it too.
+    pub check: Check,
+}
+
+/// What can catch a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// `attack model-check`.
+    Model,
+    /// The part of it with thousands of requests.
+    Crowds,
+    /// `attack simulate`.
+    Simulate,
+    /// A test of `tests/it`.
+    It(&'static str),
+    /// A test inside of the crate.
+    Lib(&'static str),
+    /// A model of `make loom`.
+    Loom(&'static str),
+}
+
+impl std::fmt::Display for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Model => write!(f, "model-check"),
+            Self::Crowds => write!(f, "model-check, crowds"),
+            Self::Simulate => write!(f, "simulate"),
+            Self::It(name) => write!(f, "it {name}"),
+            Self::Lib(name) => write!(f, "lib {name}"),
+            Self::Loom(name) => write!(f, "loom {name}"),
+        }
+    }
+}
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static Mutant> {
+    lua::ALL.iter().chain(client::ALL)
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Only these.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only those of the scripts.
+    #[arg(long, conflicts_with = "client")]
+    lua: bool,
+    /// Only those of the client.
+    #[arg(long)]
+    client: bool,
+    /// How long model check and simulation look for each.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Where the simulation begins; that of CI begins at 1 too. The model check's is random unless given.
+    #[arg(long, env = "FAIRLOCK_SEED")]
+    seed: Option<u64>,
+    /// Writes the catalogue, tests/attack/MUTANTS.md, and runs nothing.
+    #[arg(long)]
+    page: bool,
+}
+
+/// The repository that this was built from.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page_path() -> PathBuf {
+    root().join("tests/attack/MUTANTS.md")
+}
+
+/// What became of a mutant.
+enum Verdict {
+    Caught {
+        after: Duration,
+        how: String,
+    },
+    Survived {
+        after: Duration,
+    },
+    /// It could not be tried.
+    Broken(String),
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    if args.page {
+        return match std::fs::write(page_path(), page::text()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                println!("{}: {error}", page_path().display());
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if let Some(unknown) = args.only.iter().find(|name| all().all(|mutant| mutant.name != **name)) {
+        println!("no mutant is called {unknown}");
+        return ExitCode::FAILURE;
+    }
+    let wanted = |mutant: &&Mutant| args.only.is_empty() || args.only.iter().any(|name| name == mutant.name);
+    let limit = Duration::from_secs(args.seconds);
+    let lua: Vec<_> = lua::ALL.iter().filter(wanted).filter(|_| !args.client).collect();
+    let client: Vec<_> = client::ALL.iter().filter(wanted).filter(|_| !args.lua).collect();
+    let report = Report::new(lua.len() + client.len());
+    let tried = each_lua(&lua, args.seed.unwrap_or_else(random_seed), limit, &report)
+        .and_then(|()| each_client(&client, args.seed.unwrap_or(1), limit, &report));
+    if let Err(error) = tried {
+        println!("{error}");
+        return ExitCode::FAILURE;
+    }
+    report.end()
+}
+
+fn random_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 >> 32
+}
+
+/// The table, a row at a time.
+struct Report {
+    all: usize,
+    done: AtomicUsize,
+    bad: Mutex<Vec<&'static str>>,
+    begun: Instant,
+}
+
+impl Report {
+    fn new(all: usize) -> Self {
+        println!("{:>7}  {:38} {:8} {:>7}  by", "", "mutant", "", "after");
+        Self {
+            all,
+            done: AtomicUsize::new(0),
+            bad: Mutex::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    fn row(&self, mutant: &'static Mutant, verdict: &Verdict) {
+        let n = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let (word, after, how) = match verdict {
+            Verdict::Caught { after, how } => ("caught", *after, format!("{}: {how}", mutant.check)),
+            Verdict::Survived { after } => ("SURVIVED", *after, mutant.check.to_string()),
+            Verdict::Broken(why) => ("BROKEN", Duration::ZERO, why.clone()),
+        };
+        if !matches!(verdict, Verdict::Caught { .. }) {
+            self.bad.lock().expect("no panic while it is locked").push(mutant.name);
+        }
+        let how: String = how.lines().next().unwrap_or("").chars().take(150).collect();
+        let place = format!("{n}/{}", self.all);
+        println!(
+            "{place:>7}  {:38} {word:8} {:>5.1} s  {how}",
+            mutant.name,
+            after.as_secs_f64()
+        );
+        // Who reads this through a pipe wants to see it too; a pipe that is closed does not matter.
+        let _ = std::io::stdout().flush();
+    }
+
+    fn end(self) -> ExitCode {
+        let bad = self.bad.into_inner().expect("no panic while it is locked");
+        let (all, took) = (self.all, self.begun.elapsed());
+        if bad.is_empty() {
+            println!("all of {all} caught, in {took:.0?}");
+            return ExitCode::SUCCESS;
+        }
+        println!("{} of {all} not caught, in {took:.0?}: {}", bad.len(), bad.join(", "));
+        ExitCode::FAILURE
+    }
+}
+
+/// The file's text with the mutant in it. `Err`: the catalogue is stale.
+fn mutated(mutant: &Mutant) -> Result<String, String> {
+    let path = root().join(mutant.file);
+    let mut text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", mutant.file))?;
+    for (from, to) in mutant.edits {
+        match text.matches(from).count() {
+            1 => text = text.replace(from, to),
+            n => return Err(format!("{} has this {n} times, not once: {from}", mutant.file)),
+        }
+    }
+    Ok(text)
+}
+
+// ---- scripts
+
+/// `Err`: the checks fail without any mutant, so they would catch everything.
+fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Report) -> Result<(), String> {
+    if mutants.is_empty() {
+        return Ok(());
+    }
+    println!("{:>7}  the scripts as they are, FAIRLOCK_SEED={seed}", "");
+    let real = Scripts::real();
+    model_check::catch(&real, seed, limit.min(Duration::from_secs(5)))
+        .and_then(|_| model_check::crowds(&real))
+        .map_err(|counterexample| counterexample.to_string())?;
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(mutants.len());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    report.row(mutant, &try_lua(mutant, seed, limit));
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn try_lua(mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
+    if let Err(stale) = mutated(mutant) {
+        return Verdict::Broken(stale);
+    }
+    let mut scripts = Scripts::real();
+    let name = mutant.file.trim_start_matches("lua/");
+    for (from, to) in mutant.edits {
+        scripts.replace(name, from, to);
+    }
+    let begun = Instant::now();
+    let result = match mutant.check {
+        Check::Crowds => model_check::crowds(&scripts),
+        _ => model_check::catch(&scripts, seed, limit).map(|_| ()),
+    };
+    let after = begun.elapsed();
+    match result {
+        Ok(()) => Verdict::Survived { after },
+        Err(counterexample) => {
+            let how = counterexample
+                .difference
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ");
+            // Nobody would make a mistake that the first call reports.
+            if how.contains("Error compiling script") || how.contains("Script attempted to access nonexistent") {
+                return Verdict::Broken(how);
+            }
+            Verdict::Caught {
+                after,
+                how: format!("step {}: {how}", counterexample.found_after),
+            }
+        }
+    }
+}
+
+// ---- client
+
+fn each_client(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Report) -> Result<(), String> {
+    if mutants.is_empty() {
+        return Ok(());
+    }
+    let tree = Tree::new(&root())?;
+    // A check that fails anyway would catch everything.
+    println!("{:>7}  the client as it is, in {}", "", tree.path().display());
+    let mut checks: Vec<Check> = mutants.iter().map(|mutant| mutant.check).collect();
+    checks.sort_by_key(Check::to_string);
+    checks.dedup();
+    for check in checks {
+        let program = tree.build(check)?;
+        let outcome = tree.run(&program, check, seed, limit.min(Duration::from_secs(10)));
+        if let Some(how) = outcome.failure {
+            return Err(format!("{check} fails without any mutant: {how}"));
+        }
+    }
+    for &mutant in mutants {
+        report.row(mutant, &try_client(&tree, mutant, seed, limit));
+    }
+    Ok(())
+}
+
+fn try_client(tree: &Tree, mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
+    let text = match mutated(mutant) {
+        Ok(text) => text,
+        Err(stale) => return Verdict::Broken(stale),
+    };
+    let restored = match tree.put(mutant.file, &text) {
+        Ok(restored) => restored,
+        Err(error) => return Verdict::Broken(error),
+    };
+    let verdict = match tree.build(mutant.check) {
+        Err(error) => Verdict::Broken(error),
+        Ok(program) => {
+            let outcome = tree.run(&program, mutant.check, seed, limit);
+            match outcome.failure {
+                Some(how) => Verdict::Caught {
+                    after: outcome.took,
+                    how,
+                },
+                None => Verdict::Survived { after: outcome.took },
+            }
+        }
+    };
+    drop(restored);
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_has_its_text_once_and_a_name_of_its_own() {
+        let mut names = std::collections::BTreeSet::new();
+        for mutant in all() {
+            assert!(names.insert(mutant.name), "two mutants are called {}", mutant.name);
+            mutated(mutant).unwrap_or_else(|stale| panic!("{}: {stale}", mutant.name));
+        }
+    }
+
+    #[test]
+    fn the_model_catches_every_mutant_of_the_scripts() {
+        let mutants: Vec<_> = lua::ALL.iter().collect();
+        let report = Report::new(mutants.len());
+        let tried = each_lua(&mutants, random_seed(), Duration::from_secs(30), &report);
+        tried.unwrap_or_else(|error| panic!("without any mutant: {error}"));
+        let bad = report.bad.into_inner().expect("no panic while it is locked");
+        assert!(bad.is_empty(), "not caught: {bad:?}");
+    }
+
+    #[test]
+    fn tests_that_must_catch_a_mutant_exist() {
+        let of =
+            |file: &str| std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        for mutant in all() {
+            let (file, test) = match mutant.check {
+                Check::It(name) => {
+                    let (module, test) = name.split_once("::").expect("module::test");
+                    (format!("tests/it/{module}.rs"), test)
+                }
+                Check::Lib(name) => {
+                    let (module, test) = name.split_once("::tests::").expect("module::tests::test");
+                    (format!("src/{module}.rs"), test)
+                }
+                Check::Loom(test) => ("src/loom_models.rs".to_owned(), test),
+                Check::Model | Check::Crowds | Check::Simulate => continue,
+            };
+            assert!(
+                of(&file).contains(&format!("fn {test}")),
+                "{}: {file} has no test {test}",
+                mutant.name
+            );
+        }
+    }
+
+    #[test]
+    fn tests_that_hold_a_bug_found_here_exist() {
+        for test in found::ALL.iter().flat_map(|bug| bug.held_by) {
+            let (file, name) = match test.split_once(' ') {
+                Some((file, name)) => (file.to_owned(), name),
+                None => {
+                    let (module, name) = test.split_once("::").expect("module::test");
+                    (format!("tests/it/{module}.rs"), name)
+                }
+            };
+            let text = std::fs::read_to_string(root().join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(text.contains(&format!("fn {name}(")), "{file} has no test {name}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_made_from_the_catalogue() {
+        let page = std::fs::read_to_string(page_path()).expect("tests/attack/MUTANTS.md");
+        assert!(
+            page == page::text(),
+            "tests/attack/MUTANTS.md is not up to date: attack mutants --page"
+        );
+    }
+}

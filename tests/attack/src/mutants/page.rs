@@ -1,0 +1,70 @@
+//! The catalogue as a page.
+
+use super::{Check, Mutant, client, found, lua};
+use std::fmt::Write;
+
+const HEAD: &str = "# Known bugs, and what catches each
+
+`make mutants` puts each of these bugs in and runs the check that must notice it; one that survives is a hole in the
+checks. Those of the scripts are caught in CI too, all of them. This page is made by `attack mutants --page` from the
+catalogue, `tests/attack/src/mutants/`; a test holds the two together.
+
+Where a bug was seen: *draft* is a bug of the drafts of this protocol, a name with a number is a report against that
+project, *found here* is a bug that this crate had, and *invented* one that somebody could make.
+
+| check | what it is |
+|---|---|
+| model-check | the scripts beside the model, in random sequences: `attack model-check`, and a slice of it in CI |
+| crowds | the part of it with thousands of requests |
+| simulate | the real client in virtual time, under faults: `attack simulate`, and a slice of it in CI |
+| it, lib | a test of `tests/it`, or one inside of the crate |
+| loom | a model of `make loom` |
+";
+
+pub fn text() -> String {
+    let mut page = HEAD.to_owned();
+    table(&mut page, "Bugs in the scripts", lua::ALL);
+    table(&mut page, "Bugs in the client", client::ALL);
+    page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built. Tests are those of `tests/it` unless a file is named.\n\n");
+    page.push_str("| the bug | how it was found | what holds it now |\n|---|---|---|\n");
+    for found::Bug { what, how, held_by } in found::ALL {
+        let tests: Vec<_> = held_by.iter().map(|test| format!("`{test}`")).collect();
+        row(&mut page, &[what, how, &tests.join(", ")]);
+    }
+    page
+}
+
+fn table(page: &mut String, title: &str, mutants: &[Mutant]) {
+    let _ = write!(
+        page,
+        "\n## {title}\n\n| mutant | file | the bug | seen | caught by |\n|---|---|---|---|---|\n"
+    );
+    for mutant in mutants {
+        let check = match mutant.check {
+            Check::It(name) | Check::Lib(name) | Check::Loom(name) => {
+                let kind = mutant.check.to_string();
+                format!("{} `{name}`", kind.split(' ').next().unwrap_or(""))
+            }
+            other => other.to_string(),
+        };
+        row(
+            page,
+            &[
+                &format!("`{}`", mutant.name),
+                mutant.file,
+                mutant.story,
+                mutant.seen,
+                &check,
+            ],
+        );
+    }
+}
+
+fn row(page: &mut String, cells: &[&str]) {
+    for cell in cells {
+        page.push_str("| ");
+        page.push_str(&cell.replace('|', "\\|"));
+        page.push(' ');
+    }
+    page.push_str("|\n");
+}

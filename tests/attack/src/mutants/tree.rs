@@ -1,0 +1,228 @@
+//! A copy of the repository, in which mutants of the client are built. It stays between runs, so that only what a
+//! mutant touches is built again.
+
+use super::Check;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A run that takes so much longer than it should hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Tree {
+    original: PathBuf,
+    path: PathBuf,
+    builds: PathBuf,
+}
+
+pub struct Outcome {
+    pub took: Duration,
+    /// What the check has to say, if it failed.
+    pub failure: Option<String>,
+}
+
+/// Puts the original back.
+pub struct Restored<'a> {
+    tree: &'a Tree,
+    file: &'static str,
+}
+
+impl Drop for Restored<'_> {
+    fn drop(&mut self) {
+        // The next run begins with a copy of everything that differs.
+        let _ = copy_file(&self.tree.original.join(self.file), &self.tree.path.join(self.file));
+    }
+}
+
+impl Tree {
+    pub fn new(original: &Path) -> Result<Self, String> {
+        let original = original.canonicalize().map_err(|error| error.to_string())?;
+        let builds = original.join("target/mutants");
+        let path = builds.join("tree");
+        copy(&original, &path, true).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self { original, path, builds })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn put(&self, file: &'static str, text: &str) -> Result<Restored<'_>, String> {
+        let restored = Restored { tree: self, file };
+        fs::write(self.path.join(file), text).map_err(|error| format!("{file}: {error}"))?;
+        Ok(restored)
+    }
+
+    /// The program that runs a check.
+    pub fn build(&self, check: Check) -> Result<PathBuf, String> {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let mut command = Command::new(cargo);
+        command.current_dir(&self.path).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command.env("CARGO_TARGET_DIR", self.builds.join("target"));
+        match check {
+            Check::Simulate => command.args([
+                "build",
+                "--profile",
+                "attack",
+                "-p",
+                "fairlock-attack",
+                "--bin",
+                "attack",
+            ]),
+            Check::It(_) => command.args(["test", "--no-run", "--test", "it"]),
+            Check::Lib(_) => command.args(["test", "--no-run", "--lib"]),
+            Check::Loom(_) => {
+                // Flags of its own, so a directory of its own.
+                command.env("CARGO_TARGET_DIR", self.builds.join("loom"));
+                command.env("RUSTFLAGS", "--cfg fairlock_loom");
+                command.args(["test", "--no-run", "--lib"])
+            }
+            Check::Model | Check::Crowds => return Err(format!("{check} needs no build")),
+        };
+        let output = command
+            .args(["--quiet", "--message-format", "json-render-diagnostics"])
+            .output()
+            .map_err(|error| format!("cargo: {error}"))?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let first = errors.lines().find(|line| line.starts_with("error"));
+            return Err(format!("it does not compile: {}", first.unwrap_or(&errors)));
+        }
+        let messages = String::from_utf8_lossy(&output.stdout);
+        let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let programs = messages.filter_map(|message: serde_json::Value| {
+            let program = message.get("executable")?.as_str()?;
+            Some(PathBuf::from(program))
+        });
+        programs
+            .last()
+            .ok_or_else(|| format!("cargo names no program for {check}"))
+    }
+
+    pub fn run(&self, program: &Path, check: Check, seed: u64, limit: Duration) -> Outcome {
+        let mut command = Command::new(program);
+        let seconds = limit.as_secs().to_string();
+        let patience = match check {
+            Check::Simulate => {
+                command.args(["simulate", "--seconds", &seconds, "--seed", &seed.to_string()]);
+                limit + PATIENCE
+            }
+            Check::It(test) | Check::Lib(test) => {
+                command.arg(test);
+                PATIENCE
+            }
+            Check::Loom(test) => {
+                command.env("LOOM_MAX_PREEMPTIONS", "2").arg(test);
+                PATIENCE
+            }
+            Check::Model | Check::Crowds => limit,
+        };
+        command.current_dir(&self.path).env("CARGO_MANIFEST_DIR", &self.path);
+        let begun = Instant::now();
+        let ended = self.wait(&mut command, patience);
+        let took = begun.elapsed();
+        let failure = match ended {
+            Ok(Some((true, output))) if !ran_something(check, &output) => {
+                Some(format!("{check} is not there: {}", last_line(&output)))
+            }
+            Ok(Some((true, _))) => None,
+            Ok(Some((false, output))) => Some(telling(&output)),
+            Ok(None) => Some(format!("it hangs: no end after {patience:?}")),
+            Err(error) => Some(error),
+        };
+        Outcome { took, failure }
+    }
+
+    /// Whether it ended well, and what it said. `None`: it did not end.
+    fn wait(&self, command: &mut Command, patience: Duration) -> Result<Option<(bool, String)>, String> {
+        let said = self.builds.join("output.txt");
+        let io = |error: std::io::Error| error.to_string();
+        let output = File::create(&said).map_err(io)?;
+        // A group of its own: what it started ends with it.
+        command.stdin(Stdio::null()).process_group(0);
+        command.stderr(output.try_clone().map_err(io)?).stdout(output);
+        let mut child = command.spawn().map_err(io)?;
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(status) = child.try_wait().map_err(io)? {
+                let text = fs::read(&said).map_err(io)?;
+                return Ok(Some((status.success(), String::from_utf8_lossy(&text).into_owned())));
+            }
+            if Instant::now() > end {
+                let group = Pid::from_child(&child);
+                kill_process_group(group, Signal::KILL).map_err(|error| error.to_string())?;
+                child.wait().map_err(io)?;
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A filter that matches no test proves nothing.
+fn ran_something(check: Check, output: &str) -> bool {
+    check == Check::Simulate || !output.contains("running 0 tests")
+}
+
+fn last_line(output: &str) -> &str {
+    output.trim_end().lines().last().unwrap_or("")
+}
+
+/// The line of a failed run that says what was wrong.
+fn telling(output: &str) -> String {
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        if line.contains("VIOLATION") {
+            return line.trim_start().to_owned();
+        }
+        // What a panic says stands in the line after.
+        if line.contains("panicked at") {
+            return lines.next().unwrap_or(line).to_owned();
+        }
+    }
+    last_line(output).to_owned()
+}
+
+/// Makes the copy the same as the original, touching only what differs.
+fn copy(from: &Path, to: &Path, top: bool) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    let mut names = std::collections::BTreeSet::new();
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if top && (name == "target" || name.to_string_lossy().starts_with('.')) {
+            continue;
+        }
+        let (source, copied) = (entry.path(), to.join(&name));
+        if kind.is_dir() {
+            copy(&source, &copied, false)?;
+        } else {
+            copy_file(&source, &copied)?;
+        }
+        names.insert(name);
+    }
+    for entry in fs::read_dir(to)? {
+        let entry = entry?;
+        if names.contains(&entry.file_name()) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
+    let text = fs::read(from)?;
+    // The time of change stays as it is where nothing changed: cargo goes by it.
+    if fs::read(to).is_ok_and(|copied| copied == text) {
+        return Ok(());
+    }
+    fs::write(to, text)
+}
