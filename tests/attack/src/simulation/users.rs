@@ -122,17 +122,15 @@ impl Hands {
         holdings.retain(|holding| {
             let alive = !holding.process.is_killed() && holding.guard.upgrade().is_some_and(|guard| guard.is_held());
             let excludes = holding.owner != owner && (holding.mode == Mode::Write || M::MODE == Mode::Write);
-            if alive && excludes && guard.is_held() {
-                if holding.token.min(token) > lost_us {
-                    world.violated(format!(
-                        "lock {lock}: {owner:?} {:?} token {token} beside {:?} {:?} token {} since {:?}",
-                        M::MODE,
-                        holding.owner,
-                        holding.mode,
-                        holding.token,
-                        now - holding.since,
-                    ));
-                }
+            if alive && excludes && guard.is_held() && holding.token.min(token) > lost_us {
+                world.violated(format!(
+                    "lock {lock}: {owner:?} {:?} token {token} beside {:?} {:?} token {} since {:?}",
+                    M::MODE,
+                    holding.owner,
+                    holding.mode,
+                    holding.token,
+                    now - holding.since,
+                ));
             }
             alive
         });
