@@ -131,8 +131,9 @@ local function leave_queue(request)
   if state.up == request then
     set('up', false)
   elseif not owner then
-    owner = string.sub(request, 2)   -- it has no other request, hence holds nothing: no need to ask
-    state['r:' .. owner], state['t:' .. owner] = false, false
+    -- It has no other request, hence holds nothing: no need to ask. An orphan may: what was read about it stays.
+    local reads, token = 'r:' .. string.sub(request, 2), 't:' .. string.sub(request, 2)
+    state[reads], state[token] = state[reads] or false, state[token] or false
   end
 end
 

@@ -217,6 +217,11 @@ impl Lock {
             notes: Vec::new(),
             told: Vec::new(),
             forgotten: Vec::new(),
+            about: match script {
+                Script::Acquire | Script::Release | Script::Downgrade => args.first().map(|request| owner_of(request)),
+                Script::Evict => args.first().copied(),
+                Script::Renew => None,
+            },
         };
         let reply = match script {
             Script::Acquire => step.acquire(&Ask::read(args)),
@@ -496,8 +501,10 @@ struct Step<'a> {
     /// What each client is going to be told: `request token request token...`
     told: Vec<(String, String)>,
     /// An owner that was not named has one request, so it holds nothing while that waits: its holds are not asked for.
-    /// After the loss of a key it may hold something, which this call then does not know of.
+    /// After the loss of a key it may hold something, and so may an orphan's: this call then does not know of it, unless
+    /// it is about that owner.
     forgotten: Vec<Name>,
+    about: Option<&'a str>,
 }
 
 impl Step<'_> {
@@ -588,7 +595,10 @@ impl Step<'_> {
         }
         if self.lock.upgrade.as_deref() == Some(request) {
             self.lock.upgrade = None;
-        } else if named_owner(request).is_none() && self.lock.holders.contains_key(owner_of(request)) {
+        } else if named_owner(request).is_none()
+            && self.about != Some(owner_of(request))
+            && self.lock.holders.contains_key(owner_of(request))
+        {
             self.forgotten.push(Name::from(owner_of(request)));
         }
     }
