@@ -31,8 +31,8 @@ pub struct Server {
     loaded: BTreeSet<Script>,
     /// Greatest token of each lock, whatever the server forgot meanwhile.
     tokens: BTreeMap<String, u64>,
-    /// When each token that nobody has in hand yet was given out.
-    given: BTreeMap<(String, u64), Instant>,
+    /// When each token that nobody has in hand yet was given out, and to which request.
+    given: BTreeMap<(String, u64), (Instant, String)>,
     pub grants: u64,
     pub calls: u64,
     /// All that happened so far, in one number.
@@ -103,7 +103,7 @@ impl Server {
 
     /// How long ago the server gave out a token; only once.
     pub fn since_grant(&mut self, lock: &str, token: u64) -> Option<Duration> {
-        let at = self.given.remove(&(format!("fairlock:{{{lock}}}"), token))?;
+        let (at, _) = self.given.remove(&(format!("fairlock:{{{lock}}}"), token))?;
         Some(at.elapsed())
     }
 
@@ -196,6 +196,7 @@ impl Server {
         }
         for Note { what, request, token } in &outcome.notes {
             if *what != What::Granted {
+                self.given.retain(|_, (_, to)| to != request);
                 continue;
             }
             self.grants += 1;
@@ -211,7 +212,8 @@ impl Server {
                 ));
             }
             *greatest = (*greatest).max(*token);
-            self.given.insert(((*key).to_owned(), *token), Instant::now());
+            let given = (Instant::now(), request.clone());
+            self.given.insert(((*key).to_owned(), *token), given);
             if self.given.len() > 1000 {
                 self.given.pop_first();
             }
