@@ -38,12 +38,14 @@ enum Phase {
         ticket: u64,
         seq: u64,
     },
-    /// Granted, but not yet in its user's hands.
+    /// Granted, but not yet in its user's hands. `since`: a call sent later was executed later.
     Granted {
         ticket: Option<u64>,
         token: u64,
+        since: Instant,
     },
     Held {
+        since: Instant,
         until: Option<Instant>,
     },
     Over(End),
@@ -126,16 +128,24 @@ impl Claim {
             return;
         }
         self.prove(sent, self.lease);
+        // It was granted after that.
+        let since = sent;
         self.phase = match (&self.phase, answer) {
-            (Phase::Asked { .. }, Answer::Granted { token }) => Phase::Granted { ticket: None, token },
+            (Phase::Asked { .. }, Answer::Granted { token }) => Phase::Granted {
+                ticket: None,
+                token,
+                since,
+            },
             (&Phase::Waiting { ticket, .. }, Answer::Granted { token }) => Phase::Granted {
                 ticket: Some(ticket),
                 token,
+                since,
             },
             // A message with an older token is of a former life under the same name: see design.md.
             (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq }) if token > seq => Phase::Granted {
                 ticket: Some(ticket),
                 token,
+                since,
             },
             (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => Phase::Waiting { ticket, seq },
             _ => return,
@@ -145,7 +155,7 @@ impl Claim {
     /// A message says that it was granted. Says whether that changes anything.
     ///
     /// Token 0 says that it was evicted.
-    pub(crate) fn heard(&mut self, token: u64) -> bool {
+    pub(crate) fn heard(&mut self, now: Instant, token: u64) -> bool {
         if token == 0 {
             return self.end(End::Lost(LostReason::Evicted));
         }
@@ -160,6 +170,7 @@ impl Claim {
                 self.phase = Phase::Granted {
                     ticket: Some(ticket),
                     token,
+                    since: now,
                 };
                 true
             }
@@ -172,7 +183,7 @@ impl Claim {
         self.lapse(now);
         match self.phase {
             Phase::Waiting { .. } | Phase::Granted { .. } => Some(self.lease),
-            Phase::Held { until } => {
+            Phase::Held { until, .. } => {
                 let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
                 Some(self.lease.min(left.saturating_add(self.margin())))
             }
@@ -185,6 +196,16 @@ impl Claim {
         self.lapse(now);
         match (&self.phase, standing) {
             (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
+            // It had been granted, and waits again: the server went back to an earlier state. An older call proves nothing.
+            (&Phase::Held { since, .. }, Standing::Waits) if sent > since => {
+                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));
+                return true;
+            }
+            (&Phase::Granted { since, ticket, token }, Standing::Waits) if sent > since => {
+                // No ticket: it never waited here before. Its token will do, it is as old as the request.
+                let ticket = ticket.unwrap_or(token);
+                self.phase = Phase::Waiting { ticket, seq: token };
+            }
             (Phase::Held { .. }, Standing::Unknown) => {
                 self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));
                 return true;
@@ -200,6 +221,7 @@ impl Claim {
             self.phase = Phase::Granted {
                 ticket: Some(ticket),
                 token,
+                since: now,
             };
         }
         matches!(self.phase, Phase::Granted { .. })
@@ -210,8 +232,9 @@ impl Claim {
         Some(match &self.phase {
             Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Held { .. } => return None,
             Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Next::Renew,
-            &Phase::Granted { token, .. } => {
+            &Phase::Granted { token, since, .. } => {
                 self.phase = Phase::Held {
+                    since,
                     until: now.checked_add(self.max_hold),
                 };
                 Next::HandOut { token }
@@ -224,7 +247,7 @@ impl Claim {
     pub(crate) fn held_until(&mut self, now: Instant) -> Option<Instant> {
         self.lapse(now);
         match self.phase {
-            Phase::Held { until } => self.proven.min(until.or(self.proven)),
+            Phase::Held { until, .. } => self.proven.min(until.or(self.proven)),
             _ => None,
         }
     }
@@ -232,7 +255,7 @@ impl Claim {
     /// What is left of its `max_hold`.
     pub(crate) fn limit_left(&self, now: Instant) -> Duration {
         match self.phase {
-            Phase::Held { until: Some(until) } => until.saturating_duration_since(now),
+            Phase::Held { until: Some(until), .. } => until.saturating_duration_since(now),
             _ => Duration::MAX,
         }
     }
@@ -244,7 +267,7 @@ impl Claim {
 
     /// A hold whose proof has run out is lost, for ever: its user may have been told.
     fn lapse(&mut self, now: Instant) {
-        if let Phase::Held { until } = self.phase {
+        if let Phase::Held { until, .. } = self.phase {
             if until.is_some_and(|until| until <= now) {
                 self.phase = Phase::Over(End::Lost(LostReason::MaxHold));
             } else if self.proven.is_none_or(|proven| proven <= now) {
@@ -258,7 +281,7 @@ impl Claim {
         let renewal = self.renewed + self.lease / 3;
         match self.phase {
             Phase::Asked { .. } | Phase::Over(_) => None,
-            Phase::Held { until } => Some(until.map_or(renewal, |until| until.min(renewal))),
+            Phase::Held { until, .. } => Some(until.map_or(renewal, |until| until.min(renewal))),
             _ if self.doubted.is_some() => Some(self.renewed),
             _ => Some(renewal),
         }
@@ -348,7 +371,7 @@ mod tests {
     fn a_grant_is_not_handed_out_when_its_proof_has_run_out() {
         let (mut claim, t) = claim();
         claim.answered(t, QUEUED);
-        assert!(claim.heard(11));
+        assert!(claim.heard(t, 11));
         assert!(matches!(claim.next(t + ms(980)), Some(Next::Renew)));
         assert!(claim.renewed(t + ms(985), t + ms(986), LEASE, Standing::Holds { token: 11 }));
         assert_eq!(handed_out(&mut claim, t + ms(987)), Some(11));
@@ -357,7 +380,7 @@ mod tests {
     #[test]
     fn a_message_alone_proves_nothing_about_time() {
         let (mut claim, t) = claim();
-        assert!(!claim.heard(11));
+        assert!(!claim.heard(t, 11));
         assert!(claim.next(t).is_none());
         claim.answered(t, QUEUED);
         assert_eq!(handed_out(&mut claim, t), Some(11));
@@ -366,12 +389,12 @@ mod tests {
     #[test]
     fn a_message_of_a_former_life_is_ignored_before_and_after_the_reply() {
         let (mut claim, t) = claim();
-        claim.heard(9);
+        claim.heard(t, 9);
         claim.answered(t, QUEUED);
         assert!(claim.next(t).is_none());
-        assert!(!claim.heard(10));
+        assert!(!claim.heard(t, 10));
         assert!(claim.next(t).is_none());
-        assert!(claim.heard(11));
+        assert!(claim.heard(t, 11));
     }
 
     #[test]
@@ -400,6 +423,33 @@ mod tests {
         assert!(handed_out(&mut claim, t).is_some());
         assert!(claim.renewed(t, t, LEASE, Standing::Unknown));
         assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
+    }
+
+    #[test]
+    fn a_hold_that_waits_again_after_the_server_went_back_is_lost() {
+        let (mut claim, t) = claim();
+        claim.answered(t, QUEUED);
+        assert!(claim.heard(t + ms(10), 11));
+        assert!(handed_out(&mut claim, t + ms(11)).is_some());
+        claim.renewed(t + ms(9), t + ms(12), LEASE, Standing::Waits);
+        assert!(
+            claim.held_until(t + ms(12)).is_some(),
+            "that call was executed before the grant"
+        );
+        assert!(claim.renewed(t + ms(13), t + ms(14), LEASE, Standing::Waits));
+        assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
+        assert!(claim.report_loss(), "its place in the queue is given up");
+    }
+
+    #[test]
+    fn a_grant_that_waits_again_after_the_server_went_back_is_not_handed_out() {
+        let (mut claim, t) = claim();
+        claim.answered(t, QUEUED);
+        assert!(claim.heard(t + ms(10), 11));
+        assert!(!claim.renewed(t + ms(11), t + ms(12), LEASE, Standing::Waits));
+        assert!(claim.next(t + ms(12)).is_none());
+        assert!(!claim.heard(t + ms(13), 11), "the message of the former grant");
+        assert!(claim.heard(t + ms(13), 12));
     }
 
     #[test]
@@ -441,7 +491,7 @@ mod tests {
         let (mut claim, t) = claim();
         assert!(claim.end(End::Released));
         claim.answered(t, Answer::Granted { token: 1 });
-        assert!(!claim.heard(5));
+        assert!(!claim.heard(t, 5));
         assert!(!claim.renewed(t, t, LEASE, Standing::Holds { token: 1 }));
         assert!(!claim.end(End::Lost(LostReason::Shutdown)));
         assert!(matches!(claim.next(t), Some(Next::Ended(End::Released))));

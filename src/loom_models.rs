@@ -115,7 +115,7 @@ impl World {
     }
 
     fn hear(&self, request: &Request, token: u64) -> bool {
-        self.requests.heard(request.number, &request.name, token)
+        self.requests.heard(self.t, request.number, &request.name, token)
     }
 
     fn settle(&self, request: &Request, standing: Standing) {

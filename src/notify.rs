@@ -252,11 +252,12 @@ fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
         );
         return;
     };
+    let now = Instant::now();
     for (name, token) in grants {
         let Some((client, number)) = read_request(name) else {
             continue;
         };
-        if inner.requests.heard(number, name, token) {
+        if inner.requests.heard(now, number, name, token) {
             continue;
         }
         let forgotten = inner.registry().get(number).is_none() && inner.has_named(client, number);

@@ -45,9 +45,9 @@ impl Request {
     }
 
     /// A message says that it was granted, or with token 0 that it was evicted.
-    pub(crate) fn heard(&self, token: u64) {
+    pub(crate) fn heard(&self, now: Instant, token: u64) {
         let mut claim = self.claim();
-        if claim.heard(token) {
+        if claim.heard(now, token) {
             self.changed.notify_waiters();
         }
     }

@@ -76,11 +76,11 @@ impl Requests {
     }
 
     /// A message grants a request, or says with token 0 that it was evicted. Says whether there is such a request.
-    pub(crate) fn heard(&self, number: u64, name: &str, token: u64) -> bool {
+    pub(crate) fn heard(&self, now: Instant, number: u64, name: &str, token: u64) -> bool {
         let request = self.registry().get(number).cloned();
         let request = request.filter(|request| request.name == name);
         if let Some(request) = &request {
-            request.heard(token);
+            request.heard(now, token);
         }
         request.is_some()
     }

@@ -722,9 +722,9 @@ impl Lock {
                 9,
                 "{name} is the second to wait for an upgrade"
             );
-            // An owner that nobody named has one request, and perhaps its upgrade; a call that is executed long after it
-            // was given up may put the one beside the other.
-            let named = name.splitn(3, ':').nth(2).is_some();
+            // An owner that nobody named has one request, and perhaps its upgrade. What is executed long after it was given
+            // up, and a server that went back in time, may put the one beside the other.
+            let named = !owner_of(name).contains(':');
             ensure!(
                 !named || self.owners[owner as usize].waiting == 0,
                 5,
