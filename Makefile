@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test loom fuzz mutants bench lint
+.PHONY: help setup demo test slice simulate model explore torture mutants loom fuzz bench lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -13,10 +13,28 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 
 test: setup ## Run all tests against real servers that they start themselves
 	cargo test --features tls-rustls
-	@$(MAKE) --no-print-directory loom PREEMPTIONS=2
+	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
-mutants: setup ## Put known bugs in and report which check catches each; ARGS="--only NAME" for one
-	cargo run --profile attack -p fairlock-attack -- mutants $(ARGS)
+# What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
+ATTACK = cargo run --profile attack -p fairlock-attack --
+
+slice: setup ## A few minutes of everything that tries to break the lock
+	cargo test --profile attack -p fairlock-attack
+
+simulate: ## The real client in virtual time, under faults: e.g. ARGS="--seconds 600"
+	$(ATTACK) simulate $(ARGS)
+
+model: setup ## Random sequences of the scripts beside the model: e.g. ARGS="--seconds 600"
+	$(ATTACK) model-check $(ARGS)
+
+explore: setup ## Every short sequence of the scripts beside the model: e.g. ARGS="--depth 5"
+	$(ATTACK) explore $(ARGS)
+
+torture: setup ## Break everything around the lock for 3 minutes: e.g. ARGS="--minutes 60 --seed 7"
+	$(ATTACK) torture $(ARGS)
+
+mutants: setup ## Put known bugs in, and see each one caught: e.g. ARGS=--lua
+	$(ATTACK) mutants $(ARGS)
 
 PREEMPTIONS ?= 3
 # Flags of its own, so a directory of its own.

@@ -82,16 +82,18 @@ impl Attempt {
         let begun = Instant::now();
         let mut backoff = Backoff::new();
         loop {
-            // A shutdown that came before this sees the request in the registry; one that comes after is seen here.
-            if self.inner().is_closed() {
-                return Err(self.shut_down());
-            }
             // Former requests of this owner that were dropped and are not yet out of the queue.
             while let Some(former) = self.leaving()
                 && begun.elapsed() < self.patience
+                && !self.inner().is_closed()
             {
                 // The time is a bound, not a pause: the release is usually answered at once.
                 let _ = timeout(call_limit(self.inner().lease), self.inner().requests.out_of(&former)).await;
+            }
+            // A shutdown that came before is seen here, as late as can be: it may have released the request already. One
+            // that comes after sees the request in the registry.
+            if self.inner().is_closed() {
+                return Err(self.shut_down());
             }
             let sent = Instant::now();
             match self.call_acquire().await {

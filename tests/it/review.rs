@@ -124,10 +124,10 @@ async fn a_line_that_moves_slower_than_time_limits_does_not_cost_the_connection(
     let proxy = Proxy::to(server.port()).await;
     let near = client(server.url(), LONG).await.rw_lock("a");
     let held = near.write().acquire_fair().await.unwrap();
-    // A call's time limit is 250 ms.
-    let lock = client(proxy.url(), Duration::from_millis(1500)).await.rw_lock("a");
+    // A call's time limit is a second; the replies take two.
+    let lock = client(proxy.url(), LONG).await.rw_lock("a");
     let connections = proxy.connections();
-    proxy.pace(Duration::from_millis(20));
+    proxy.pace(Duration::from_millis(40));
     let asks = (0..ASKED).map(|_| lock.read().acquire_fair());
     let asks = tokio::spawn(join_all(asks));
     server.until_queued("a", ASKED).await;

@@ -120,6 +120,28 @@ async fn shutdown_leaves_every_queue_and_releases_every_hold() {
 }
 
 #[tokio::test]
+async fn an_owner_that_waits_for_its_former_request_does_not_enter_after_a_shutdown() {
+    let server = Server::start().await;
+    let (leaving, staying) = (client(&server).await, client(&server).await);
+    let watched = leaving.rw_lock("b").write().acquire_fair().await.unwrap();
+    let mine = leaving.rw_lock("a").with_owner(&Owner::new());
+    let former = mine.write().acquire_fair().await.unwrap();
+    server.freeze();
+    drop(former);
+    let again = tokio::spawn(mine.write().acquire_fair());
+    // There is one thread: this runs it up to where it waits for the release.
+    tokio::task::yield_now().await;
+    let shutdown = tokio::spawn(async move { leaving.shutdown().await });
+    soon("the shutdown has begun", watched.lost()).await;
+    server.thaw();
+    soon("the shutdown", shutdown).await.unwrap();
+    let again = soon("an answer", again).await.unwrap();
+    assert!(matches!(again, Err(Error::Shutdown { .. })), "{again:?}");
+    let free = staying.rw_lock("a").write().try_acquire().await.unwrap();
+    assert!(free.is_some(), "nobody holds it, and the lease is long");
+}
+
+#[tokio::test]
 async fn a_hold_that_reached_a_max_hold_far_below_its_lease_lets_in_who_waits() {
     let server = Server::start().await;
     let (lock, other) = (client(&server).await.rw_lock("a"), client(&server).await.rw_lock("a"));

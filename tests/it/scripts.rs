@@ -58,7 +58,7 @@ async fn a_free_lock_keeps_its_only_lease_in_the_hash_until_a_second_request_com
     let state = lock.state().await;
     let (sole, deadline) = state.sole().expect("a sole request");
     assert_eq!(sole, "w1:1");
-    assert!((state.now_ms + LEASE_MS - 5_000..=state.now_ms + LEASE_MS).contains(&deadline));
+    assert!((state.now_ms + LEASE_MS - 90_000..=state.now_ms + LEASE_MS).contains(&deadline));
 
     let (got, next_ms, _) = lock.ask(ask("r2:1")).await;
     assert!(got.ticket() > seq);
@@ -823,7 +823,7 @@ async fn the_keys_outlive_a_lease_that_came_after_shorter_ones() {
     .await;
     lock.renew_for(&["w2:1"], 300_000).await;
     let ttl = lock.state().await.ttl;
-    assert!(ttl.iter().all(|ttl| *ttl > 320_000), "{ttl:?}");
+    assert!(ttl.iter().all(|ttl| *ttl > 300_000), "{ttl:?}");
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ pub struct Server {
     child: Option<Child>,
     port: u16,
     dir: PathBuf,
+    /// The program and what comes before its own arguments.
+    program: Vec<String>,
     args: Vec<String>,
 }
 
@@ -31,12 +33,19 @@ impl Server {
 
     /// With further arguments of redis-server, such as `--appendonly yes`.
     pub async fn start_with(args: &[&str]) -> Self {
+        let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        Self::start_program(&[binary], args).await
+    }
+
+    /// Another program than redis-server, such as `env` with variables and then redis-server.
+    pub async fn start_program(program: &[String], args: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("fairlock-test-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&dir).expect("a directory for the server");
         let mut server = Self {
             child: None,
             port: 0,
             dir,
+            program: program.to_vec(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         };
         // Another process may take a free port before the server does.
@@ -52,8 +61,9 @@ impl Server {
     async fn spawn(&mut self) -> bool {
         // One that was killed leaves it behind.
         let _ = std::fs::remove_file(self.socket());
-        let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let child = Command::new(&binary)
+        let program = &self.program;
+        let child = Command::new(&program[0])
+            .args(&program[1..])
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--save", "", "--logfile", "log", "--dir"])
             .arg(&self.dir)
@@ -62,7 +72,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        self.child = Some(child.unwrap_or_else(|error| panic!("cannot start {binary}: {error}; run `make setup`")));
+        self.child = Some(child.unwrap_or_else(|error| panic!("cannot start {program:?}: {error}; run `make setup`")));
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if let Some(child) = &mut self.child

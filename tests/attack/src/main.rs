@@ -21,6 +21,8 @@ enum Command {
     Simulate(simulation::Args),
     /// Real faults on real servers.
     Torture(torture::Args),
+    #[command(hide = true)]
+    TortureWorker(torture::worker::Args),
     /// Puts known bugs in and reports which check catches each.
     Mutants(mutants::Args),
 }
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Explore(args) => explore::run(&args),
         Command::Simulate(args) => simulation::command(&args),
         Command::Torture(args) => torture::run(&args),
+        Command::TortureWorker(args) => torture::worker::run(&args),
         Command::Mutants(args) => mutants::run(&args),
     }
 }

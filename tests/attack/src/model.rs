@@ -216,6 +216,7 @@ impl Lock {
             now_us,
             notes: Vec::new(),
             told: Vec::new(),
+            forgotten: Vec::new(),
         };
         let reply = match script {
             Script::Acquire => step.acquire(&Ask::read(args)),
@@ -494,6 +495,9 @@ struct Step<'a> {
     notes: Vec<Note>,
     /// What each client is going to be told: `request token request token...`
     told: Vec<(String, String)>,
+    /// An owner that was not named has one request, so it holds nothing while that waits: its holds are not asked for.
+    /// After the loss of a key it may hold something, which this call then does not know of.
+    forgotten: Vec<Name>,
 }
 
 impl Step<'_> {
@@ -552,7 +556,7 @@ impl Step<'_> {
 
     /// The request fits. Returns the owner's token: a new one if it was outside, and if it becomes a writer.
     fn grant(&mut self, request: &str, owner: &str) -> u64 {
-        let known = self.lock.holder(owner).token;
+        let known = self.holder(owner).token;
         let token = if writes(request) {
             self.lock.writes += 1;
             if self.lock.is_writer(owner) {
@@ -567,7 +571,7 @@ impl Step<'_> {
             self.lock.readers += 1;
             Some(known.unwrap_or_else(|| self.next_seq()))
         };
-        self.lock.change_holder(owner, |holder| {
+        self.change_holder(owner, |holder| {
             holder.reads += u64::from(!writes(request));
             holder.token = token;
         });
@@ -579,20 +583,28 @@ impl Step<'_> {
 
     /// A request leaves the queue, to enter or for good.
     fn leave_queue(&mut self, request: &str) {
-        if self.lock.upgrade.as_deref() == Some(request) {
-            self.lock.upgrade = None;
-        }
         if let Some(owner) = named_owner(request) {
             self.lock.waits.remove(owner);
         }
+        if self.lock.upgrade.as_deref() == Some(request) {
+            self.lock.upgrade = None;
+        } else if named_owner(request).is_none() && self.lock.holders.contains_key(owner_of(request)) {
+            self.forgotten.push(Name::from(owner_of(request)));
+        }
     }
 
-    /// The owner of a request that waits and was not named has no other, and so holds nothing, but if it upgrades. After
-    /// the loss of a key it may: what it held is forgotten then.
-    fn forget_unnamed(&mut self, request: &str) {
-        if named_owner(request).is_none() && self.lock.upgrade.as_deref() != Some(request) {
-            self.lock.holders.remove(owner_of(request));
+    fn holder(&self, owner: &str) -> Holder {
+        if self.forgotten.iter().any(|forgotten| **forgotten == *owner) {
+            return Holder::default();
         }
+        self.lock.holder(owner)
+    }
+
+    fn change_holder(&mut self, owner: &str, change: impl FnOnce(&mut Holder)) {
+        let mut holder = self.holder(owner);
+        change(&mut holder);
+        self.forgotten.retain(|forgotten| **forgotten != *owner);
+        self.lock.change_holder(owner, |known| *known = holder);
     }
 
     /// A hold ends.
@@ -608,17 +620,17 @@ impl Step<'_> {
             self.lock.writer = None;
             self.lock.mode = (self.lock.readers > 0).then_some(Mode::Read);
         } else {
-            if self.lock.holder(owner).reads == 0 {
+            if self.holder(owner).reads == 0 {
                 return Ended::Unknown;
             }
-            self.lock.change_holder(owner, |holder| holder.reads -= 1);
+            self.change_holder(owner, |holder| holder.reads -= 1);
             self.lock.readers = self.lock.readers.saturating_sub(1);
             if self.lock.readers == 0 && self.lock.writer.is_none() {
                 self.lock.mode = None;
             }
         }
-        if !self.lock.is_writer(owner) && self.lock.holder(owner).reads == 0 {
-            self.lock.change_holder(owner, |holder| holder.token = None);
+        if !self.lock.is_writer(owner) && self.holder(owner).reads == 0 {
+            self.change_holder(owner, |holder| holder.token = None);
         }
         Ended::Held
     }
@@ -632,7 +644,7 @@ impl Step<'_> {
             && if writes(request) {
                 self.lock.is_writer(owner)
             } else {
-                self.lock.holder(owner).reads > 0
+                self.holder(owner).reads > 0
             };
         if holds || !self.lock.queue.remove(request) {
             return self.count_down(request, owner);
@@ -666,9 +678,6 @@ impl Step<'_> {
                     break;
                 }
                 self.lock.queue.remove(&request);
-                if !dead {
-                    self.forget_unnamed(&request);
-                }
                 self.leave_queue(&request);
                 if dead {
                     self.lock.leases.remove(&request);
@@ -743,6 +752,7 @@ impl Step<'_> {
             ..Lock::default()
         };
         self.told.clear();
+        self.forgotten.clear();
         self.note(What::Reset, "-", 0);
     }
 
@@ -770,7 +780,7 @@ impl Step<'_> {
                 if let Some(place) = self.lock.queue.score(request) {
                     return self.answer(QUEUED, place.rem_euclid(BAND), next_ms);
                 }
-                if let Some(token) = self.lock.holder(owner).token {
+                if let Some(token) = self.holder(owner).token {
                     return self.answer(GRANTED, token as i64, next_ms);
                 }
                 self.lock.leases.remove(request);
@@ -783,7 +793,7 @@ impl Step<'_> {
             return self.answer(OTHER_POLICY, self.lock.policy.map_or(0, i64::from), next_ms);
         }
 
-        let inside = self.lock.is_writer(owner) || self.lock.holder(owner).reads > 0;
+        let inside = self.lock.is_writer(owner) || self.holder(owner).reads > 0;
         let upgrade = inside && !self.lock.is_writer(owner) && writes(request);
         let band = ask.band(upgrade);
         let would_be_first = head.is_none_or(|head| {
@@ -923,7 +933,7 @@ impl Step<'_> {
             self.lease(to, lease_ms);
         }
         let next_ms = self.sweep(known);
-        let token = self.lock.holder(owner).token.filter(|_| known);
+        let token = self.holder(owner).token.filter(|_| known);
         vec![next_ms, token.map_or(-1, |token| token as i64)]
     }
 

@@ -93,12 +93,12 @@ impl Tree {
         }
         let messages = String::from_utf8_lossy(&output.stdout);
         let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
-        let programs = messages.filter_map(|message: serde_json::Value| {
+        let mut programs = messages.filter_map(|message: serde_json::Value| {
             let program = message.get("executable")?.as_str()?;
             Some(PathBuf::from(program))
         });
         programs
-            .last()
+            .next_back()
             .ok_or_else(|| format!("cargo names no program for {check}"))
     }
 

@@ -489,7 +489,7 @@ pub fn command(args: &Args) -> ExitCode {
             if !args.only {
                 println!("again: attack simulate --only --seed {}", failure.seed);
             }
-            for line in failure.trace.iter().rev().take(200).rev() {
+            for line in failure.trace.iter().rev().take(2000).rev() {
                 println!("{line}");
             }
             ExitCode::FAILURE

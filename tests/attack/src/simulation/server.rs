@@ -5,6 +5,7 @@ use crate::model::Lock;
 use crate::record::{Note, Record, Script, What};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -186,7 +187,7 @@ impl Server {
             return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
         };
         let lock = self.data.locks.entry((*key).to_owned()).or_default();
-        let seq = lock.seq.unwrap_or(0);
+        let mut seq = lock.seq.unwrap_or(0);
         let outcome = lock.call(key, script, args, now_us);
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
@@ -202,6 +203,7 @@ impl Server {
             if *token <= seq {
                 continue;
             }
+            seq = *token;
             let greatest = self.tokens.entry((*key).to_owned()).or_default();
             if token <= greatest && !self.backward {
                 return Err(format!(
@@ -227,10 +229,11 @@ impl Server {
                 trace.push(record.to_string());
             }
             if self.checked {
-                self.data
-                    .checker
-                    .check(&record)
-                    .map_err(|violation| violation.to_string())?;
+                let checker = &mut self.data.checker;
+                // So that a trace is left of what made it panic.
+                let checked = catch_unwind(AssertUnwindSafe(|| checker.check(&record)));
+                let checked = checked.map_err(|_| format!("the checker panicked at {record}"))?;
+                checked.map_err(|violation| violation.to_string())?;
             }
         }
         let published = outcome.messages.into_iter();

@@ -154,8 +154,8 @@ pub struct Core {
     frozen_until: Option<Instant>,
     down_until: Option<Instant>,
     errors_until: Option<(Instant, &'static str)>,
-    /// When the server last lost something that it had said.
-    pub lost_data: Option<Instant>,
+    /// When the server last lost something that it had said, by both clocks.
+    pub lost_data: Option<(Instant, u64)>,
     /// What the server knew a while ago.
     past: Option<Data>,
     pub faults: BTreeMap<Fault, u64>,
@@ -336,14 +336,14 @@ impl World {
             Fault::Rollback => {
                 if let Some(data) = core.past.take() {
                     broken = core.restart(data, now + span / 4);
-                    core.lost_data = Some(now);
+                    core.lost_data = Some((now, core.now_us()));
                 }
             }
             Fault::DataLoss => {
                 let begun = core.down_until.map_or(now, |until| until.max(now)) + span / 4;
                 broken = core.restart(Data::default(), begun);
                 core.server.restart_empty();
-                core.lost_data = Some(now);
+                core.lost_data = Some((now, core.now_us()));
             }
             Fault::ScriptFlush => core.server.flush_scripts(),
             Fault::ErrorReplies => {

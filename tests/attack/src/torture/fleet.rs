@@ -1,0 +1,153 @@
+//! The workers as their parent has them: processes, each behind a proxy of its own.
+
+use super::proxy::Proxy;
+use super::random::Random;
+use super::wire::Line;
+use super::worker;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc;
+
+/// What a worker said, and which one.
+pub type Said = (usize, Line);
+
+pub struct Fleet {
+    workers: Vec<Worker>,
+    said: mpsc::UnboundedSender<Said>,
+    seeds: Random,
+    args: worker::Args,
+    direct: bool,
+}
+
+pub struct Worker {
+    pub proxy: Proxy,
+    process: Process,
+}
+
+struct Process {
+    child: Child,
+    words: Option<ChildStdin>,
+    /// Its end is our doing.
+    let_go: Arc<AtomicBool>,
+}
+
+impl Fleet {
+    /// With `direct`, workers connect to the server itself: faster, and no fault of the network can come to them.
+    pub async fn start(
+        processes: usize,
+        server_port: u16,
+        args: worker::Args,
+        direct: bool,
+        said: mpsc::UnboundedSender<Said>,
+    ) -> io::Result<Self> {
+        let mut fleet = Self {
+            workers: Vec::new(),
+            said,
+            seeds: Random::of(args.seed, u64::MAX),
+            args,
+            direct,
+        };
+        for number in 0..processes {
+            let proxy = Proxy::to(server_port).await?;
+            let process = fleet.spawn(number, proxy.url())?;
+            fleet.workers.push(Worker { proxy, process });
+        }
+        Ok(fleet)
+    }
+
+    fn spawn(&mut self, number: usize, proxied: String) -> io::Result<Process> {
+        let url = if self.direct { self.args.url.clone() } else { proxied };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("torture-worker").arg("--url").arg(url);
+        command.arg("--store").arg(&self.args.store);
+        command.arg("--seed").arg(self.seeds.next().to_string());
+        let workloads: Vec<_> = self.args.workload.iter().map(|workload| workload.name()).collect();
+        command.arg("--workload").arg(workloads.join(","));
+        if let Some(sabotage) = self.args.sabotage {
+            use clap::ValueEnum;
+            let value = sabotage.to_possible_value();
+            command
+                .arg("--sabotage")
+                .arg(value.map_or(String::new(), |value| value.get_name().to_owned()));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let words = child.stdin.take();
+        let let_go = Arc::new(AtomicBool::new(false));
+        if let Some(out) = child.stdout.take() {
+            tokio::spawn(listen(out, number, self.said.clone(), Arc::clone(&let_go)));
+        }
+        Ok(Process { child, words, let_go })
+    }
+
+    pub fn workers(&self) -> &[Worker] {
+        &self.workers
+    }
+
+    /// SIGKILL, and another one in its place.
+    pub async fn replace(&mut self, number: usize) -> io::Result<()> {
+        let process = &mut self.workers[number].process;
+        process.let_go.store(true, Relaxed);
+        process.child.kill().await?;
+        let url = self.workers[number].proxy.url();
+        self.workers[number].process = self.spawn(number, url)?;
+        Ok(())
+    }
+
+    pub fn signal(&self, number: usize, signal: Signal) -> io::Result<()> {
+        let id = self.workers[number]
+            .process
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
+        let pid = id.ok_or_else(|| io::Error::other("the worker is gone"))?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    pub async fn tell_all(&mut self, word: &str) -> io::Result<()> {
+        for worker in &mut self.workers {
+            if let Some(words) = &mut worker.process.words {
+                words.write_all(format!("{word}\n").as_bytes()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets them go; they end by themselves. Says which did not end well.
+    pub async fn dismiss(&mut self) -> io::Result<Vec<String>> {
+        let mut bad = Vec::new();
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            worker.process.let_go.store(true, Relaxed);
+            worker.process.words = None;
+            let status = worker.process.child.wait().await?;
+            if !status.success() {
+                bad.push(format!("worker {number} ended with {status}"));
+            }
+        }
+        Ok(bad)
+    }
+}
+
+async fn listen(out: ChildStdout, number: usize, said: mpsc::UnboundedSender<Said>, let_go: Arc<AtomicBool>) {
+    let mut out = BufReader::with_capacity(256 * 1024, out);
+    let mut text = String::new();
+    // A line that a SIGKILL cut short is no line.
+    while let Ok(1..) = out.read_line(&mut text).await
+        && text.ends_with('\n')
+    {
+        let line = Line::parse(text.trim_end()).unwrap_or_else(|| Line::Wrong(format!("said {text:?}")));
+        if said.send((number, line)).is_err() {
+            return;
+        }
+        text.clear();
+    }
+    if !let_go.load(Relaxed) {
+        // It fails if nobody listens any more.
+        let _ = said.send((number, Line::Wrong("ended by itself".to_owned())));
+    }
+}

@@ -1,0 +1,377 @@
+//! Real faults on real servers: workers that use locks in every way, a nemesis that breaks everything around them, and
+//! a judge that reads the journal and what the workers say they held.
+
+mod admin;
+mod clock;
+mod faults;
+mod fleet;
+mod follow;
+mod judge;
+mod nemesis;
+mod proxy;
+mod quiet;
+mod random;
+mod register;
+mod report;
+mod resp;
+mod sabotage;
+mod task;
+mod wire;
+pub mod worker;
+mod workload;
+
+use crate::journal;
+use crate::server::Server;
+use clock::FakeClock;
+use faults::{Fault, Lane, Schedule};
+use fleet::{Fleet, Said};
+use follow::{Follower, follow};
+use judge::Judge;
+use nemesis::{Counts, Nemesis};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisError};
+use report::{Progress, Report, Totals};
+use sabotage::Sabotage;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{interval, sleep};
+use wire::Line;
+use workload::{LONGEST_LEASE, Workload};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// How long to go on.
+    #[arg(long, default_value_t = 3.0)]
+    minutes: f64,
+    /// Stop after so many grants instead.
+    #[arg(long)]
+    goal: Option<u64>,
+    /// Repeats the faults and the workers' choices of an earlier run.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Some of the workloads; all but flood unless given.
+    #[arg(long, value_delimiter = ',')]
+    workload: Vec<Workload>,
+    /// Some of the faults, or none; all unless given.
+    #[arg(long, value_delimiter = ',')]
+    faults: Vec<String>,
+    /// How many times as long the pauses between faults are.
+    #[arg(long, default_value_t = 1.0)]
+    calm: f64,
+    /// The server's program.
+    #[arg(long, default_value = "redis-server")]
+    server: String,
+    /// How many workers.
+    #[arg(long, default_value_t = 4)]
+    processes: usize,
+    #[arg(long, hide = true)]
+    sabotage: Option<Sabotage>,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+pub fn run(args: &Args) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let report = runtime
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(torture(args)));
+    match report {
+        Ok(report) => {
+            println!("{report}");
+            if report.violations == 0 {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Err(error) => {
+            eprintln!("torture: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The scripts of this process keep a journal from now on, and have this bug.
+fn arm(sabotage: Option<Sabotage>) -> Result<(), String> {
+    let mut options = journal::Options::default();
+    if let Some(sabotage) = sabotage {
+        options.mutate = sabotage.mutation();
+    }
+    if journal::install_with(options) {
+        Ok(())
+    } else {
+        Err("the scripts were made before their journal".to_owned())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere is reported there.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn connect_redis(url: &str) -> Result<MultiplexedConnection, RedisError> {
+    // Servers are stopped and paused for seconds here.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(Duration::from_secs(15)));
+    let client = redis::Client::open(url)?;
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+/// The registers' store: nobody disturbs it, so that what it says is true.
+async fn connect_store(url: &str) -> Result<MultiplexedConnection, RedisError> {
+    connect_redis(url).await
+}
+
+impl Args {
+    fn chosen_faults(&self) -> Result<Vec<Fault>, Failure> {
+        use clap::ValueEnum;
+        match self.faults.as_slice() {
+            [] => Ok(Fault::value_variants().to_vec()),
+            [none] if none == "none" => Ok(Vec::new()),
+            names => names.iter().map(|name| Ok(Fault::from_str(name, true)?)).collect(),
+        }
+    }
+
+    fn chosen_workloads(&self) -> Vec<Workload> {
+        if self.workload.is_empty() {
+            let all = Workload::ALL.into_iter();
+            return all.filter(|workload| *workload != Workload::Flood).collect();
+        }
+        self.workload.clone()
+    }
+}
+
+/// Everything of a run, and how it comes to its end.
+struct Run {
+    judge: Arc<Mutex<Judge>>,
+    totals: Arc<Mutex<Totals>>,
+    counts: Arc<Mutex<Counts>>,
+    progress: Progress,
+    begun: Instant,
+}
+
+async fn torture(args: &Args) -> Result<Report, Failure> {
+    let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);
+    let mut faults = args.chosen_faults()?;
+    let workloads = args.chosen_workloads();
+    println!("seed {seed}");
+    arm(args.sabotage)?;
+
+    let store = Server::start_program(std::slice::from_ref(&args.server), &[]).await;
+    let clock = clock_for(&mut faults, &store);
+    let server = start_server(args, &faults, clock.as_ref()).await;
+    let (url, port) = (server.url(), server.port());
+
+    let judge = Judge::new(LONGEST_LEASE.as_micros() as u64, true);
+    let run = Run {
+        judge: Arc::new(Mutex::new(judge)),
+        totals: Arc::default(),
+        counts: Arc::default(),
+        progress: Progress::new(),
+        begun: Instant::now(),
+    };
+    let (said, saying) = mpsc::unbounded_channel();
+    tokio::spawn(listen(saying, Arc::clone(&run.judge), Arc::clone(&run.totals)));
+    let worker = worker::Args {
+        url: url.clone(),
+        store: store.url(),
+        seed,
+        workload: workloads.clone(),
+        sabotage: args.sabotage,
+    };
+    let direct = !faults.iter().any(|fault| fault.lane() == Lane::Network);
+    let fleet = Fleet::start(args.processes, port, worker, direct, said).await?;
+    let keys = workloads.iter().flat_map(|workload| workload.locks());
+    let keys = keys.map(|(name, _)| quiet::key(&name));
+    let follower = Follower::new(url.clone(), Arc::clone(&run.judge), keys);
+    let nemesis = Arc::new(Nemesis {
+        fleet: Arc::new(tokio::sync::Mutex::new(fleet)),
+        server: Arc::new(tokio::sync::Mutex::new(server)),
+        follower: Arc::new(tokio::sync::Mutex::new(follower)),
+        judge: Arc::clone(&run.judge),
+        clock,
+        counts: Arc::clone(&run.counts),
+        url,
+        ahead_until: Mutex::new(None),
+        lost_at: Mutex::new(None),
+    });
+    run.through(args, seed, &faults, &workloads, nemesis, &store).await
+}
+
+/// Without the library that fakes a clock this fault is left out, and everybody is told.
+fn clock_for(faults: &mut Vec<Fault>, store: &Server) -> Option<FakeClock> {
+    if !faults.contains(&Fault::Clock) {
+        return None;
+    }
+    let clock = FakeClock::find(store.dir().join("clock"));
+    if clock.is_none() {
+        eprintln!("torture: no libfaketime here, so the server's clock is left alone; apt-get install faketime");
+        faults.retain(|fault| *fault != Fault::Clock);
+    }
+    clock
+}
+
+async fn start_server(args: &Args, faults: &[Fault], clock: Option<&FakeClock>) -> Server {
+    let program = clock.map_or_else(|| vec![args.server.clone()], |clock| clock.command(&args.server));
+    let mut server_args = vec!["--enable-debug-command", "local"];
+    if faults
+        .iter()
+        .any(|fault| matches!(fault, Fault::Restart | Fault::RestartEverysec | Fault::Wipe))
+    {
+        server_args.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
+    }
+    Server::start_program(&program, &server_args).await
+}
+
+async fn listen(mut saying: mpsc::UnboundedReceiver<Said>, judge: Arc<Mutex<Judge>>, totals: Arc<Mutex<Totals>>) {
+    while let Some((number, line)) = saying.recv().await {
+        let rest = lock(&totals).add(line);
+        match rest {
+            Some(Line::Held(held)) => lock(&judge).held(held),
+            Some(Line::Wrong(text)) => lock(&judge).violation(format!("worker {number}: {text}")),
+            _ => {}
+        }
+    }
+}
+
+impl Run {
+    async fn through(
+        mut self,
+        args: &Args,
+        seed: u64,
+        faults: &[Fault],
+        workloads: &[Workload],
+        nemesis: Arc<Nemesis>,
+        store: &Server,
+    ) -> Result<Report, Failure> {
+        let (stop, stopped) = watch::channel(false);
+        let (stop_following, following_stopped) = watch::channel(false);
+        let following = tokio::spawn(follow(Arc::clone(&nemesis.follower), following_stopped));
+        let lanes = [Lane::Process, Lane::Network, Lane::Server].map(|lane| {
+            let schedule = Schedule::new(seed, lane, faults);
+            tokio::spawn(Arc::clone(&nemesis).run(schedule, args.calm, stopped.clone()))
+        });
+        self.until_done(args).await;
+        stop.send_replace(true);
+        for lane in lanes {
+            lane.await?;
+        }
+        if let Err(error) = self.come_to_rest(args, workloads, &nemesis).await {
+            lock(&self.judge).violation(format!("at the end: {error}"));
+        }
+        stop_following.send_replace(true);
+        following.await?;
+        self.progress.end();
+
+        let registers = if workloads.contains(&Workload::Register) {
+            Some(register::outcomes(&mut connect_store(&store.url()).await?).await?)
+        } else {
+            None
+        };
+        let mut judge = lock(&self.judge);
+        let totals = std::mem::take(&mut *lock(&self.totals));
+        if let Some(registers) = registers {
+            register::judge(registers, &totals.writes, &mut |text| judge.violation(text));
+        }
+        self.progress.violations(&judge.shown);
+        Ok(Report {
+            seed,
+            took: self.begun.elapsed(),
+            totals,
+            faults: std::mem::take(&mut lock(&self.counts).done),
+            registers,
+            records: judge.records,
+            journal_grants: judge.grants(),
+            intervals: judge.intervals,
+            matched: judge.matched,
+            violations: judge.violations,
+        })
+    }
+
+    async fn until_done(&mut self, args: &Args) {
+        let mut ticks = interval(Duration::from_secs(1));
+        loop {
+            ticks.tick().await;
+            let grants = self.show();
+            let done = match args.goal {
+                Some(goal) => grants >= goal,
+                None => self.begun.elapsed().as_secs_f64() >= args.minutes * 60.0,
+            };
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Returns the grants so far, as the journal has them.
+    fn show(&mut self) -> u64 {
+        let (grants, records, violations) = {
+            let judge = lock(&self.judge);
+            if self.progress.violations(&judge.shown) {
+                let log = lock(&self.counts).log.iter().cloned().collect::<Vec<_>>();
+                println!("at {}, after\n  {}", clock::now_us(), log.join("\n  "));
+            }
+            (judge.grants(), judge.records, judge.violations)
+        };
+        let seconds = self.begun.elapsed().as_secs();
+        let reported = lock(&self.totals).grants();
+        let counts = lock(&self.counts);
+        let faults: u64 = counts.done.values().sum();
+        let now: Vec<_> = counts.now.iter().map(|fault| fault.name()).collect();
+        self.progress.show(&format!(
+            "{seconds} s  {reported} grants  {records} records  {faults} faults  {violations} violations  {}",
+            now.join(" ")
+        ));
+        grants
+    }
+
+    /// No faults any more: everybody gets in, leaves, and leaves nothing behind.
+    async fn come_to_rest(&mut self, args: &Args, workloads: &[Workload], nemesis: &Nemesis) -> Result<(), Failure> {
+        let mut fleet = nemesis.fleet.lock().await;
+        fleet.tell_all("stop").await?;
+        let within = worker::DRAINED_WITHIN + Duration::from_secs(10);
+        self.all_say(args.processes, within, "drained", |totals| totals.drained)
+            .await?;
+        fleet.tell_all("probe").await?;
+        let within = LONGEST_LEASE + Duration::from_secs(15);
+        self.all_say(args.processes, within, "got their locks", |totals| totals.probed)
+            .await?;
+        fleet.tell_all("leave").await?;
+        quiet::until_disconnected(&nemesis.url).await?;
+        let bad = fleet.dismiss().await?;
+        drop(fleet);
+        let mut wrong = quiet::swept(&nemesis.url, workloads).await?;
+        wrong.extend(bad);
+        nemesis.follower.lock().await.read_all().await;
+        let mut judge = lock(&self.judge);
+        judge.finish();
+        wrong.into_iter().for_each(|text| judge.violation(text));
+        Ok(())
+    }
+
+    async fn all_say(
+        &mut self,
+        all: usize,
+        within: Duration,
+        what: &str,
+        count: impl Fn(&Totals) -> usize,
+    ) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            let so_far = count(&lock(&self.totals));
+            if so_far == all {
+                return Ok(());
+            }
+            if begun.elapsed() > within {
+                return Err(format!("only {so_far} of {all} workers {what} within {within:?}").into());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Makes the faults happen.
+
+use super::admin::Admin;
+use super::clock::{FakeClock, now_us, true_us};
+use super::faults::{Fault, Schedule, Step};
+use super::fleet::Fleet;
+use super::follow::{Follower, Pass};
+use super::judge::Judge;
+use super::lock;
+use super::proxy::{Cut, Proxy};
+use crate::server::Server;
+use rustix::process::Signal;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How often each fault came, and which ones are there now.
+#[derive(Default)]
+pub struct Counts {
+    pub done: BTreeMap<Fault, u64>,
+    pub now: Vec<Fault>,
+    /// The last ones, with the time in us and what is needed to understand them.
+    pub log: VecDeque<String>,
+}
+
+impl Counts {
+    fn note(&mut self, text: &str) {
+        self.log.push_back(format!("{} {text}", now_us()));
+        if self.log.len() > LOGGED {
+            self.log.pop_front();
+        }
+    }
+}
+
+const LOGGED: usize = 16;
+
+/// Everything that it can hurt.
+pub struct Nemesis {
+    pub fleet: Arc<tokio::sync::Mutex<Fleet>>,
+    pub server: Arc<tokio::sync::Mutex<Server>>,
+    pub follower: Arc<tokio::sync::Mutex<Follower>>,
+    pub judge: Arc<Mutex<Judge>>,
+    pub clock: Option<FakeClock>,
+    pub counts: Arc<Mutex<Counts>>,
+    pub url: String,
+    /// Until then the server's clock has been ahead of what it is now.
+    pub ahead_until: Mutex<Option<Instant>>,
+    /// When its data were lost last.
+    pub lost_at: Mutex<Option<Instant>>,
+}
+
+impl Nemesis {
+    /// The faults of one lane, until it is told to stop. The pauses between them are `calm` times as long.
+    pub async fn run(self: Arc<Self>, schedule: Schedule, calm: f64, mut stopped: watch::Receiver<bool>) {
+        let mut admin = Admin::new(self.url.clone());
+        for step in schedule {
+            tokio::select! {
+                () = sleep(step.pause.mul_f64(calm)) => {}
+                _ = stopped.changed() => {}
+            }
+            if *stopped.borrow() {
+                return;
+            }
+            {
+                let mut counts = lock(&self.counts);
+                counts.now.push(step.fault);
+                counts.note(&format!("{step:?}"));
+            }
+            let done = self.perform(&step, &mut admin).await;
+            let mut counts = lock(&self.counts);
+            counts.note(&format!("{} ended", step.fault.name()));
+            counts.now.retain(|fault| *fault != step.fault);
+            match done {
+                Ok(()) => *counts.done.entry(step.fault).or_default() += 1,
+                Err(error) => lock(&self.judge).violation(format!("the nemesis failed at {step:?}: {error}")),
+            }
+        }
+    }
+
+    async fn perform(&self, step: &Step, admin: &mut Admin) -> Result {
+        let &Step {
+            fault,
+            lasts,
+            target,
+            detail,
+            ..
+        } = step;
+        match fault {
+            Fault::Kill => {
+                let mut fleet = self.fleet.lock().await;
+                let number = target as usize % fleet.workers().len();
+                fleet.replace(number).await?;
+            }
+            Fault::Stop => {
+                let number = target as usize % self.fleet.lock().await.workers().len();
+                self.fleet.lock().await.signal(number, Signal::STOP)?;
+                sleep(lasts).await;
+                self.fleet.lock().await.signal(number, Signal::CONT)?;
+            }
+            Fault::Cut => {
+                let how = if detail.is_multiple_of(2) { Cut::Rst } else { Cut::Fin };
+                self.proxies(target, |proxy| proxy.cut(how)).await;
+            }
+            Fault::Stall => self.network(step, |proxy, on| proxy.stall(on)).await,
+            Fault::Delay => {
+                let delay = Duration::from_micros(1000 + detail % 150_000);
+                self.network(step, |proxy, on| proxy.delay(if on { delay } else { Duration::ZERO }))
+                    .await;
+            }
+            Fault::Throttle => {
+                let rate = 5_000 + detail % 200_000;
+                self.network(step, |proxy, on| proxy.throttle(if on { rate } else { 0 }))
+                    .await;
+            }
+            Fault::LoseReplies => {
+                self.network(step, |proxy, on| {
+                    proxy.lose_replies(if on { 1 + detail % 10 } else { 0 })
+                })
+                .await;
+            }
+            Fault::DropMessages => self.network(step, |proxy, on| proxy.drop_messages(on)).await,
+            Fault::ClientKill => client_kill(admin, target, detail).await?,
+            Fault::Pause => {
+                let what = if detail.is_multiple_of(2) { "ALL" } else { "WRITE" };
+                let ms = lasts.as_millis().to_string();
+                admin.call::<()>(&["CLIENT", "PAUSE", &ms, what]).await?;
+                sleep(lasts).await;
+            }
+            Fault::Sleep => {
+                let seconds = lasts.as_secs_f64().to_string();
+                admin.call::<()>(&["DEBUG", "SLEEP", &seconds]).await?;
+            }
+            Fault::ScriptFlush => {
+                for _ in 0..=detail % 20 {
+                    let how = if detail & 32 == 0 { "SYNC" } else { "ASYNC" };
+                    admin.call::<()>(&["SCRIPT", "FLUSH", how]).await?;
+                    sleep(Duration::from_millis(detail % 30)).await;
+                }
+            }
+            Fault::Restart => self.restart(lasts, admin).await?,
+            Fault::RestartEverysec => self.restart_everysec(lasts).await?,
+            Fault::Wipe => self.wipe(lasts, detail, admin).await?,
+            Fault::Memory => {
+                admin.config("maxmemory", "1mb").await?;
+                sleep(lasts).await;
+                admin.config("maxmemory", "0").await?;
+            }
+            Fault::Clock => self.step_clock(lasts, detail).await?,
+        }
+        Ok(())
+    }
+
+    /// One connection's proxy, or now and then all of them.
+    async fn proxies(&self, target: u64, change: impl Fn(&Proxy)) {
+        let fleet = self.fleet.lock().await;
+        let workers = fleet.workers();
+        if target.is_multiple_of(5) {
+            workers.iter().for_each(|worker| change(&worker.proxy));
+        } else {
+            change(&workers[target as usize / 5 % workers.len()].proxy);
+        }
+    }
+
+    async fn network(&self, step: &Step, change: impl Fn(&Proxy, bool)) {
+        self.proxies(step.target, |proxy| change(proxy, true)).await;
+        sleep(step.lasts).await;
+        self.proxies(step.target, |proxy| change(proxy, false)).await;
+    }
+
+    /// All of its data are on the disk when it is killed.
+    async fn restart(&self, away: Duration, admin: &mut Admin) -> Result {
+        admin.config("appendfsync", "always").await?;
+        // What came before that is written by the next turn of the server's loop, before this is answered.
+        admin.call::<String>(&["PING"]).await?;
+        let mut server = self.server.lock().await;
+        server.kill();
+        sleep(away).await;
+        server.start_again().await;
+        admin.config("appendfsync", "everysec").await?;
+        Ok(())
+    }
+
+    /// It may come back as it was a moment before. Then it is emptied: nobody can tell what it still knows.
+    async fn restart_everysec(&self, away: Duration) -> Result {
+        self.until_not_ahead().await;
+        let mut follower = self.follower.lock().await;
+        lock(&self.judge).loss_begins(now_us());
+        let mut server = self.server.lock().await;
+        server.kill();
+        sleep(away).await;
+        server.start_again().await;
+        if follower.read_all().await == Pass::Lost {
+            lock(&self.counts).note("some of its data are lost: FLUSHALL");
+            Admin::new(self.url.clone()).call::<()>(&["FLUSHALL"]).await?;
+            self.data_lost(&mut follower);
+        }
+        lock(&self.judge).loss_ends(now_us(), true_us());
+        Ok(())
+    }
+
+    /// A server that loses its data goes on from its clock: that must not be behind what it was. And the judge knows by
+    /// their tokens which grants came before a loss.
+    async fn until_not_ahead(&self) {
+        let ahead_until = *lock(&self.ahead_until);
+        if let Some(ahead_until) = ahead_until {
+            tokio::time::sleep_until(ahead_until).await;
+        }
+    }
+
+    async fn wipe(&self, away: Duration, detail: u64, admin: &mut Admin) -> Result {
+        self.until_not_ahead().await;
+        let mut follower = self.follower.lock().await;
+        follower.read_all().await;
+        lock(&self.judge).loss_begins(now_us());
+        if detail.is_multiple_of(2) {
+            admin.call::<()>(&["FLUSHALL"]).await?;
+        } else {
+            let mut server = self.server.lock().await;
+            server.kill();
+            std::fs::remove_dir_all(server.dir().join("appendonlydir"))?;
+            sleep(away).await;
+            server.start_again().await;
+        }
+        self.data_lost(&mut follower);
+        lock(&self.judge).loss_ends(now_us(), true_us());
+        Ok(())
+    }
+
+    fn data_lost(&self, follower: &mut Follower) {
+        follower.start_over();
+        lock(&self.judge).data_lost();
+        *lock(&self.lost_at) = Some(Instant::now());
+    }
+
+    /// Steps it, and some time later steps it to the true time. One of the two steps goes forward: leases end early.
+    async fn step_clock(&self, lasts: Duration, detail: u64) -> Result {
+        let Some(clock) = &self.clock else { return Ok(()) };
+        self.until_not_ahead().await;
+        // The keys outlive a lease by 30 s: a farther jump would end them too.
+        let ms = [50, 700, 3_000, 8_000][detail as usize / 2 % 4];
+        if detail.is_multiple_of(2) {
+            self.jump_forward(clock, ms)?;
+            sleep(lasts).await;
+            clock.step(0)?;
+            let ahead = Duration::from_millis(ms.cast_unsigned());
+            *lock(&self.ahead_until) = Some(Instant::now() + ahead);
+        } else {
+            // This way nobody loses anything. But a server that has lost its data counts on from its clock: not to before
+            // that moment.
+            let lost_at = *lock(&self.lost_at);
+            let most = lost_at.map_or(i64::MAX, |lost_at| lost_at.elapsed().as_millis() as i64);
+            clock.step(-ms.min(most))?;
+            sleep(lasts).await;
+            self.jump_forward(clock, 0)?;
+        }
+        Ok(())
+    }
+
+    fn jump_forward(&self, clock: &FakeClock, offset_ms: i64) -> Result {
+        lock(&self.judge).loss_begins(now_us());
+        clock.step(offset_ms)?;
+        lock(&self.judge).loss_ends(now_us(), true_us());
+        Ok(())
+    }
+}
+
+async fn client_kill(admin: &mut Admin, target: u64, detail: u64) -> Result {
+    match detail % 3 {
+        0 => admin.call::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await?,
+        1 => admin.call::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await?,
+        _ => {
+            let list: String = admin.call(&["CLIENT", "LIST"]).await?;
+            let ids = list
+                .lines()
+                .filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+            let ids: Vec<&str> = ids.collect();
+            let id = ids[target as usize % ids.len()];
+            admin.call::<u64>(&["CLIENT", "KILL", "ID", id]).await?
+        }
+    };
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! One task of a worker: what it asks for, how long it waited, what it held and when.
+
+use super::clock::now_us;
+use super::random::Random;
+use super::wire::{Held, Line};
+use super::workload::Workload;
+use fairlock::{Access, Acquire, Client, Error, Guard, Mode};
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// Gathers what the tasks report, and writes it now and then.
+#[derive(Default)]
+pub struct Reporter {
+    gathered: Mutex<Gathered>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    lines: String,
+    grants: HashMap<&'static str, (u64, u64)>,
+    writes: HashMap<&'static str, (u64, u64)>,
+}
+
+impl Reporter {
+    fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn line(&self, line: &Line) {
+        use std::fmt::Write as _;
+        // Writing to a string does not fail.
+        let _ = writeln!(self.gathered().lines, "{line}");
+    }
+
+    pub fn wrong(&self, text: impl Into<String>) {
+        self.line(&Line::Wrong(text.into()));
+    }
+
+    fn granted(&self, workload: Workload, waited_us: u64) {
+        let mut gathered = self.gathered();
+        let (grants, longest) = gathered.grants.entry(workload.name()).or_default();
+        *grants += 1;
+        *longest = waited_us.max(*longest);
+    }
+
+    pub fn wrote(&self, register: &'static str, confirmed: bool) {
+        let mut gathered = self.gathered();
+        let (writes, refused) = gathered.writes.entry(register).or_default();
+        *if confirmed { writes } else { refused } += 1;
+    }
+
+    /// Writes to standard output. Fails when nobody reads there any more.
+    pub fn flush(&self) -> std::io::Result<()> {
+        let Gathered { lines, grants, writes } = std::mem::take(&mut *self.gathered());
+        let mut out = std::io::stdout().lock();
+        out.write_all(lines.as_bytes())?;
+        for (workload, (grants, longest_us)) in grants {
+            let workload = workload.to_owned();
+            writeln!(
+                out,
+                "{}",
+                Line::Grants {
+                    workload,
+                    grants,
+                    longest_us
+                }
+            )?;
+        }
+        for (register, (confirmed, refused)) in writes {
+            let register = register.to_owned();
+            writeln!(
+                out,
+                "{}",
+                Line::Writes {
+                    register,
+                    confirmed,
+                    refused
+                }
+            )?;
+        }
+        out.flush()
+    }
+}
+
+/// One task of one workload.
+pub struct Task {
+    pub workload: Workload,
+    /// Among the tasks of its workload in this process.
+    pub number: usize,
+    pub client: Client,
+    pub random: Random,
+    pub reporter: Arc<Reporter>,
+    pub stopped: watch::Receiver<bool>,
+}
+
+impl Task {
+    pub fn is_stopped(&self) -> bool {
+        *self.stopped.borrow()
+    }
+
+    /// Waits in the queue, and counts.
+    pub async fn enter<M: Access>(&self, acquire: Acquire<M>) -> Result<Guard<M>, Error> {
+        let asked = now_us();
+        let guard = acquire.acquire_fair().await?;
+        self.reporter.granted(self.workload, now_us() - asked);
+        Ok(guard)
+    }
+
+    /// Any other way to a guard, perhaps. Counted like an acquisition if there was one.
+    pub async fn entered<T>(&self, way: impl Future<Output = Result<Option<T>, Error>>) -> Result<Option<T>, Error> {
+        let asked = now_us();
+        let got = way.await?;
+        if got.is_some() {
+            self.reporter.granted(self.workload, now_us() - asked);
+        }
+        Ok(got)
+    }
+
+    /// From now on somebody is inside and says so.
+    pub fn hold<M: Access>(&self, lock: &str, guard: &Guard<M>) -> Hold {
+        let from_us = now_us();
+        let mut hold = Hold {
+            reporter: Arc::clone(&self.reporter),
+            held: Held {
+                mode: if M::MODE == Mode::Write { 'w' } else { 'r' },
+                lock: lock.to_owned(),
+                owner: guard.owner().uuid().as_u128(),
+                token: guard.fencing_token().get(),
+                from_us,
+                until_us: from_us,
+            },
+        };
+        hold.look(guard);
+        hold
+    }
+
+    pub async fn pause(&mut self, most_ms: u64) {
+        let us = self.random.below(most_ms * 1000 + 1);
+        if us > 0 {
+            sleep(Duration::from_micros(us)).await;
+        }
+    }
+
+    /// Errors that a user must expect while everything around it breaks. Any other is reported.
+    pub fn failed(&self, error: &Error) {
+        let expected = match error {
+            Error::Lost { .. } | Error::Unavailable { .. } => true,
+            Error::UpgradeConflict { .. } => matches!(self.workload, Workload::Upgrade | Workload::Owners),
+            Error::OwnerWaiting { .. } => self.workload == Workload::Owners,
+            // Its memory is exhausted.
+            Error::Server { source, .. } => source.to_string().contains("OOM"),
+            _ => false,
+        };
+        if !expected {
+            self.reporter
+                .wrong(format!("{}: {error} ({error:?})", self.workload.name()));
+        }
+    }
+}
+
+/// A hold on its way to a line. Ends where it was last seen held: between that look and the next one the guard may have
+/// been lost at any time, so that nothing is known about it.
+pub struct Hold {
+    reporter: Arc<Reporter>,
+    held: Held,
+}
+
+impl Hold {
+    /// Looks once more. The time is taken before the look, so that what the guard says is true of it.
+    pub fn look<M>(&mut self, guard: &Guard<M>) -> bool {
+        let now = now_us();
+        let held = guard.is_held();
+        if held {
+            self.held.until_us = now;
+        }
+        held
+    }
+
+    /// Stays inside for a while, or until the hold is lost; says whether it is still held.
+    pub async fn stay<M>(&mut self, guard: &Guard<M>, time: Duration) -> bool {
+        let end = now_us() + time.as_micros() as u64;
+        while self.look(guard) && now_us() < end {
+            sleep(Duration::from_micros((end - now_us().min(end)).min(10_000))).await;
+        }
+        self.look(guard)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.held.until_us > self.held.from_us {
+            self.reporter.line(&Line::Held(self.held.clone()));
+        }
+    }
+}
