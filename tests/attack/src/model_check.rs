@@ -805,6 +805,11 @@ fn crowd() -> Vec<(Step, bool)> {
     for _ in 0..10 {
         call(Script::Renew, &["w1:2", "9000"], 1, true);
     }
+    // A name that begins another's, which is alone by then.
+    call(Script::Release, &["r5:5", "w1:2", "r1:9999"], 1, true);
+    call(Script::Acquire, &["r1:99991", "9000", "queue", "", ""], 1, true);
+    call(Script::Renew, &["r1:9999", "9000"], 1, true);
+    call(Script::Release, &["r1:9999"], 1, true);
     steps
 }
 

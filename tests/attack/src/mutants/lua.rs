@@ -36,6 +36,25 @@ const fn crowds(
     }
 }
 
+/// What a client asks for so rarely that no random sequence does.
+const fn it(
+    test: &'static str,
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+    seen: &'static str,
+    story: &'static str,
+) -> Mutant {
+    Mutant {
+        name,
+        file,
+        edits,
+        seen,
+        story,
+        check: Check::It(test),
+    }
+}
+
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
     // ---- numbers
@@ -149,7 +168,7 @@ pub const ALL: &[Mutant] = &[
         "draft: granted to a dead head",
         "Who is past its deadline at the head of the queue is granted all the same."),
     model("only-one-grant", "lua/lock.lua",
-        &[("      size = left\n", "")],
+        &[("      size = left\n", ""), ("    blocked = blocked or state.writer\n", "    blocked = true\n")],
         "redisson#1542",
         "Readers at the head are let in one by one, each by a step of its own."),
     model("more-lives-in-the-reply-only", "lua/lock.lua",
@@ -197,7 +216,7 @@ pub const ALL: &[Mutant] = &[
         &[("if #requests == 1 and is_sole(requests[1]) then", "if #requests == 1 and state.sole then")],
         "invented",
         "Whoever renews while a lock has a single lease renews that one, and puts its own name there."),
-    model("sole-lease-of-a-longer-name", "lua/lock.lua",
+    crowds("sole-lease-of-a-longer-name", "lua/lock.lua",
         &[("string.find(state.sole, request .. ' ', 1, true) == 1", "string.find(state.sole, request, 1, true) == 1")],
         "invented",
         "Request 1 is taken for request 12: a late release of the one ends the hold of the other."),
@@ -209,6 +228,14 @@ pub const ALL: &[Mutant] = &[
         &[(" and ARGV[3] ~= '1'", "")],
         "invented",
         "The head that releases the only hold answers also while somebody listens, and the event is missing."),
+    model("sole-release-leaves-the-token", "lua/release_sole.lua",
+        &[("'wcount', 't:' .. owner, 'sole'", "'wcount', 'sole'")],
+        "invented",
+        "The head that releases the only write hold leaves its owner's token behind."),
+    model("free-lock-not-handed-on-by-renewal", "lua/renew.lua",
+        &[("local next_ms = sweep(not state.mode)", "local next_ms = sweep()")],
+        "draft: more work left",
+        "A free lock with a queue, left by a script that stopped at its limit, stays free while those who wait renew."),
     model("keys-live-as-long-as-the-first-lease", "lua/lock.lua",
         &[("if at + RETENTION > count('keep') then", "if not state.keep then")],
         "invented; compare distkit 0.6",
@@ -278,10 +305,6 @@ pub const ALL: &[Mutant] = &[
         &[("until cursor == '0'", "until true")],
         "draft: only the first page of a long list taken for all",
         "With more than a thousand requests an owner may survive its eviction."),
-    model("holds-hence-does-not-wait", "lua/lock.lua",
-        &[("  if not named then\n    holds = state.writer == owner", "  if true then\n    holds = state.writer == owner")],
-        "found here, by model-check",
-        "A named owner that holds may wait in the same mode as well, let past its own place. Ending its waiting request takes the hold's count away."),
     model("downgrade-leaves-leases-without-expiry", "lua/downgrade.lua",
         &[("  fresh_leases = true   -- `from` may have been the only one\n", "")],
         "found here, by model-check",
@@ -290,12 +313,16 @@ pub const ALL: &[Mutant] = &[
         &[("if changed.keep and state.keep then", "if changed.keep then")],
         "found here, by model-check",
         "The hash is lost. A renewal that knows nothing starts over, and fails, since there is no expiry to restore."),
-    model("orphan-forgets-its-owners-hold", "lua/lock.lua",
-        &[("    set('up', false)\n  elseif not owner then", "    set('up', false)\n  end\n  if not owner then")],
-        "found here, by model-check",
-        "A write request that was executed after its downgrade leaves the queue, and the same call forgets that its owner reads."),
     model("one-message-for-each-client", "lua/lock.lua",
         &[("local list = messages[client] or {}", "local list = {}")],
         "invented",
         "Of several requests of one client that one script grants only the last is told."),
+    it("scripts::a_request_that_its_owner_overtook_leaves_the_queue_and_not_the_lock", "holds-hence-does-not-wait", "lua/lock.lua",
+        &[("  if not named then\n    holds = state.writer == owner", "  if true then\n    holds = state.writer == owner")],
+        "found here, by model-check",
+        "A named owner that holds may wait in the same mode as well, let past its own place. Ending its waiting request takes the hold's count away."),
+    it("scripts::an_orphan_of_a_downgraded_writer_ends_without_its_reader", "orphan-forgets-its-owners-hold", "lua/lock.lua",
+        &[("    set('up', false)\n  elseif not owner then", "    set('up', false)\n  end\n  if not owner then")],
+        "found here, by model-check",
+        "A write request that was executed after its downgrade leaves the queue, and the same call forgets that its owner reads."),
 ];

@@ -65,6 +65,12 @@ impl std::fmt::Display for Check {
     }
 }
 
+impl Check {
+    fn needs_no_build(&self) -> bool {
+        matches!(self, Self::Model | Self::Crowds)
+    }
+}
+
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
     lua::ALL.iter().chain(client::ALL)
@@ -75,10 +81,10 @@ pub struct Args {
     /// Only these.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Only those of the scripts.
+    /// Only those that model check tries: changes of scripts, made in memory.
     #[arg(long, conflicts_with = "client")]
     lua: bool,
-    /// Only those of the client.
+    /// Only those that are built, nearly all of them changes of the client.
     #[arg(long)]
     client: bool,
     /// How long model check and simulation look for each.
@@ -130,8 +136,9 @@ pub fn run(args: &Args) -> ExitCode {
     }
     let wanted = |mutant: &&Mutant| args.only.is_empty() || args.only.iter().any(|name| name == mutant.name);
     let limit = Duration::from_secs(args.seconds);
-    let lua: Vec<_> = lua::ALL.iter().filter(wanted).filter(|_| !args.client).collect();
-    let client: Vec<_> = client::ALL.iter().filter(wanted).filter(|_| !args.lua).collect();
+    let (lua, client): (Vec<_>, Vec<_>) = all().filter(wanted).partition(|mutant| mutant.check.needs_no_build());
+    let lua = if args.client { Vec::new() } else { lua };
+    let client = if args.lua { Vec::new() } else { client };
     let report = Report::new(lua.len() + client.len());
     let tried = each_lua(&lua, args.seed.unwrap_or_else(random_seed), limit, &report)
         .and_then(|()| each_client(&client, args.seed.unwrap_or(1), limit, &report));
@@ -292,6 +299,9 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: 
         if let Some(how) = outcome.failure {
             return Err(format!("{check} fails without any mutant: {how}"));
         }
+        if check == Check::Simulate {
+            tree.keep(&program)?;
+        }
     }
     for &mutant in mutants {
         report.row(mutant, &try_client(&tree, mutant, seed, limit));
@@ -313,6 +323,7 @@ fn try_client(tree: &Tree, mutant: &Mutant, seed: u64, limit: Duration) -> Verdi
         Ok(program) => {
             let outcome = tree.run(&program, mutant.check, seed, limit);
             match outcome.failure {
+                Some(how) if tree.fails_as_it_is(&how) => Verdict::Broken(format!("without any mutant too: {how}")),
                 Some(how) => Verdict::Caught {
                     after: outcome.took,
                     how,
@@ -340,7 +351,7 @@ mod tests {
 
     #[test]
     fn the_model_catches_every_mutant_of_the_scripts() {
-        let mutants: Vec<_> = lua::ALL.iter().collect();
+        let mutants: Vec<_> = all().filter(|mutant| mutant.check.needs_no_build()).collect();
         let report = Report::new(mutants.len());
         let tried = each_lua(&mutants, random_seed(), Duration::from_secs(30), &report);
         tried.unwrap_or_else(|error| panic!("without any mutant: {error}"));

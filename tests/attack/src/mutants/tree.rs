@@ -108,7 +108,7 @@ impl Tree {
         let patience = match check {
             Check::Simulate => {
                 command.args(["simulate", "--seconds", &seconds, "--seed", &seed.to_string()]);
-                limit + PATIENCE
+                limit + PATIENCE / 4
             }
             Check::It(test) | Check::Lib(test) => {
                 command.arg(test);
@@ -134,6 +134,27 @@ impl Tree {
             Err(error) => Some(error),
         };
         Outcome { took, failure }
+    }
+
+    /// Keeps the simulation of the client as it is.
+    pub fn keep(&self, program: &Path) -> Result<(), String> {
+        let copied = fs::copy(program, self.as_it_is());
+        copied.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    fn as_it_is(&self) -> PathBuf {
+        self.builds.join("attack-as-it-is")
+    }
+
+    /// Whether a seed that failed has nothing to do with the mutant.
+    pub fn fails_as_it_is(&self, failure: &str) -> bool {
+        let seed = failure
+            .strip_prefix("VIOLATION with seed ")
+            .and_then(|rest| rest.split(':').next());
+        let Some(seed) = seed else { return false };
+        let mut command = Command::new(self.as_it_is());
+        command.args(["simulate", "--only", "--seed", seed]);
+        !matches!(self.wait(&mut command, PATIENCE), Ok(Some((true, _))))
     }
 
     /// Whether it ended well, and what it said. `None`: it did not end.
