@@ -50,10 +50,17 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unknown-taken-for-renewed", file: "src/claim.rs",
-        edits: &[("                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));\n                return true;", "")],
+        edits: &[("            (Phase::Held { .. }, Standing::Unknown) => {\n                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));\n                return true;", "            (Phase::Held { .. }, Standing::Unknown) => {")],
         seen: "redis-semaphore#175",
         story: "A holder of whom the server knows nothing takes the answer for a renewal.",
         check: Check::Simulate,
+    },
+    Mutant {
+        name: "waiting-taken-for-renewed", file: "src/claim.rs",
+        edits: &[("(&Phase::Held { since, .. }, Standing::Waits) if sent > since =>", "(&Phase::Held { since, .. }, Standing::Waits) if sent > since && lease.is_zero() =>")],
+        seen: "found here",
+        story: "A holder that is told that it waits, since the server went back to an earlier state, takes the answer for a renewal and goes on for ever.",
+        check: Check::Lib("claim::tests::a_hold_that_waits_again_after_the_server_went_back_is_lost"),
     },
     Mutant {
         name: "late-renewal-revives", file: "src/claim.rs",
