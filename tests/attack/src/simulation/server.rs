@@ -94,6 +94,7 @@ impl Server {
     /// Starts again with what is left. Scripts have to be loaded again.
     pub fn restart(&mut self, data: Data) {
         self.data = data;
+        self.data.checker.went_back();
         self.loaded.clear();
     }
 
