@@ -51,6 +51,7 @@ macro_rules! ensure {
 pub struct Checker {
     locks: Map<Lock>,
     totals: Totals,
+    went_back: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -86,7 +87,11 @@ impl Checker {
     /// The next record of its lock. After a violation the checker is of no further use.
     pub fn check(&mut self, record: &Record) -> Result<(), Violation> {
         if !self.locks.contains_key(record.lock.as_str()) {
-            self.locks.insert(record.lock.as_str().into(), Lock::default());
+            let lock = Lock {
+                went_back: self.went_back,
+                ..Lock::default()
+            };
+            self.locks.insert(record.lock.as_str().into(), lock);
         }
         self.totals.records += 1;
         let lock = self.locks.get_mut(record.lock.as_str()).expect("just made");
@@ -108,8 +113,10 @@ impl Checker {
         }
     }
 
-    /// The server went back to an earlier state, which this checker was cloned at. Clients have been told of a later one.
+    /// The server went back to an earlier state, which this checker was cloned at, or to nothing. Clients have been told of
+    /// a later one.
     pub fn went_back(&mut self) {
+        self.went_back = true;
         self.locks.values_mut().for_each(|lock| lock.went_back = true);
     }
 
