@@ -121,6 +121,23 @@ async fn a_grant_whose_message_is_lost_before_the_waiter_parks_is_learned_by_ren
 }
 
 #[tokio::test]
+async fn a_lease_is_counted_from_the_asking_and_not_from_the_answer() {
+    in_time(async || {
+        let s = Setting::new(6_000).await;
+        let lock = s.far.rw_lock("a");
+        // The scripts are there from now on.
+        lock.write().acquire_fair().await.unwrap().release().await.unwrap();
+        s.proxy.delay_replies(ms(500));
+        let asked = Instant::now();
+        let guard = lock.write().acquire_fair().await.unwrap();
+        s.proxy.stall(true);
+        tokio::time::sleep_until((asked + ms(6_000)).into()).await;
+        assert!(!guard.is_held());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_grant_that_was_missed_is_learned_as_soon_as_the_subscription_is_made_again() {
     // Its next renewal is minutes away.
     let s = Setting::new(600_000).await;

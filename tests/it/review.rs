@@ -18,8 +18,6 @@ async fn a_hold_survives_an_outage_that_ends_before_its_lease() {
     in_time(async || {
         let lease = Duration::from_secs(6);
         let server = Server::start().await;
-        let begun = Instant::now();
-        let until = |ms| tokio::time::sleep_until((begun + Duration::from_millis(ms)).into());
         let guard = client(server.url(), lease)
             .await
             .rw_lock("a")
@@ -27,10 +25,13 @@ async fn a_hold_survives_an_outage_that_ends_before_its_lease() {
             .acquire_fair()
             .await
             .unwrap();
+        // From here on: a renewal that is sent less than its time limit before the thaw is answered.
+        let begun = Instant::now();
+        let until = |ms| tokio::time::sleep_until((begun + Duration::from_millis(ms)).into());
         // It is renewed at 2 s: that fails, and so does the next time, at 4 s. The lease goes on until 6 s.
         until(1500).await;
         server.freeze();
-        until(5200).await;
+        until(5300).await;
         server.thaw();
         let lost = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
         assert!(lost.is_err(), "lost: {lost:?}");

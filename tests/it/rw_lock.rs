@@ -94,7 +94,8 @@ async fn an_owner_may_ask_again_right_after_its_future_was_dropped() {
         let dropped = tokio::time::timeout(Duration::from_millis(5), mine.write().acquire_fair()).await;
         assert!(dropped.is_err());
     }
-    let waiting = tokio::spawn(mine.write().acquire_fair());
+    // It waits a lease for its former requests, if they do not go: longer than this test does.
+    let waiting = tokio::spawn(mine.write().lease(Duration::from_secs(600)).acquire_fair());
     server.until_queued("a", 1).await;
     drop(guard);
     drop(soon("its turn", waiting).await.unwrap().unwrap());

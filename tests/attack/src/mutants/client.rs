@@ -18,7 +18,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("self.request().claim().answered(sent, answer);", "self.request().claim().answered(Instant::now(), answer);")],
         seen: "draft",
         story: "The lease is counted from when the reply came, not from when the call was sent: the holder believes for longer than the server.",
-        check: Check::Simulate,
+        check: Check::It("faults::a_lease_is_counted_from_the_asking_and_not_from_the_answer"),
     },
     Mutant {
         name: "renewal-from-the-reply", file: "src/keeper.rs",
