@@ -39,7 +39,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("} else if self.proven.is_none_or(|proven| proven <= now) {", "} else if self.proven.is_none() {")],
         seen: "redisson#6844",
         story: "A guard says that it is held until the server says otherwise, which a client that is cut off never hears.",
-        check: Check::Simulate,
+        check: Check::Lib("claim::tests::a_lease_counts_from_the_sending_less_a_margin"),
     },
     Mutant {
         name: "shorter-lease-than-believed", file: "src/keeper.rs",
@@ -218,7 +218,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("ticket = place;", "ticket = place.filter(|_| false);")],
         seen: "invented",
         story: "Who lost its place in the queue asks again without its old ticket.",
-        check: Check::It("faults::waiters_of_a_server_that_lost_its_data_queue_in_their_old_order"),
+        check: Check::It("fairness::a_waiter_frozen_past_its_lease_holds_nobody_up_and_gets_in_afterwards"),
     },
     Mutant {
         name: "more-than-unpack-takes", file: "src/script.rs",
