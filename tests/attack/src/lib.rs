@@ -20,3 +20,13 @@ mod wild;
 #[path = "../../it/server.rs"]
 #[allow(dead_code)]
 pub mod server;
+
+/// The seed of a test that CI runs: the same every time, so that a red run is a matter of the change under test. Other
+/// histories are for the commands, and for whoever sets FAIRLOCK_SEED.
+#[cfg(test)]
+pub(crate) fn test_seed() -> u64 {
+    let given = std::env::var("FAIRLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or(1);
+    println!("FAIRLOCK_SEED={seed}");
+    seed
+}

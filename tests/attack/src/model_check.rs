@@ -823,7 +823,7 @@ mod tests {
 
     #[test]
     fn the_scripts_do_what_the_model_does() {
-        let seed = random_seed();
+        let seed = crate::test_seed();
         let stats = or_panic(check_for(&Scripts::real(), seed, u64::MAX, Duration::from_secs(20)));
         println!("seed {seed}: {stats}");
         // Whatever is compared must also occur.
@@ -836,8 +836,7 @@ mod tests {
     /// What goes wrong when a script is changed is seen, or the comparison is worth nothing.
     #[test]
     fn a_change_of_the_scripts_is_noticed() {
-        let seed = random_seed();
-        println!("seed {seed}");
+        let seed = crate::test_seed();
         for (file, from, to) in CHANGES {
             let scripts = Scripts::mutated(file, from, to);
             let found = catches(&scripts, seed, 200_000);

@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use redis::{PushKind, Value, VerbatimFormat};
 use std::time::Duration;
-use uuid::Uuid;
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const MOST: i64 = 1 << 53;
@@ -19,7 +18,8 @@ const CASES: u32 = 20_000;
 pub(crate) fn seed() -> u128 {
     match std::env::var("PARSE_SEED") {
         Ok(text) => u128::from_str_radix(&text, 16).expect("PARSE_SEED is hexadecimal"),
-        Err(_) => Uuid::new_v4().as_u128(),
+        // The same every time, so that a red run is a matter of the change under test.
+        Err(_) => 1,
     }
 }
 
@@ -599,7 +599,7 @@ fn owners_survive_their_names_and_no_two_share_one() {
         any::<String>()
     ];
     holds((any::<u128>(), name), |(id, name)| {
-        let owner = Owner::from_uuid(Uuid::from_u128(id));
+        let owner = Owner::from_uuid(uuid::Uuid::from_u128(id));
         let unowned = owner.uuid().get_version_num() == 8;
         if !unowned || owner.uuid().get_variant() == uuid::Variant::RFC4122 {
             assert_eq!(owner_of_name(&attack::owner_name(owner)), Some(owner), "{owner}");

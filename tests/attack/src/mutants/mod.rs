@@ -353,7 +353,7 @@ mod tests {
     fn the_model_catches_every_mutant_of_the_scripts() {
         let mutants: Vec<_> = all().filter(|mutant| mutant.check.needs_no_build()).collect();
         let report = Report::new(mutants.len());
-        let tried = each_lua(&mutants, random_seed(), Duration::from_secs(30), &report);
+        let tried = each_lua(&mutants, crate::test_seed(), Duration::from_secs(30), &report);
         tried.unwrap_or_else(|error| panic!("without any mutant: {error}"));
         let bad = report.bad.into_inner().expect("no panic while it is locked");
         assert!(bad.is_empty(), "not caught: {bad:?}");

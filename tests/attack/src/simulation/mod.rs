@@ -501,19 +501,11 @@ pub fn command(args: &Args) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// The seeds follow from this one; the same in every run, so that a red run is a matter of the change under test.
-    fn seed() -> u64 {
-        let given = std::env::var("FAIRLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or(1);
-        println!("FAIRLOCK_SEED={seed}");
-        seed
-    }
-
     #[test]
     fn a_seed_gives_one_history() {
         let hashes = Arc::new(server::hashes());
         let digest = |seed| run(seed, &hashes, false).expect("nothing wrong").digest;
-        let first = seed();
+        let first = crate::test_seed();
         let digests: Vec<_> = (first..first + 6).map(digest).collect();
         let again: Vec<_> = (first..first + 6).map(digest).collect();
         assert_eq!(digests, again);
@@ -522,7 +514,7 @@ mod tests {
 
     #[test]
     fn nothing_is_wrong_in_simulated_storms() {
-        match runs(seed(), 2, |stats| stats.runs >= 60) {
+        match runs(crate::test_seed(), 2, |stats| stats.runs >= 60) {
             Ok(stats) => {
                 report(&stats);
                 assert_eq!(stats.faults.len(), Fault::ALL.len(), "every kind of fault happened");
