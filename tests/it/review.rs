@@ -63,7 +63,7 @@ async fn an_owner_asks_again_as_soon_as_its_release_is_answered() {
 async fn shutdown_releases_over_a_new_connection_when_the_old_one_broke() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let leaving = client(proxy.url(), Duration::from_secs(60)).await;
+    let leaving = client(proxy.url(), Duration::from_secs(3600)).await;
     let _held = leaving.rw_lock("a").write().acquire_fair().await.unwrap();
     let other = client(server.url(), Duration::from_secs(10)).await.rw_lock("a");
     proxy.cut();

@@ -53,7 +53,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("            (Phase::Held { .. }, Standing::Unknown) => {\n                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));\n                return true;", "            (Phase::Held { .. }, Standing::Unknown) => {")],
         seen: "redis-semaphore#175",
         story: "A holder of whom the server knows nothing takes the answer for a renewal.",
-        check: Check::Simulate,
+        check: Check::Lib("claim::tests::a_holder_that_the_server_forgot_has_lost"),
     },
     Mutant {
         name: "waiting-taken-for-renewed", file: "src/claim.rs",
@@ -292,13 +292,6 @@ pub const ALL: &[Mutant] = &[
         seen: "redlock-rb#148",
         story: "The server's cache of scripts is empty, after a restart or a flush, and nobody sends them again.",
         check: Check::Simulate,
-    },
-    Mutant {
-        name: "burst-looks-like-a-dead-server", file: "src/link.rs",
-        edits: &[("const USERS_IN_FLIGHT: usize = 512;", "const USERS_IN_FLIGHT: usize = usize::MAX >> 3;")],
-        seen: "found here",
-        story: "All of 20,000 calls are sent at once. The time limits of the last run out while the first are answered, and the connection is given up.",
-        check: Check::It("review::a_burst_of_requests_does_not_cost_a_healthy_connection"),
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",

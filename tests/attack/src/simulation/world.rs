@@ -17,6 +17,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+/// Longer than any run.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// A day when nobody was on call.
 const BEGIN_US: u64 = 1_760_400_000_000_000;
 
@@ -336,7 +339,8 @@ impl World {
             Fault::Rollback => {
                 if let Some(data) = core.past.take() {
                     broken = core.restart(data, now + span / 4);
-                    core.lost_data = Some((now, core.now_us()));
+                    // Also a grant that comes later: who waits may believe in a renewal that was lost.
+                    core.lost_data = Some((now, u64::MAX));
                 }
             }
             Fault::DataLoss => {
@@ -369,7 +373,7 @@ impl World {
         core.down_until = None;
         core.errors_until = None;
         let now = Instant::now();
-        for wire in core.wires.values_mut() {
+        for wire in core.wires.values_mut().filter(|wire| !wire.silent) {
             wire.stalled_until = wire.stalled_until.map(|until| until.min(now));
         }
         drop(core);
@@ -423,8 +427,8 @@ impl Core {
         // Half of them never come back: broken one day, or silent for ever.
         let (lives, silent) = (self.dice.permille(500), self.dice.permille(500));
         if let Some(state) = self.wires.get_mut(&wire) {
-            state.stalled_until = Some(until);
-            state.silent = !lives && silent;
+            state.silent |= !lives && silent;
+            state.stalled_until = Some(if state.silent { until + FOR_EVER } else { until });
         }
         if !lives && !silent {
             self.plan(until, Event::Break { wire });
