@@ -121,6 +121,19 @@ async fn a_grant_whose_message_is_lost_before_the_waiter_parks_is_learned_by_ren
 }
 
 #[tokio::test]
+async fn connections_that_fell_silent_are_made_again() {
+    // Its next renewal is minutes away.
+    let s = Setting::new(600_000).await;
+    let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(s.far.rw_lock("a").write().acquire_fair());
+    s.server.until_queued("a", 1).await;
+    s.proxy.silence();
+    held.release().await.unwrap();
+    let guard = soon("it enters", waiter).await.unwrap().unwrap();
+    assert!(guard.is_held());
+}
+
+#[tokio::test]
 async fn a_lease_is_counted_from_the_asking_and_not_from_the_answer() {
     in_time(async || {
         let s = Setting::new(6_000).await;

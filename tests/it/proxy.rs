@@ -18,6 +18,8 @@ struct Faults {
     /// Replies yet to be lost, each together with its connection.
     lose_replies: AtomicUsize,
     stalled: AtomicBool,
+    /// So many of the connections that were made pass nothing any more.
+    silenced: AtomicUsize,
     messages: AtomicUsize,
     accepted: AtomicUsize,
     connections: Mutex<Vec<AbortHandle>>,
@@ -38,8 +40,8 @@ impl Proxy {
             let faults = Arc::clone(&faults);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
-                    faults.accepted.fetch_add(1, Ordering::SeqCst);
-                    let pair = tokio::spawn(carry(client, server_port, Arc::clone(&faults)));
+                    let nth = faults.accepted.fetch_add(1, Ordering::SeqCst) + 1;
+                    let pair = tokio::spawn(carry(client, server_port, nth, Arc::clone(&faults)));
                     faults.connections.lock().unwrap().push(pair.abort_handle());
                 }
             }
@@ -92,6 +94,11 @@ impl Proxy {
         self.faults.stalled.store(stalled, Ordering::SeqCst);
     }
 
+    /// Nothing ever passes again over the connections that there are.
+    pub fn silence(&self) {
+        self.faults.silenced.store(self.connections(), Ordering::SeqCst);
+    }
+
     /// Pub/sub messages that came from the server.
     pub fn messages(&self) -> usize {
         self.faults.messages.load(Ordering::SeqCst)
@@ -117,7 +124,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(client: TcpStream, server_port: u16, faults: Arc<Faults>) {
+async fn carry(client: TcpStream, server_port: u16, nth: usize, faults: Arc<Faults>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
         return;
     };
@@ -127,32 +134,32 @@ async fn carry(client: TcpStream, server_port: u16, faults: Arc<Faults>) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = requests(from_client, to_server, &faults) => {}
-        () = replies(from_server, to_client, &faults) => {}
+        () = requests(from_client, to_server, nth, &faults) => {}
+        () = replies(from_server, to_client, nth, &faults) => {}
     }
 }
 
-async fn unstalled(faults: &Faults) {
-    while faults.stalled.load(Ordering::SeqCst) {
+async fn unstalled(nth: usize, faults: &Faults) {
+    while faults.stalled.load(Ordering::SeqCst) || nth <= faults.silenced.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Faults) {
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, nth: usize, faults: &Faults) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
-        unstalled(faults).await;
+        unstalled(nth, faults).await;
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Faults) {
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, nth: usize, faults: &Faults) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         let reply = &buffer[..n];
-        unstalled(faults).await;
+        unstalled(nth, faults).await;
         if reply.starts_with(b">3\r\n$7\r\nmessage") {
             faults.messages.fetch_add(1, Ordering::SeqCst);
             if faults.drop_messages.load(Ordering::SeqCst) {

@@ -140,14 +140,14 @@ pub const ALL: &[Mutant] = &[
         edits: &[("const PINGS_BEFORE_RECONNECT: u32 = 2;", "const PINGS_BEFORE_RECONNECT: u32 = u32::MAX;")],
         seen: "redisson#6026",
         story: "A subscription connection over which nothing comes any more is kept: every grant is learned by renewal, for ever.",
-        check: Check::Simulate,
+        check: Check::It("faults::connections_that_fell_silent_are_made_again"),
     },
     Mutant {
         name: "silent-connection-kept", file: "src/link.rs",
         edits: &[("const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;", "const TIMEOUTS_BEFORE_RECONNECT: u32 = u32::MAX;")],
         seen: "invented",
         story: "A command connection that answers nothing is kept until the kernel gives it up.",
-        check: Check::Lib("link::tests::a_call_is_given_up_when_its_connection_is_silent"),
+        check: Check::It("faults::connections_that_fell_silent_are_made_again"),
     },
     Mutant {
         name: "starved-process-hears-silence", file: "src/link.rs",

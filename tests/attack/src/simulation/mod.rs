@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use users::{Habits, Hands, User};
 use world::{Fault, Net, Phase, Weather, World};
 
@@ -242,7 +242,8 @@ impl Run {
     async fn storm(&mut self) -> Result<(), String> {
         self.world.begin(Phase::Busy);
         self.world.core().weather = self.plan.weather;
-        self.world.core().fine_since = self.plan.calm().then(Instant::now);
+        // Until the first fault: a rest has settled everything.
+        self.world.core().fine_since = (self.plan.weather == Weather::default()).then(Instant::now);
         let end = Instant::now() + self.plan.storm;
         let calls = self.world.core().server.calls + STORM_CALLS;
         while Instant::now() < end && self.world.core().server.calls < calls {
@@ -287,6 +288,8 @@ impl Run {
             sleep(Duration::from_millis(250)).await;
             self.look()?;
         }
+        sleep_until(settled).await;
+        self.look()?;
         Ok(())
     }
 

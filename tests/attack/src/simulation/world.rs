@@ -26,7 +26,7 @@ const BEGIN_US: u64 = 1_760_400_000_000_000;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What goes wrong by itself, in thousandths of what is sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
     /// Messages that are lost, delivered twice, or late by up to a second.
     pub lost: u64,
