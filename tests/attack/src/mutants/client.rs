@@ -32,7 +32,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("let proven = sent + lease.saturating_sub(self.margin());", "let proven = sent + lease;")],
         seen: "invented",
         story: "Clocks of client and server are taken to run at one rate. With the server's faster by a hundredth, two hold for a moment.",
-        check: Check::Simulate,
+        check: Check::Lib("claim::tests::a_lease_counts_from_the_sending_less_a_margin"),
     },
     Mutant {
         name: "proof-never-runs-out", file: "src/claim.rs",
