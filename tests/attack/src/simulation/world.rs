@@ -398,7 +398,8 @@ impl Core {
     /// The server's clock. Virtual time stands still while scripts run; a server's does not.
     fn now_us(&mut self) -> u64 {
         let passed = self.begun.elapsed().as_micros() as i64;
-        let drift = passed / 1_000_000 * self.drift_ppm;
+        // Evenly: a step once a second would be more than the client's margin for a short lease allows.
+        let drift = passed * self.drift_ppm / 1_000_000;
         let now_us = BEGIN_US.saturating_add_signed(passed + drift + self.clock_step_us);
         self.last_us = now_us.max(self.last_us + 1);
         self.last_us

@@ -15,6 +15,8 @@ use tokio::time::{sleep, timeout};
 const AT_ONCE: usize = 32;
 /// Reads this many times a second if there is little to read.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often a server that was just reached may seem not to answer.
+const BROKEN: usize = 20;
 /// A page of so many entries may not be the last one: `journal::read` gives a thousand at most.
 const FULL: usize = 1000;
 /// Trimming costs a command: not for a few entries.
@@ -69,11 +71,17 @@ impl Follower {
         self.cursors.values_mut().for_each(|cursor| *cursor = Cursor::default());
     }
 
-    /// Reads all that is there by now.
+    /// Reads all that is there by now. Never `More`.
     pub async fn read_all(&mut self) -> Pass {
+        let mut broken = 0;
         loop {
             match self.pass().await {
                 Pass::More => {}
+                // The connection may be one to the server before it was killed: only a new one tells what it knows.
+                Pass::Broken if broken < BROKEN => {
+                    broken += 1;
+                    sleep(PAUSE).await;
+                }
                 other => return other,
             }
         }

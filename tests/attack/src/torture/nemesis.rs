@@ -11,6 +11,7 @@ use super::proxy::{Cut, Proxy};
 use crate::server::Server;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -142,7 +143,7 @@ impl Nemesis {
                 }
             }
             Fault::Restart => self.restart(lasts, admin).await?,
-            Fault::RestartEverysec => self.restart_everysec(lasts).await?,
+            Fault::RestartEverysec => self.restart_everysec(lasts, detail).await?,
             Fault::Wipe => self.wipe(lasts, detail, admin).await?,
             Fault::Memory => {
                 admin.config("maxmemory", "1mb").await?;
@@ -184,19 +185,28 @@ impl Nemesis {
         Ok(())
     }
 
-    /// It may come back as it was a moment before. Then it is emptied: nobody can tell what it still knows.
-    async fn restart_everysec(&self, away: Duration) -> Result {
+    /// It comes back as it was a moment before: half the time as if the disk had been too slow for what came last, which
+    /// with `everysec` a server puts off writing for up to two seconds. Then it is emptied: nobody can tell what it still
+    /// knows.
+    async fn restart_everysec(&self, away: Duration, detail: u64) -> Result {
         self.until_not_ahead().await;
         let mut follower = self.follower.lock().await;
         lock(&self.judge).loss_begins(now_us());
         let mut server = self.server.lock().await;
         server.kill();
+        if detail.is_multiple_of(2) {
+            cut_last_file(&server.dir().join("appendonlydir"), detail % 50_000)?;
+        }
         sleep(away).await;
         server.start_again().await;
-        if follower.read_all().await == Pass::Lost {
-            lock(&self.counts).note("some of its data are lost: FLUSHALL");
-            Admin::new(self.url.clone()).call::<()>(&["FLUSHALL"]).await?;
-            self.data_lost(&mut follower);
+        match follower.read_all().await {
+            Pass::Lost => {
+                lock(&self.counts).note("some of its data are lost: FLUSHALL");
+                Admin::new(self.url.clone()).call::<()>(&["FLUSHALL"]).await?;
+                self.data_lost(&mut follower);
+            }
+            Pass::Broken => return Err("the server that came back cannot be read".into()),
+            Pass::Complete | Pass::More => {}
         }
         lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(())
@@ -266,6 +276,33 @@ impl Nemesis {
         lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(())
     }
+}
+
+/// Takes the last transactions of the append-only file: about so many bytes.
+///
+/// Whole ones: a Redis 7.0 that finds half a transaction at the end leaves its first half in the file, and what it writes
+/// afterwards becomes part of it, which the start after that finds incomplete and throws away.
+fn cut_last_file(dir: &Path, bytes: u64) -> Result {
+    const END: &[u8] = b"\r\nEXEC\r\n";
+    // appendonly.aof.<n>.incr.aof
+    let number = |path: &Path| -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        name.strip_suffix(".incr.aof")?.rsplit('.').next()?.parse().ok()
+    };
+    let files: Vec<PathBuf> = std::fs::read_dir(dir)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<std::io::Result<_>>()?;
+    let last = files.into_iter().filter_map(|path| Some((number(&path)?, path))).max();
+    if let Some((_, path)) = last {
+        let text = std::fs::read(&path)?;
+        let most = text.len().saturating_sub(bytes as usize);
+        let at = text[..most].windows(END.len()).rposition(|window| window == END);
+        if let Some(at) = at {
+            let file = std::fs::OpenOptions::new().write(true).open(path)?;
+            file.set_len((at + END.len()) as u64)?;
+        }
+    }
+    Ok(())
 }
 
 async fn client_kill(admin: &mut Admin, target: u64, detail: u64) -> Result {
