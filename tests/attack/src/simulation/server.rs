@@ -38,6 +38,7 @@ pub struct Server {
     /// All that happened so far, in one number.
     pub digest: u64,
     pub trace: Option<Vec<String>>,
+    trace_ended: bool,
     /// Whether to check the journal; costs a third of the time.
     checked: bool,
     /// Its clock was stepped back: then tokens may, once its data are lost.
@@ -82,9 +83,15 @@ impl Server {
             calls: 0,
             digest: 0,
             trace: traced.then(Vec::new),
+            trace_ended: false,
             checked,
             backward: false,
         }
+    }
+
+    /// What comes after a violation would hide what came before it.
+    pub fn trace_ends(&mut self) {
+        self.trace_ended = true;
     }
 
     pub fn data(&self) -> Data {
@@ -228,7 +235,9 @@ impl Server {
                 reply: outcome.reply.clone(),
                 notes: outcome.notes,
             };
-            if let Some(trace) = &mut self.trace {
+            if let Some(trace) = &mut self.trace
+                && !self.trace_ended
+            {
                 trace.push(record.to_string());
             }
             if self.checked {

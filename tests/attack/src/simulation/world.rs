@@ -210,8 +210,7 @@ impl World {
     }
 
     pub fn violated(&self, what: String) {
-        let mut core = self.core();
-        core.violation.get_or_insert(what);
+        self.core().violated(what);
     }
 
     pub fn begin(&self, phase: Phase) {
@@ -395,6 +394,11 @@ fn tell_broken(wire: Option<WireState>) {
 }
 
 impl Core {
+    fn violated(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+        self.server.trace_ends();
+    }
+
     /// The server's clock. Virtual time stands still while scripts run; a server's does not.
     fn now_us(&mut self) -> u64 {
         let passed = self.begun.elapsed().as_micros() as i64;
@@ -494,7 +498,7 @@ impl Core {
         }
         let now_us = self.now_us();
         if let Err(violation) = self.server.expire(now_us) {
-            self.violation.get_or_insert(violation);
+            self.violated(violation);
         }
         // A replica lags by some calls.
         if self.dice.permille(2) || self.past.is_none() {
@@ -508,7 +512,7 @@ impl Core {
                 self.reply(wire, call, done.reply);
             }
             Err(violation) => {
-                self.violation.get_or_insert(violation);
+                self.violated(violation);
             }
         }
     }
