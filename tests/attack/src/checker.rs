@@ -972,8 +972,10 @@ impl Lock {
         if self.deadlines.last().is_none_or(|(last, _)| *last <= latest) {
             return;
         }
-        let far = self.deadlines.range((latest + 1, 0)..).take(CLAMPED);
-        for (deadline, id) in far.copied().collect::<Vec<_>>() {
+        let mut far: Vec<_> = self.deadlines.range((latest + 1, 0)..).copied().collect();
+        // A sorted set has those of one score in the order of their names.
+        far.sort_by_key(|(deadline, id)| (*deadline, self.name(*id)));
+        for (deadline, id) in far.into_iter().take(CLAMPED) {
             self.deadlines.remove(&(deadline, id));
             self.deadlines.insert((latest, id));
             self.requests[id as usize].deadline = latest;
