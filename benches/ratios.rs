@@ -198,11 +198,11 @@ impl Lua {
         Self {
             redis: server.redis().await,
             acquire: script(
-                include_str!("../lua/acquire_free.lua"),
+                include_str!("../lua/acquire_head.lua"),
                 include_str!("../lua/acquire.lua"),
             ),
             release: script(
-                include_str!("../lua/release_sole.lua"),
+                include_str!("../lua/release_head.lua"),
                 include_str!("../lua/release.lua"),
             ),
             renew: script("", include_str!("../lua/renew.lua")),

@@ -104,7 +104,8 @@ local function fits(request, owner)
   return readers == 0 or not writes(request) or readers == count('r:' .. owner)
 end
 
--- The one place that grants; acquire_free.lua does the same for a free lock. The caller has made sure that the request fits, and keeps its deadline.
+-- The one place that grants, with admit_reader() and the heads. The caller has made sure that the request fits, and keeps
+-- its deadline.
 local function grant(request, owner)
   local token = 't:' .. owner
   if writes(request) then
@@ -176,6 +177,24 @@ local function tell(request, token)
   messages[client] = list
 end
 
+-- leave_queue(), grant() and tell() in one, for a reader without a named owner: thousands may enter together.
+local function admit_reader(request, colon)
+  local owner, client = string.sub(request, 2), string.sub(request, 2, colon - 1)
+  local reads, token = 'r:' .. owner, 't:' .. owner
+  if not state.mode then set('mode', 'read') end
+  state.rcount, changed.rcount = count('rcount') + 1, true
+  -- Only an orphan holds already: then this was read.
+  state[reads], changed[reads] = (state[reads] or 0) + 1, true
+  if not state[token] then set(token, next_seq()) end
+  note('granted', request, state[token])
+  local list = messages[client]
+  if not list then
+    list = {}
+    messages[client] = list
+  end
+  list[#list + 1] = request .. ' ' .. state[token]
+end
+
 -- Grants to the head of the queue for as long as it fits.
 local function admit()
   local left, blocked, heads = BATCH, state.writer, nil
@@ -195,13 +214,18 @@ local function admit()
         note('expired', request)
         dead[#dead + 1] = request
       else
-        local owner = owner_of(request)
-        if state.writer or not fits(request, owner) then
-          blocked = true
-          break
+        local colon = string.find(request, ':', 1, true)
+        if not state.writer and not writes(request) and not string.find(request, ':', colon + 1, true) then
+          admit_reader(request, colon)
+        else
+          local owner = owner_of(request)
+          if state.writer or not fits(request, owner) then
+            blocked = true
+            break
+          end
+          leave_queue(request)
+          tell(request, grant(request, owner))
         end
-        leave_queue(request)
-        tell(request, grant(request, owner))
       end
       taken[#taken + 1] = request
     end

@@ -17,9 +17,14 @@ end
 spread()
 -- First its own leases, then the others': late but not yet taken over is not lost.
 local known = requests[1] and redis.call('ZMSCORE', LEASES, unpack(requests)) or {}
+local leases = {}
 for i, request in ipairs(requests) do
-  if known[i] then lease(request, tonumber(ARGV[2 * i + 3])) end
+  if known[i] then
+    leases[#leases + 1] = deadline(tonumber(ARGV[2 * i + 3]))
+    leases[#leases + 1] = request
+  end
 end
+if leases[1] then redis.call('ZADD', LEASES, unpack(leases)) end
 
 -- A clock that was stepped back has left deadlines too far ahead.
 local last = redis.call('ZRANGE', LEASES, -1, -1, 'WITHSCORES')

@@ -87,12 +87,12 @@ macro_rules! script {
     };
 }
 
-static ACQUIRE: LazyLock<Script> = script!("acquire", "", "acquire_free.lua", "lock.lua", "acquire.lua");
+static ACQUIRE: LazyLock<Script> = script!("acquire", "", "acquire_head.lua", "lock.lua", "acquire.lua");
 // These free memory, or keep alive what exists: they must work when memory is exhausted.
 static RELEASE: LazyLock<Script> = script!(
     "release",
     " flags=allow-oom",
-    "release_sole.lua",
+    "release_head.lua",
     "lock.lua",
     "release.lua"
 );

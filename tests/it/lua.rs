@@ -10,8 +10,8 @@ macro_rules! script {
     };
 }
 
-pub const ACQUIRE: &str = script!("acquire_free.lua", "lock.lua", "acquire.lua");
-pub const RELEASE: &str = script!("release_sole.lua", "lock.lua", "release.lua");
+pub const ACQUIRE: &str = script!("acquire_head.lua", "lock.lua", "acquire.lua");
+pub const RELEASE: &str = script!("release_head.lua", "lock.lua", "release.lua");
 pub const RENEW: &str = script!("lock.lua", "renew.lua");
 pub const DOWNGRADE: &str = script!("lock.lua", "downgrade.lua");
 pub const EVICT: &str = script!("lock.lua", "evict.lua");

@@ -295,8 +295,7 @@ impl Explorer {
             .and_then(|()| invariants::of_repetition(KEY, lock, &step, &outcome, &after))
             .map_err(|what| self.counterexample(node, number, format!("the model itself: {what}")))?;
         // The heads answer only if nobody listens.
-        let headed =
-            matches!(script, Script::Acquire | Script::Release) && (lock.mode.is_none() || lock.sole.is_some());
+        let headed = matches!(script, Script::Acquire | Script::Release);
         for listened in [true, false] {
             if !listened && !headed {
                 continue;

@@ -67,6 +67,15 @@ pub fn journaled(name: &str, body: &str, most: Option<u64>) -> String {
     let body = once(&body, keys, &format!("journal_whole = true\n{keys}"));
     let note = "local function note(what, request, token)\n";
     let body = once(&body, note, &format!("{note}{NOTE}"));
+    // The heads say in their replies what happened, but for whom a release lets in.
+    let body = match name {
+        "release" => once(
+            &body,
+            HANDED_OVER,
+            &format!("journal_notes[2] = 'granted ' .. to .. ' ' .. text\n{HANDED_OVER}"),
+        ),
+        _ => body,
+    };
     let most = most.map_or_else(String::new, |most| format!("'MAXLEN', '~', '{most}', "));
     let tail = TAIL.replace("$NAME", name).replace("$MOST", &most);
     format!("{HEAD}{body}\nend\n{tail}")
@@ -80,6 +89,8 @@ end
 local function journal_body()
 ";
 
+const HANDED_OVER: &str = "redis.call('ZREM', KEYS[2], to)\n";
+
 const NOTE: &str = "  journal_notes[#journal_notes + 1] = what .. ' ' .. request .. ' ' .. (token or 0)\n";
 
 /// An entry's id is its number and its time: a number that is missing is a gap, and an entry whose id has changed is of
@@ -90,7 +101,13 @@ do
   if journal_ok then
     for i, value in ipairs(journal_reply) do reply[i] = string.format('%d', value) end
     if not journal_whole then
-      journal_notes[1] = '$NAME' == 'acquire' and 'granted ' .. ARGV[4] .. ' ' .. reply[2] or 'released ' .. ARGV[4] .. ' 0'
+      if '$NAME' == 'release' then
+        journal_notes[1] = 'released ' .. ARGV[4] .. ' 0'
+      elseif reply[1] == '2' then
+        journal_notes[1] = 'granted ' .. ARGV[4] .. ' ' .. reply[2]
+      elseif reply[1] == '1' then
+        journal_notes[1] = 'queued ' .. ARGV[4] .. ' 0'
+      end
     end
   end
   local number = redis.pcall('INCR', KEYS[1] .. ':journal:n')

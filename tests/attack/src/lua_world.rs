@@ -21,10 +21,10 @@ pub const CHANNEL: &str = "c:";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const FILES: [(&str, &str); 8] = [
-    ("acquire_free.lua", include_str!("../../../lua/acquire_free.lua")),
+    ("acquire_head.lua", include_str!("../../../lua/acquire_head.lua")),
     ("lock.lua", include_str!("../../../lua/lock.lua")),
     ("acquire.lua", include_str!("../../../lua/acquire.lua")),
-    ("release_sole.lua", include_str!("../../../lua/release_sole.lua")),
+    ("release_head.lua", include_str!("../../../lua/release_head.lua")),
     ("release.lua", include_str!("../../../lua/release.lua")),
     ("renew.lua", include_str!("../../../lua/renew.lua")),
     ("downgrade.lua", include_str!("../../../lua/downgrade.lua")),
@@ -78,8 +78,8 @@ impl Scripts {
     /// As the client composes it.
     pub fn whole(&self, script: Script) -> String {
         let files: &[&str] = match script {
-            Script::Acquire => &["acquire_free.lua", "lock.lua", "acquire.lua"],
-            Script::Release => &["release_sole.lua", "lock.lua", "release.lua"],
+            Script::Acquire => &["acquire_head.lua", "lock.lua", "acquire.lua"],
+            Script::Release => &["release_head.lua", "lock.lua", "release.lua"],
             Script::Renew => &["lock.lua", "renew.lua"],
             Script::Downgrade => &["lock.lua", "downgrade.lua"],
             Script::Evict => &["lock.lua", "evict.lua"],

@@ -1,0 +1,54 @@
+-- The head of acquire.lua, before lock.lua: what is asked mostly, by straight code. The functions of lock.lua alone cost
+-- as much. It does what they would do; the model in tests/attack holds the two together. Nothing is written before it is
+-- certain that everything here applies; otherwise the whole follows.
+local HASH, owner
+do
+  local request, lease_ms = ARGV[4], tonumber(ARGV[5])
+  local first = string.find(request, ':', 1, true)
+  local named = string.find(request, ':', first + 1, true)
+  owner = string.sub(request, named and named + 1 or 2)
+  local token, write = 't:' .. owner, string.byte(request) == 119
+  HASH = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
+    'sole', 'r:' .. owner, token)
+  local mode, rcount, writer, seq, keep = HASH[1], HASH[2], HASH[3], HASH[5], HASH[9]
+  if not HASH[8] and seq and (HASH[7] or '') == ARGV[7] and tonumber(HASH[10] or 0) >= lease_ms and ARGV[3] ~= '1' then
+    local time = redis.call('TIME')
+    local us = time[1] * 1000000 + time[2]
+    local now = math.floor(us / 1000)
+    local deadline = now + lease_ms
+    if deadline + 30000 <= tonumber(keep or 0) then
+      local number = math.max(seq + 1, us)
+      local text = string.format('%d', number)
+      if not mode then
+        -- A free lock.
+        local sole = string.format('%s %d', request, deadline)
+        if write then
+          redis.call('HSET', KEYS[1], 'mode', 'write', 'writer', owner, 'wcount', '1', token, text, 'seq', text, 'sole', sole)
+        else
+          redis.call('HSET', KEYS[1], 'mode', 'read', 'rcount', '1', 'r:' .. owner, '1', token, text, 'seq', text, 'sole', sole)
+        end
+        return { 2, number, -1, number }
+      elseif not named and ARGV[7] == '' and ARGV[8] == '' and not HASH[11] and (writer or rcount) and writer ~= owner
+        and not HASH[12] and not HASH[13] then
+        -- Others hold it. Nobody's lease has ended, and the request is new.
+        local waiting, nearest = redis.call('ZCARD', KEYS[2]), redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+        local next_ms = nearest[1] and tonumber(nearest[2]) - now
+        if next_ms and next_ms > 0 and not redis.call('ZSCORE', KEYS[3], request) then
+          if waiting == 0 and not writer and not write then
+            -- A reader beside readers.
+            redis.call('HSET', KEYS[1], 'rcount', rcount + 1, 'r:' .. owner, '1', token, text, 'seq', text)
+            redis.call('ZADD', KEYS[3], string.format('%d', deadline), request)
+            return { 2, number, next_ms, number }
+          elseif ARGV[6] == 'try' then
+            return { 0, 0, next_ms, tonumber(seq) }
+          end
+          redis.call('HSET', KEYS[1], 'seq', text)
+          redis.call('ZADD', KEYS[2], text, request)
+          redis.call('ZADD', KEYS[3], string.format('%d', deadline), request)
+          if waiting == 0 then redis.call('PEXPIREAT', KEYS[2], keep) end
+          return { 1, number, math.min(next_ms, lease_ms), number }
+        end
+      end
+    end
+  end
+end
