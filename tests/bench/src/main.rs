@@ -4,7 +4,14 @@
 
 mod clock;
 mod env;
+mod handover;
+mod hot;
 mod p1;
+mod p2;
+mod p3;
+mod p4;
+mod p5;
+mod peers;
 mod report;
 mod worker;
 
@@ -58,11 +65,15 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 1] = ["p1"];
+const ROWS: [&str; 5] = ["p1", "p2", "p3", "p4", "p5"];
 
 async fn measure(row: &str, env: &Env, report: &mut Report) {
     match row {
         "p1" => p1::run(env, report).await,
+        "p2" => p2::run(env, report).await,
+        "p3" => p3::run(env, report).await,
+        "p4" => p4::run(env, report).await,
+        "p5" => p5::run(env, report).await,
         _ => unreachable!("the names of the rows are checked"),
     }
 }
