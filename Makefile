@@ -1,9 +1,9 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test slice simulate model explore torture mutants loom fuzz bench lint
+.PHONY: help setup demo test slice simulate model explore torture mutants loom fuzz bench bench-check bench-page lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/'
 
 setup: ## Install a Redis server from the distribution's packages if there is none
 	@.ci/setup
@@ -42,8 +42,17 @@ loom: ## Check the interleavings of the client's threads, up to PREEMPTIONS pree
 	RUSTFLAGS="--cfg fairlock_loom" CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) \
 		cargo test --target-dir target/loom --lib loom_models
 
-bench: setup ## Measure the cost beside the floors, as ratios
-	cargo bench --bench ratios
+# What measures the lock: tests/bench. Each takes ARGS, such as ARGS=--help.
+BENCH = cargo run --release -p fairlock-bench --
+
+bench: setup ## Measure the cost beside the floors and other locks, as ratios: e.g. ARGS=--quick, or ARGS="p1 p3"
+	$(BENCH) run $(ARGS)
+
+bench-check: setup ## Measure again and compare with the figures in the repository
+	$(BENCH) check $(ARGS)
+
+bench-page: ## Make the page of results from the last run
+	$(BENCH) page $(ARGS)
 
 # Stable Rust will do: cargo-fuzz (installed from crates.io) and libFuzzer need a C++ compiler, but no sanitizer.
 MINUTES ?= 1

@@ -1,0 +1,114 @@
+//! `bench`: what fairlock costs, as ratios measured in one run beside the least that Redis can do and beside other
+//! locks. Each row of the table is a module of its own; both sides of a ratio take turns in many short slices, so that a
+//! machine that speeds up or slows down does so for both.
+
+mod clock;
+mod env;
+mod handover;
+mod hot;
+mod p1;
+mod p2;
+mod p3;
+mod p4;
+mod p5;
+mod peers;
+mod report;
+mod worker;
+
+/// Real servers: the harness of the tests.
+#[path = "../../it/server.rs"]
+#[allow(dead_code)]
+mod server;
+
+use clap::{Args, Parser, Subcommand};
+use env::{Env, Machine};
+use report::Report;
+use std::path::PathBuf;
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "bench",
+    about = "Measures what fairlock costs, beside floors and beside other locks"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Measures the rows, prints a table and writes bench.json
+    Run(Run),
+    /// A process that a row starts: it talks over stdin and stdout
+    #[command(hide = true)]
+    Worker(worker::Args),
+}
+
+/// Which rows to measure, and how.
+#[derive(Args, Debug)]
+struct Run {
+    /// The rows to measure, such as `p1 p3`: all if none are given. The file keeps what it has of the others
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(ROWS))]
+    rows: Vec<String>,
+    /// Rounds of each row: its number is their median [default: 9, or 3 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: Option<u64>,
+    /// Fewer and shorter rounds: under a minute, for a look
+    #[arg(long)]
+    quick: bool,
+    /// The server's program
+    #[arg(long, default_value = "redis-server")]
+    server: String,
+    /// Where the numbers go
+    #[arg(long, default_value = "target/bench.json")]
+    json: PathBuf,
+}
+
+/// The rows in their order.
+const ROWS: [&str; 5] = ["p1", "p2", "p3", "p4", "p5"];
+
+async fn measure(row: &str, env: &Env, report: &mut Report) {
+    match row {
+        "p1" => p1::run(env, report).await,
+        "p2" => p2::run(env, report).await,
+        "p3" => p3::run(env, report).await,
+        "p4" => p4::run(env, report).await,
+        "p5" => p5::run(env, report).await,
+        _ => unreachable!("the names of the rows are checked"),
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    match Cli::parse().command {
+        Command::Run(run) => {
+            let json = run.json.clone();
+            let report = measured(run).await;
+            report.save(&json).unwrap_or_else(|error| {
+                eprintln!("bench: cannot write {}: {error}", json.display());
+                std::process::exit(1);
+            });
+            print!("{}", report.table());
+        }
+        Command::Worker(args) => worker::run(args).await,
+    }
+}
+
+/// Measures what was asked for.
+async fn measured(run: Run) -> Report {
+    let rounds = run
+        .rounds
+        .map_or(if run.quick { 3 } else { 9 }, |rounds| rounds as usize);
+    let env = Env::start(&run.server, rounds, run.quick).await;
+    let before = Machine::look(&env).await;
+    eprintln!("{}", before.summary());
+    let mut report = Report::new(before);
+    for row in ROWS {
+        if run.rows.is_empty() || run.rows.iter().any(|asked| asked == row) {
+            report.begin(row);
+            measure(row, &env, &mut report).await;
+        }
+    }
+    report.end();
+    report
+}
