@@ -371,7 +371,7 @@ mod tests {
     fn a_grant_is_not_handed_out_when_its_proof_has_run_out() {
         let (mut claim, t) = claim();
         claim.answered(t, QUEUED);
-        assert!(claim.heard(t, 11));
+        assert!(claim.heard(t + ms(500), 11));
         assert!(matches!(claim.next(t + ms(980)), Some(Next::Renew)));
         assert!(claim.renewed(t + ms(985), t + ms(986), LEASE, Standing::Holds { token: 11 }));
         assert_eq!(handed_out(&mut claim, t + ms(987)), Some(11));

@@ -43,13 +43,7 @@ impl Scripts {
         Self { files: files.collect() }
     }
 
-    /// With one change. Panics if the file does not have the text: such a mutant would say nothing.
-    pub fn mutated(file: &str, from: &str, to: &str) -> Self {
-        let mut scripts = Self::real();
-        scripts.replace(file, from, to);
-        scripts
-    }
-
+    /// Makes a change. Panics if the file does not have the text: such a mutant would say nothing.
     pub fn replace(&mut self, file: &str, from: &str, to: &str) {
         let Some(text) = self.files.get_mut(file) else {
             panic!("no file {file}");

@@ -11,7 +11,7 @@ pub const ALL: &[Mutant] = &[
             "Phase::Granted { .. } if self.proven.is_none() => Next::Renew,")],
         seen: "draft; etcd#11456",
         story: "A process that is frozen between its grant and the hand-out hands the guard out although its lease is over.",
-        check: Check::Simulate,
+        check: Check::Lib("claim::tests::a_grant_is_not_handed_out_when_its_proof_has_run_out"),
     },
     Mutant {
         name: "lease-from-the-reply", file: "src/attempt.rs",
@@ -83,11 +83,18 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("claim::tests::a_message_of_a_former_life_is_ignored_before_and_after_the_reply"),
     },
     Mutant {
+        name: "message-taken-for-a-renewal", file: "src/claim.rs",
+        edits: &[("Phase::Waiting { ticket, seq } if token > seq => {\n                self.phase", "Phase::Waiting { ticket, seq } if token > seq => {\n                self.prove(now, self.lease);\n                self.phase")],
+        seen: "draft: a pushed grant credited with the time of a later call",
+        story: "A grant that was told is believed for a whole lease. It goes on with what is left of the one that it waited with.",
+        check: Check::Lib("claim::tests::a_grant_is_not_handed_out_when_its_proof_has_run_out"),
+    },
+    Mutant {
         name: "early-message-forgotten", file: "src/claim.rs",
         edits: &[("heard: heard.max(Some(token)),", "heard,")],
         seen: "redisson#5761",
         story: "The message of a grant overtakes the reply that says \"queued\", and is thrown away: the waiter learns of its turn at its next renewal.",
-        check: Check::Simulate,
+        check: Check::It("faults::a_grant_told_before_the_waiter_knows_that_it_waits_is_heard"),
     },
     Mutant {
         name: "doubt-cleared-by-an-older-reply", file: "src/claim.rs",
@@ -102,6 +109,52 @@ pub const ALL: &[Mutant] = &[
         seen: "invented",
         story: "`max_hold` ends a hold for its user only: the server keeps it for up to a lease longer if the process is frozen.",
         check: Check::It("lease::renewals_never_move_a_deadline_beyond_max_hold"),
+    },
+    Mutant {
+        name: "waiters-not-renewed", file: "src/claim.rs",
+        edits: &[
+            ("Phase::Waiting { .. } | Phase::Granted { .. } => Some(self.lease),", "Phase::Granted { .. } => Some(self.lease),"),
+            ("Phase::Asked { .. } | Phase::Over(_) => None,\n        }", "Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Over(_) => None,\n        }"),
+        ],
+        seen: "redisson#3004",
+        story: "Only holds are renewed. Who waits for longer than a lease is taken for dead.",
+        check: Check::It("lease::waiters_behind_a_hold_of_several_leases_all_enter_in_order"),
+    },
+    Mutant {
+        name: "numbers-below-one", file: "src/script.rs",
+        edits: &[("    u64::try_from(number)\n        .ok()\n        .filter(|number| (1..=MOST_NUMBER).contains(number))", "    Some(number as u64)")],
+        seen: "found here, by fuzzing",
+        story: "Tokens of 0 and below, which only a broken server sends, become large ones, and so guards.",
+        check: Check::Attack("parse::a_reply_is_understood_as_the_design_says_or_refused"),
+    },
+    Mutant {
+        name: "busy-though-it-may-wait", file: "src/script.rs",
+        edits: &[("            1 if !only_now => match", "            1 => match"), ("            0 if only_now => Some(Self::Busy)", "            0 => Some(Self::Busy)")],
+        seen: "found here, by fuzzing",
+        story: "A broken server says \"busy\" to a request that may wait, which is a panic, and \"queued\" to a try, which then waits without a limit.",
+        check: Check::Attack("parse::a_reply_is_understood_as_the_design_says_or_refused"),
+    },
+    Mutant {
+        name: "nobody-taken-for-now", file: "src/script.rs",
+        edits: &[("let next_ms = u64::try_from(next_ms).ok()?;", "let next_ms = u64::try_from(next_ms.max(0)).ok()?;")],
+        seen: "redisson#5503 #4705",
+        story: "\"There is no deadline to wait for\" is a negative time, and taken for none: the client looks again and again.",
+        check: Check::Attack("parse::a_reply_is_understood_as_the_design_says_or_refused"),
+    },
+    // ---- messages
+    Mutant {
+        name: "anothers-grant-passed-on", file: "src/notify.rs",
+        edits: &[("inner.registry().get(number).is_none() && inner.has_named(client, number)", "inner.registry().get(number).is_none() && !client.is_empty()")],
+        seen: "found here, by fuzzing",
+        story: "A message names another client's request: it is released, as if it were a forgotten one of this client.",
+        check: Check::Attack("wild::a_client_passes_on_its_own_forgotten_grants_and_no_others"),
+    },
+    Mutant {
+        name: "waiter-with-the-same-number-forgotten", file: "src/notify.rs",
+        edits: &[("inner.registry().get(number).is_none() && inner.has_named(client, number)", "inner.has_named(client, number)")],
+        seen: "found here, by fuzzing",
+        story: "A message names no request of this client, but has the number of one that waits: the release unregisters that one.",
+        check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
     },
     // ---- waking
     Mutant {
@@ -119,7 +172,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("        if earlier {\n            self.wake.notify_one();", "        if earlier && false {\n            self.wake.notify_one();")],
         seen: "invented",
         story: "The keeper sleeps until what it knew to be due; a request with a shorter lease comes and is not renewed in time.",
-        check: Check::Simulate,
+        check: Check::Loom("the_keeper_does_not_sleep_past_what_is_inserted_and_looked_at"),
     },
     Mutant {
         name: "no-resync", file: "src/requests.rs",
@@ -172,6 +225,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("review::a_hold_survives_an_outage_that_ends_before_its_lease"),
     },
     Mutant {
+        name: "flag-of-a-dead-connection", file: "src/keeper.rs",
+        edits: &[("            inner.requests.look_at(&lock, now + RETRY_PAUSE);\n", "            inner.requests.look_at(&lock, now + RETRY_PAUSE);\n            return Arc::from(\"\");\n")],
+        seen: "draft",
+        story: "A renewal that failed counts as under way for ever: its lock is never renewed again.",
+        check: Check::It("review::a_hold_survives_an_outage_that_ends_before_its_lease"),
+    },
+    Mutant {
         name: "renewals-pile-up", file: "src/keeper.rs",
         edits: &[("if under_way.begin(&lock.state, chunks.len()) {", "if under_way.begin(&lock.state, chunks.len()) || true {")],
         seen: "found here: 17,000 calls a second",
@@ -193,6 +253,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("rw_lock::a_hold_that_reached_a_max_hold_far_below_its_lease_lets_in_who_waits"),
     },
     Mutant {
+        name: "end-of-max-hold-not-looked-at", file: "src/attempt.rs",
+        edits: &[("            self.inner().requests.look_at(&request.lock, end);\n", "            let _ = end;\n")],
+        seen: "found here",
+        story: "A `max_hold` below a third of the lease is over, and the keeper looks at the hold when its renewal is due.",
+        check: Check::It("rw_lock::a_hold_that_reached_a_max_hold_far_below_its_lease_lets_in_who_waits"),
+    },
+    Mutant {
         name: "released-but-still-known", file: "src/keeper.rs",
         edits: &[("    for request in requests {\n        registry.remove(request);\n    }", "    for request in requests {\n        let _ = registry.get(request.number);\n    }")],
         seen: "redisson PR#7251",
@@ -205,6 +272,13 @@ pub const ALL: &[Mutant] = &[
         seen: "draft: more work left",
         story: "Who is told that there is more to do does not do it: the rest of a thousand readers enter by their renewals.",
         check: Check::It("evict::the_next_of_more_than_a_batch_of_readers_enter_after_an_eviction"),
+    },
+    Mutant {
+        name: "never-has-done-with-it", file: "src/keeper.rs",
+        edits: &[("&& begun.elapsed() < FINISH_PATIENCE {", "&& begun.elapsed() < FINISH_PATIENCE * 1000 {")],
+        seen: "found here, by a server of nonsense",
+        story: "A server that always says that there is more to do keeps a release busy for ever.",
+        check: Check::Attack("wild::a_server_that_never_has_done_with_it_does_not_keep_a_release_waiting"),
     },
     Mutant {
         name: "displaced-ask-in-another-order", file: "src/registry.rs",
@@ -284,14 +358,31 @@ pub const ALL: &[Mutant] = &[
         story: "A shutdown whose connection has just broken releases nothing.",
         check: Check::It("review::shutdown_releases_over_a_new_connection_when_the_old_one_broke"),
     },
+    Mutant {
+        name: "sent-after-a-shutdown", file: "src/attempt.rs",
+        edits: &[
+            ("            // Former requests of this owner that were dropped", "            if self.inner().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Former requests of this owner that were dropped"),
+            ("            if self.inner().is_closed() {\n                return Err(self.shut_down());\n            }\n            let sent", "            let sent"),
+        ],
+        seen: "found here, by loom",
+        story: "A request that waited for its owner's former one is sent after a shutdown has released it: held by nobody for a lease.",
+        check: Check::It("rw_lock::an_owner_that_waits_for_its_former_request_does_not_enter_after_a_shutdown"),
+    },
     // ---- commands
+    Mutant {
+        name: "wakes-in-random-order", file: "src/link.rs",
+        edits: &[("            changed.await;\n", "            changed.await;\n            let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);\n            for _ in 0..random % 8 {\n                tokio::task::yield_now().await;\n            }\n")],
+        seen: "found here, by simulate",
+        story: "After an outage calls go out in a random order, as those do that a watch channel wakes: who asked first need not be first.",
+        check: Check::Attack("simulation::tests::a_seed_gives_one_history"),
+    },
     Mutant {
         name: "noscript-is-an-error", file: "src/script.rs",
         edits: &[("Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {",
             "Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) && script.body[0].is_empty() => {")],
         seen: "redlock-rb#148",
         story: "The server's cache of scripts is empty, after a restart or a flush, and nobody sends them again.",
-        check: Check::Simulate,
+        check: Check::It("faults::scripts_flushed_at_any_moment_are_loaded_again"),
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",
@@ -314,6 +405,13 @@ pub const ALL: &[Mutant] = &[
         seen: "redisson#7367 #4706",
         story: "An acquire without an answer is repeated under a new name, and the first one is forgotten: if it was executed the lock is held twice and released once.",
         check: Check::It("faults::an_acquire_whose_reply_is_lost_counts_once"),
+    },
+    Mutant {
+        name: "limit-overflows", file: "src/acquire.rs",
+        edits: &[("let left = limit.saturating_sub(begun.elapsed());", "let left = (begun + limit).saturating_duration_since(Instant::now());")],
+        seen: "redisson#7089",
+        story: "The time limit is added to the time at which it begins: `Duration::MAX`, which means \"without limit\", is a panic.",
+        check: Check::It("input::a_try_takes_any_time_limit"),
     },
     Mutant {
         name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",

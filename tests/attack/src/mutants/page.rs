@@ -6,8 +6,9 @@ use std::fmt::Write;
 const HEAD: &str = "# Known bugs, and what catches each
 
 `make mutants` puts each of these bugs in and runs the check that must notice it; one that survives is a hole in the
-checks. Those of the scripts are caught in CI too, all of them. This page is made by `attack mutants --page` from the
-catalogue, `tests/attack/src/mutants/`; a test holds the two together.
+checks. Each check is a part of `make test`, run in the same way: the same tests, the same seeds of the simulation, loom
+with the same limit. The bugs that model-check catches are put in by `make test` as well. This page is made by `attack mutants
+--page` from the catalogue, `tests/attack/src/mutants/`; a test holds the two together.
 
 Where a bug was seen: *draft* is a bug of the drafts of this protocol, a name with a number is a report against that
 project, *found here* is a bug that this crate had, and *invented* one that somebody could make.
@@ -16,8 +17,8 @@ project, *found here* is a bug that this crate had, and *invented* one that some
 |---|---|
 | model-check | the scripts beside the model, in random sequences: `attack model-check`, and a slice of it in CI |
 | crowds | the part of it with thousands of requests |
-| simulate | the real client in virtual time, under faults: `attack simulate`, and a slice of it in CI |
-| it, lib | a test of `tests/it`, or one inside of the crate |
+| simulate | the real client in virtual time, under faults: `attack simulate --seed 1 --runs 60`, the slice of it in CI |
+| it, lib, attack | a test of `tests/it`, or one inside of the crate or of `tests/attack/src` |
 | loom | a model of `make loom` |
 ";
 
@@ -41,7 +42,7 @@ fn table(page: &mut String, title: &str, mutants: &[Mutant]) {
     );
     for mutant in mutants {
         let check = match mutant.check {
-            Check::It(name) | Check::Lib(name) | Check::Loom(name) => {
+            Check::It(name) | Check::Lib(name) | Check::Loom(name) | Check::Attack(name) => {
                 let kind = mutant.check.to_string();
                 format!("{} `{name}`", kind.split(' ').next().unwrap_or(""))
             }

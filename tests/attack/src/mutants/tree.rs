@@ -2,6 +2,7 @@
 //! mutant touches is built again.
 
 use super::Check;
+use crate::simulation::SLICE_RUNS;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -9,8 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A run that takes so much longer than it should hangs.
+/// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The whole slice of the simulation, on a busy machine.
+const SIMULATION_PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Tree {
     original: PathBuf,
@@ -74,6 +78,7 @@ impl Tree {
             ]),
             Check::It(_) => command.args(["test", "--no-run", "--test", "it"]),
             Check::Lib(_) => command.args(["test", "--no-run", "--lib"]),
+            Check::Attack(_) => command.args(["test", "--no-run", "-p", "fairlock-attack", "--lib"]),
             Check::Loom(_) => {
                 // Flags of its own, so a directory of its own.
                 command.env("CARGO_TARGET_DIR", self.builds.join("loom"));
@@ -102,15 +107,17 @@ impl Tree {
             .ok_or_else(|| format!("cargo names no program for {check}"))
     }
 
-    pub fn run(&self, program: &Path, check: Check, seed: u64, limit: Duration) -> Outcome {
+    /// Does what CI does: of the simulation the same runs, if `seed` is CI's, whatever time they take.
+    pub fn run(&self, program: &Path, check: Check, seed: u64) -> Outcome {
         let mut command = Command::new(program);
-        let seconds = limit.as_secs().to_string();
         let patience = match check {
             Check::Simulate => {
-                command.args(["simulate", "--seconds", &seconds, "--seed", &seed.to_string()]);
-                limit + PATIENCE / 4
+                let (runs, seconds) = (SLICE_RUNS.to_string(), u64::MAX.to_string());
+                command.args(["simulate", "--runs", &runs, "--seconds", &seconds]);
+                command.args(["--seed", &seed.to_string()]);
+                SIMULATION_PATIENCE
             }
-            Check::It(test) | Check::Lib(test) => {
+            Check::It(test) | Check::Lib(test) | Check::Attack(test) => {
                 command.arg(test);
                 PATIENCE
             }
@@ -118,7 +125,7 @@ impl Tree {
                 command.env("LOOM_MAX_PREEMPTIONS", "2").arg(test);
                 PATIENCE
             }
-            Check::Model | Check::Crowds => limit,
+            Check::Model | Check::Crowds => PATIENCE,
         };
         command.current_dir(&self.path).env("CARGO_MANIFEST_DIR", &self.path);
         let begun = Instant::now();
@@ -134,27 +141,6 @@ impl Tree {
             Err(error) => Some(error),
         };
         Outcome { took, failure }
-    }
-
-    /// Keeps the simulation of the client as it is.
-    pub fn keep(&self, program: &Path) -> Result<(), String> {
-        let copied = fs::copy(program, self.as_it_is());
-        copied.map(|_| ()).map_err(|error| error.to_string())
-    }
-
-    fn as_it_is(&self) -> PathBuf {
-        self.builds.join("attack-as-it-is")
-    }
-
-    /// Whether a seed that failed has nothing to do with the mutant.
-    pub fn fails_as_it_is(&self, failure: &str) -> bool {
-        let seed = failure
-            .strip_prefix("VIOLATION with seed ")
-            .and_then(|rest| rest.split(':').next());
-        let Some(seed) = seed else { return false };
-        let mut command = Command::new(self.as_it_is());
-        command.args(["simulate", "--only", "--seed", seed]);
-        !matches!(self.wait(&mut command, PATIENCE), Ok(Some((true, _))))
     }
 
     /// Whether it ended well, and what it said. `None`: it did not end.

@@ -35,6 +35,9 @@ pub struct Args {
     /// Stop after so many grants.
     #[arg(long)]
     grants: Option<u64>,
+    /// Stop after so many seeds.
+    #[arg(long)]
+    runs: Option<u64>,
     /// The first seed; the others follow it. Random unless given.
     #[arg(long, env = "FAIRLOCK_SEED")]
     seed: Option<u64>,
@@ -81,6 +84,9 @@ pub struct Failure {
     /// The last calls and faults, if they were recorded.
     pub trace: Vec<String>,
 }
+
+/// So many seeds are CI's slice.
+pub const SLICE_RUNS: u64 = 60;
 
 /// A storm ends after so many calls of scripts, so that no run takes long.
 const STORM_CALLS: u64 = 30_000;
@@ -476,7 +482,9 @@ pub fn command(args: &Args) -> ExitCode {
                 // A terminal that went away does not matter.
                 let _ = std::io::stdout().flush();
             }
-            passed >= args.seconds || args.grants.is_some_and(|grants| stats.grants >= grants)
+            passed >= args.seconds
+                || args.grants.is_some_and(|grants| stats.grants >= grants)
+                || args.runs.is_some_and(|runs| stats.runs >= runs)
         };
         let result = runs(seed, args.jobs, enough);
         println!();
@@ -517,7 +525,7 @@ mod tests {
 
     #[test]
     fn nothing_is_wrong_in_simulated_storms() {
-        match runs(crate::test_seed(), 2, |stats| stats.runs >= 60) {
+        match runs(crate::test_seed(), 2, |stats| stats.runs >= SLICE_RUNS) {
             Ok(stats) => {
                 report(&stats);
                 assert_eq!(stats.faults.len(), Fault::ALL.len(), "every kind of fault happened");

@@ -23,6 +23,8 @@ struct Loss {
     /// What was granted before has a smaller token: tokens follow the server's clock. A guard may come into its user's
     /// hands after the loss although it was granted before.
     tokens_until: u64,
+    /// From then on everybody must know.
+    known_us: u64,
 }
 
 impl Loss {
@@ -91,14 +93,28 @@ impl Judge {
             from_us: now_us,
             until_us: u64::MAX,
             tokens_until: u64::MAX,
+            known_us: u64::MAX,
         });
     }
 
     /// `true_us`: the true time.
     pub fn loss_ends(&mut self, now_us: u64, true_us: u64) {
+        let lease_us = self.longest_lease_us;
         if let Some(loss) = self.losses.last_mut() {
             loss.until_us = now_us;
             loss.tokens_until = true_us;
+            loss.known_us = now_us + lease_us;
+        }
+    }
+
+    /// The loss was a jump of the clock. Who waited before it may be granted after it, with what the jump has left of its
+    /// lease, and believes in the whole of it.
+    pub fn jump_ends(&mut self, now_us: u64, true_us: u64) {
+        let lease_us = self.longest_lease_us;
+        self.loss_ends(now_us, true_us);
+        if let Some(loss) = self.losses.last_mut() {
+            loss.until_us += lease_us;
+            loss.tokens_until += lease_us;
         }
     }
 
@@ -188,7 +204,7 @@ impl Judge {
     fn without_excuses(&self, held: &Held) -> Vec<(u64, u64)> {
         let mut pieces = vec![(held.from_us, held.until_us)];
         for loss in self.losses.iter().filter(|loss| loss.concerns(held)) {
-            let again = loss.until_us.saturating_add(self.longest_lease_us);
+            let again = loss.known_us;
             pieces = pieces
                 .into_iter()
                 .flat_map(|(from, until)| [(from, until.min(loss.from_us)), (from.max(again), until)])
@@ -223,7 +239,7 @@ impl Judge {
     /// What the journal had not told us yet when it was lost.
     fn unknown_by_loss(&self, held: &Held) -> bool {
         let mut losses = self.losses.iter();
-        losses.any(|loss| held.from_us < loss.until_us.saturating_add(self.longest_lease_us))
+        losses.any(|loss| held.from_us < loss.known_us)
     }
 
     /// Nobody holds or waits any more.
@@ -306,6 +322,26 @@ mod tests {
         ];
         for (a, b, violations) in cases {
             let mut judge = after_loss();
+            judge.held(a.clone());
+            judge.held(b.clone());
+            assert_eq!(judge.violations, violations, "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_jump_of_the_clock_also_excuses_who_waited_before_it_for_one_lease() {
+        let cases = [
+            // Granted after it, with a lease from before it that ends at once.
+            (held('w', 1, 501, 115, 300), held('w', 2, 600, 112, 130), 0),
+            (held('w', 1, 1400, 1005, 1300), held('w', 2, 1450, 1050, 1060), 0),
+            // A lease later there is none from before it.
+            (held('w', 1, 1400, 1005, 1300), held('w', 2, 1450, 1150, 1160), 1),
+            (held('w', 1, 1700, 1205, 1300), held('w', 2, 1750, 1250, 1260), 1),
+        ];
+        for (a, b, violations) in cases {
+            let mut judge = judge();
+            judge.loss_begins(100);
+            judge.jump_ends(110, 500);
             judge.held(a.clone());
             judge.held(b.clone());
             assert_eq!(judge.violations, violations, "{a:?} {b:?}");

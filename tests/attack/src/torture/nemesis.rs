@@ -273,7 +273,7 @@ impl Nemesis {
     fn jump_forward(&self, clock: &FakeClock, offset_ms: i64) -> Result {
         lock(&self.judge).loss_begins(now_us());
         clock.step(offset_ms)?;
-        lock(&self.judge).loss_ends(now_us(), true_us());
+        lock(&self.judge).jump_ends(now_us(), true_us());
         Ok(())
     }
 }
