@@ -40,7 +40,12 @@ impl Env {
 
     /// The rounds of a row, shown as they go.
     pub fn rounds(&self, what: &str) -> impl Iterator<Item = usize> + use<> {
-        let (what, rounds) = (what.to_owned(), self.rounds);
+        self.some_rounds(what, usize::MAX)
+    }
+
+    /// At most so many: of what takes long.
+    pub fn some_rounds(&self, what: &str, most: usize) -> impl Iterator<Item = usize> + use<> {
+        let (what, rounds) = (what.to_owned(), self.rounds.min(most));
         let drawn = stderr().is_terminal();
         (0..rounds).inspect(move |round| {
             let line = format!("{what}: round {}/{rounds}", round + 1);
