@@ -66,8 +66,8 @@ impl Env {
     }
 
     /// Another process of this program, that knows the server.
-    pub async fn worker(&self, job: &str, args: &[&str]) -> Worker {
-        Worker::start(job, &self.server.url(), args).await
+    pub async fn worker(&self, job: &str) -> Worker {
+        Worker::start(job, &self.server.url()).await
     }
 }
 
@@ -78,7 +78,9 @@ pub async fn connect(url: &str) -> Client {
 
 /// A connection of the kind that fairlock uses: at once, and without a timer of the library's own.
 pub async fn connection(url: &str) -> MultiplexedConnection {
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024);
     let connection = plain(url, None)
         .get_multiplexed_async_connection_with_config(&config)
         .await;
@@ -89,6 +91,7 @@ pub async fn connection(url: &str) -> MultiplexedConnection {
 pub async fn listening(url: &str, on_push: impl Fn(PushInfo) + Send + Sync + 'static) -> MultiplexedConnection {
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
         .set_push_sender(move |push| {
             on_push(push);
             Ok::<(), redis::aio::SendError>(())
@@ -98,7 +101,8 @@ pub async fn listening(url: &str, on_push: impl Fn(PushInfo) + Send + Sync + 'st
     connection.expect("the server answers")
 }
 
-fn plain(url: &str, protocol: Option<ProtocolVersion>) -> redis::Client {
+/// A client whose connections send at once.
+pub fn plain(url: &str, protocol: Option<ProtocolVersion>) -> redis::Client {
     let info = redis::Client::open(url)
         .expect("a valid URL")
         .get_connection_info()

@@ -2,19 +2,29 @@
 //! locks. Each row of the table is a module of its own; both sides of a ratio take turns in many short slices, so that a
 //! machine that speeds up or slows down does so for both.
 
+mod check;
 mod clock;
 mod contend;
 mod env;
+mod handover;
+mod hot;
 mod lua;
 mod memory;
 mod mixes;
 mod p1;
 mod p10;
+mod p2;
+mod p3;
+mod p4;
+mod p5;
 mod p6;
 mod p7;
 mod p8;
 mod p9;
+mod page;
+mod peers;
 mod report;
+mod svg;
 mod worker;
 
 /// Real servers: the harness of the tests.
@@ -26,6 +36,7 @@ use clap::{Args, Parser, Subcommand};
 use env::{Env, Machine};
 use report::Report;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -41,6 +52,10 @@ struct Cli {
 enum Command {
     /// Measures the rows, prints a table and writes bench.json
     Run(Run),
+    /// Compares the rows that are quick to measure with the ratios kept in the repository
+    Check(check::Args),
+    /// Writes the page of results and its pictures
+    Page(page::Args),
     /// A process that a row starts: it talks over stdin and stdout
     #[command(hide = true)]
     Worker(worker::Args),
@@ -67,11 +82,15 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 7] = ["p1", "p6", "p7", "p8", "p9", "p10", "mix"];
+const ROWS: [&str; 11] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "mix"];
 
 async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, report: &mut Report) {
     match row {
         "p1" => p1::run(env, report).await,
+        "p2" => p2::run(env, report).await,
+        "p3" => p3::run(env, report).await,
+        "p4" => p4::run(env, report).await,
+        "p5" => p5::run(env, report).await,
         "p6" => p6::run(env, report).await,
         "p7" => p7::run(env, report).await,
         "p8" => p8::run(env, report).await,
@@ -83,7 +102,7 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
 }
 
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => {
             let json = run.json.clone();
@@ -94,7 +113,29 @@ async fn main() {
             });
             print!("{}", report.table());
         }
+        Command::Check(args) => return check::run(args).await,
+        Command::Page(args) => match page::run(&args) {
+            Ok(written) => println!("{written}"),
+            Err(error) => {
+                eprintln!("bench: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
         Command::Worker(args) => worker::run(args).await,
+    }
+    ExitCode::SUCCESS
+}
+
+impl Run {
+    /// A quick look at some rows, which writes no file.
+    fn quick(rows: &[&str], server: &str) -> Self {
+        Self {
+            rows: rows.iter().map(|row| (*row).to_owned()).collect(),
+            rounds: None,
+            quick: true,
+            server: server.to_owned(),
+            json: PathBuf::new(),
+        }
     }
 }
 

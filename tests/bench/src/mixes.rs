@@ -2,11 +2,9 @@
 
 use crate::contend::{Contended, Load, contend, handles};
 use crate::env::{Env, connect};
+use crate::peers::{Kind, Locks, of_distkit, of_rlock};
 use crate::report::{Report, quantile};
-use distkit::DistkitRedisKey;
-use distkit::lock::{LockOptions, RwLock as DistkitLock, RwLockReadGuard, RwLockWriteGuard};
-use redis::aio::ConnectionManager;
-use rlock::AcquireOptions;
+use distkit::lock::{RwLock as DistkitLock, RwLockReadGuard, RwLockWriteGuard};
 use rlock::async_lock::{RLock, RReadLockGuard, RWriteLockGuard};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +15,8 @@ const HOLDS: [u64; 2] = [0, 1];
 
 pub async fn run(env: &Env, report: &mut Report) {
     let client = connect(&env.server.url()).await;
-    let redis = redis::Client::open(env.server.url()).expect("a valid URL");
-    let manager = redis.get_connection_manager().await.expect("the server answers");
-    let rlock = RLock::with_connection_manager(manager.clone())
-        .await
-        .expect("a lock manager");
+    let of = async |kind| Locks::connect(kind, &env.server.url()).await;
+    let (distkits, rlocks) = (of(Kind::Distkit).await, of(Kind::Rlock).await);
     for reads in READS {
         for hold in HOLDS {
             let load = Load {
@@ -33,17 +28,14 @@ pub async fn run(env: &Env, report: &mut Report) {
             let (mut ours, mut of_distkit, mut of_rlock) = (Mix::default(), Mix::default(), Mix::default());
             for _ in env.some_rounds(&format!("mix of {reads} % reads, hold {hold} ms"), 3) {
                 ours.add(handles(&client, &name, TASKS), load).await;
-                of_distkit.add(distkit(&manager, &name), load).await;
-                of_rlock
-                    .add(vec![Rlock(rlock.clone(), name.clone()); TASKS], load)
-                    .await;
+                of_distkit.add(distkit(&distkits, &name), load).await;
+                of_rlock.add(rlock(&rlocks, &name), load).await;
             }
             ours.report(report, &name);
             of_distkit.report(report, &format!("{name}_peer_distkit"));
             of_rlock.report(report, &format!("{name}_peer_rlock"));
         }
     }
-    rlock.shutdown().await;
 }
 
 /// A number for each round.
@@ -81,17 +73,14 @@ impl Mix {
     }
 }
 
-/// How often the others ask again. Their defaults are 50 ms (distkit) and 100 ms (rlock); both document it as what to
-/// set, and with less than this they keep the server busy with asking.
-const RETRY: Duration = Duration::from_millis(1);
-
 /// One lock for each task: a lock has one owner.
-fn distkit(manager: &ConnectionManager, name: &str) -> Vec<Arc<DistkitLock>> {
-    let lock = || {
-        let key = DistkitRedisKey::try_from(name.to_owned()).expect("a valid name");
-        DistkitLock::new(LockOptions::builder(key, manager.clone()).retry_interval(RETRY).build())
+fn distkit(locks: &Locks, name: &str) -> Vec<Arc<DistkitLock>> {
+    let Locks::Distkit(manager) = locks else {
+        unreachable!("connected as distkit")
     };
-    (0..TASKS).map(|_| lock()).collect()
+    (0..TASKS)
+        .map(|_| DistkitLock::new(of_distkit(manager, name)))
+        .collect()
 }
 
 pub enum DistkitGuard {
@@ -119,7 +108,13 @@ impl Contended for Arc<DistkitLock> {
     }
 }
 
-#[derive(Clone)]
+fn rlock(locks: &Locks, name: &str) -> Vec<Rlock> {
+    let Locks::Rlock(manager) = locks else {
+        unreachable!("connected as rlock")
+    };
+    (0..TASKS).map(|_| Rlock(manager.clone(), name.to_owned())).collect()
+}
+
 struct Rlock(RLock, String);
 
 pub enum RlockGuard {
@@ -131,24 +126,13 @@ impl Contended for Rlock {
     type Guard = RlockGuard;
 
     async fn enter(&self, write: bool) -> RlockGuard {
-        let options = AcquireOptions::builder()
-            .retry_interval(RETRY)
-            .build()
-            .expect("valid options");
+        let Self(locks, name) = self;
         if write {
-            RlockGuard::Write(
-                self.0
-                    .acquire_write_with_options(&self.1, options)
-                    .await
-                    .expect("granted"),
-            )
+            let guard = locks.acquire_write_with_options(name, of_rlock()).await;
+            RlockGuard::Write(guard.expect("granted"))
         } else {
-            RlockGuard::Read(
-                self.0
-                    .acquire_read_with_options(&self.1, options)
-                    .await
-                    .expect("granted"),
-            )
+            let guard = locks.acquire_read_with_options(name, of_rlock()).await;
+            RlockGuard::Read(guard.expect("granted"))
         }
     }
 

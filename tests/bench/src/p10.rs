@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-const LEASE: Duration = Duration::from_secs(6);
+const LEASE: Duration = Duration::from_secs(12);
 /// Renewals come at a third of the lease.
-const INTERVAL: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(4);
 /// Of those who only hold what others wait for: no renewal of theirs comes while it is measured.
 const LONG: Duration = Duration::from_secs(3600);
 
 pub async fn run(env: &Env, report: &mut Report) {
-    let intervals = if env.quick { 2 } else { 4 };
+    let intervals = if env.quick { 1 } else { 3 };
     let cost = of_holds(env, 1000, intervals).await;
     cost.report(report, "p10_holds");
     let holds = cost.per_lock;
@@ -46,7 +46,8 @@ struct Cost {
 }
 
 impl Cost {
-    async fn measure(server: &Server, what: &str, locks: usize, intervals: usize) -> Self {
+    /// Of what was asked for since `since`.
+    async fn measure(server: &Server, what: &str, since: Instant, locks: usize, intervals: usize) -> Self {
         let mut redis = connection(&server.url()).await;
         let mut cost = Self {
             per_lock: Vec::new(),
@@ -54,7 +55,9 @@ impl Cost {
             server: Vec::new(),
             client: Vec::new(),
         };
-        let begun = Instant::now();
+        // What was asked for together is renewed together: from the middle of the silence between to the next.
+        let begun = Instant::now() + INTERVAL.saturating_sub(since.elapsed()) / 2;
+        sleep_until(begun).await;
         let (mut before, mut then, mut cpu) = (Spent::so_far(&mut redis).await, clock::now(), cpu_us());
         for n in 1..=intervals {
             eprintln!("p10 renewals of {what}: interval {n}/{intervals}");
@@ -89,8 +92,9 @@ impl Cost {
 async fn of_holds(env: &Env, locks: usize, intervals: usize) -> Cost {
     let server = env.another_server().await;
     let client = connect(&server.url()).await;
+    let since = Instant::now();
     let guards = hold(&client, locks, LEASE).await;
-    let cost = Cost::measure(&server, &format!("{locks} holds"), locks, intervals).await;
+    let cost = Cost::measure(&server, &format!("{locks} holds"), since, locks, intervals).await;
     assert!(
         guards.iter().all(WriteGuard::is_held),
         "a hold was lost: the machine is too busy"
@@ -102,6 +106,7 @@ async fn of_waits(env: &Env, waits: usize, locks: usize, intervals: usize) -> Co
     let server = env.another_server().await;
     let (holder, client) = (connect(&server.url()).await, connect(&server.url()).await);
     let guards = hold(&holder, locks, LONG).await;
+    let since = Instant::now();
     let mut waiters = JoinSet::new();
     for n in 0..waits {
         let acquire = client.rw_lock(name(n % locks)).write().lease(LEASE).acquire_fair();
@@ -110,7 +115,14 @@ async fn of_waits(env: &Env, waits: usize, locks: usize, intervals: usize) -> Co
     for n in 0..locks {
         server.until_queued(&name(n), waits / locks).await;
     }
-    let cost = Cost::measure(&server, &format!("{waits} waits for {locks} locks"), locks, intervals).await;
+    let cost = Cost::measure(
+        &server,
+        &format!("{waits} waits for {locks} locks"),
+        since,
+        locks,
+        intervals,
+    )
+    .await;
     assert!(waiters.try_join_next().is_none(), "nobody has entered");
     waiters.shutdown().await;
     drop(guards);

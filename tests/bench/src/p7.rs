@@ -2,6 +2,7 @@
 
 use crate::contend::{Contended, Load, Passes, contend, handles, jain};
 use crate::env::{Env, connect, listening};
+use crate::peers::{Held, Kind, Locks, Mutex};
 use crate::report::{Goal, Report, quantiles};
 use redis::{PushKind, Value};
 use std::collections::VecDeque;
@@ -45,7 +46,7 @@ impl Fairness {
 
 pub async fn run(env: &Env, report: &mut Report) {
     let load = Load {
-        time: Duration::from_millis(env.times(2000) as u64),
+        time: Duration::from_millis(2000),
         hold: HOLD,
         reads: 0.0,
     };
@@ -54,13 +55,28 @@ pub async fn run(env: &Env, report: &mut Report) {
         hold: Duration::ZERO,
         ..load
     };
+    let mut all = Vec::new();
+    for kind in Kind::ALL {
+        all.push((kind, Locks::connect(kind, &env.server.url()).await, Fairness::default()));
+    }
     let client = connect(&env.server.url()).await;
-    let (mut ours, mut no_hold, mut inversions) = (Fairness::default(), Fairness::default(), Vec::new());
+    let (mut no_hold, mut inversions) = (Fairness::default(), Vec::new());
     for _ in env.some_rounds("p7 64 contenders", 5) {
-        ours.add(&contend(handles(&client, "p7", TASKS), load).await);
+        for (kind, locks, fairness) in &mut all {
+            // A type of key for each.
+            let name = format!("p7-{}", kind.name());
+            let contenders = (0..TASKS).map(|_| locks.mutex(&name)).collect();
+            // Ours in full also when the others are only looked at: a few turns say nothing of who gets how many.
+            let time = match kind {
+                Kind::Fairlock => load.time,
+                _ => Duration::from_millis(env.times(2000) as u64),
+            };
+            fairness.add(&contend(contenders, Load { time, ..load }).await);
+        }
         no_hold.add(&contend(handles(&client, "p7", TASKS), busy).await);
         inversions.push(count_inversions(env, busy).await);
     }
+    let ours = &all[0].2;
     let title = "64 contenders, 1 ms hold: longest wait / mean wait";
     report.row("p7", title, Goal::AtMost(2.0), &ours.longest);
     let title = "grants out of the order of tickets (no hold, by the server's events)";
@@ -75,6 +91,24 @@ pub async fn run(env: &Env, report: &mut Report) {
     );
     report.beside("p7_no_hold_jain", "Jain index without a hold", &no_hold.jain);
     no_hold.report(report, "p7_no_hold");
+    for (kind, _, fairness) in &all[1..] {
+        let key = format!("p7_peer_{}", kind.name());
+        report.beside(&key, "longest wait / mean wait", &fairness.longest);
+        report.beside(&format!("{key}_jain"), "Jain index", &fairness.jain);
+        fairness.report(report, &key);
+    }
+}
+
+impl Contended for Mutex {
+    type Guard = Held;
+
+    async fn enter(&self, _write: bool) -> Held {
+        self.acquire().await
+    }
+
+    async fn leave(held: Held) {
+        held.release().await;
+    }
 }
 
 /// The contenders are of four clients, and the server says in which order they queued and entered.

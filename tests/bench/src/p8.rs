@@ -9,7 +9,7 @@ use fairlock::{Client, ReadGuard};
 use redis::aio::MultiplexedConnection;
 use redis::{PushKind, Script};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 const READERS: usize = 1000;
@@ -29,21 +29,26 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
     let mut redis = connection(&server.url()).await;
     let mut push = Push::new(&server).await;
-    let (mut floors, mut scripts) = (Vec::new(), Vec::new());
+    let (mut floors, mut scripts, mut server_us) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut wakes, mut least) = (Vec::new(), Vec::new());
     for _ in env.rounds("p8 1,000 readers behind a writer") {
         let mut floor = Vec::new();
         for (_, readers, times, _) in &mut crowds {
             for _ in 0..env.times(100) {
                 floor.push(push.once(&mut redis).await);
             }
-            let (took, calls) = enter_all(&server, &writer, readers, &mut redis).await;
+            let (took, spent) = enter_all(&server, &writer, readers, &mut redis).await;
             times.push(took);
-            scripts.push(calls);
+            scripts.push(spent.calls);
+            server_us.push(spent.us);
         }
         let floor = median(&floor);
         for (_, _, times, ratios) in &mut crowds {
             ratios.push(times.last().expect("just measured") / floor);
         }
+        let wake = median(&[wake_all().await, wake_all().await, wake_all().await]);
+        least.push((server_us[server_us.len() - 1].min(server_us[server_us.len() - 2]) + wake) / floor);
+        wakes.push(wake);
         floors.push(floor);
     }
     let (_, _, times, ratios) = &crowds[0];
@@ -53,13 +58,16 @@ pub async fn run(env: &Env, report: &mut Report) {
     report.row("p8_scripts", title, Goal::AtMost(1.0), &scripts);
     report.beside("p8_floor", "us: EVALSHA that publishes until the push", &floors);
     report.beside("p8_us", "us", times);
+    report.beside("p8_server_us", "us of that in the server's script", &server_us);
+    report.beside("p8_wake_us", "us: to wake 1,000 tasks, which do nothing", &wakes);
+    report.beside("p8_least", "the two together / one push", &least);
     let (key, _, times, ratios) = &crowds[1];
     report.beside(key, "the readers are of 10 clients", ratios);
     report.beside("p8_clients_us", "us", times);
 }
 
 /// Microseconds from the release until the last has its guard, and the scripts that ran.
-async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut MultiplexedConnection) -> (f64, f64) {
+async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut MultiplexedConnection) -> (f64, Spent) {
     const LOCK: &str = "p8";
     let guard = a
         .rw_lock(LOCK)
@@ -100,7 +108,40 @@ async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut Multip
     while let Some(reader) = readers.join_next().await {
         reader.expect("a reader");
     }
-    (last - released, spent.calls)
+    (last - released, spent)
+}
+
+/// What the client cannot do without: microseconds until as many tasks of a runtime have been woken and have looked at
+/// the clock.
+async fn wake_all() -> f64 {
+    let (woken, mut awake) = mpsc::unbounded_channel();
+    let mut wakers = Vec::new();
+    for _ in 0..READERS {
+        let (waker, wakes) = oneshot::channel::<()>();
+        let woken = woken.clone();
+        tokio::spawn(async move {
+            wakes.await.expect("woken");
+            woken.send(clock::now()).expect("somebody counts");
+        });
+        wakers.push(waker);
+    }
+    // All have been polled once: they are in the runtime's queues before this task is.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    // As the connection's task does.
+    let waking = tokio::spawn(async move {
+        let begun = clock::now();
+        for waker in wakers {
+            waker.send(()).expect("a task waits");
+        }
+        begun
+    });
+    let mut last: f64 = 0.0;
+    for _ in 0..READERS {
+        last = last.max(awake.recv().await.expect("a task"));
+    }
+    last - waking.await.expect("it ended")
 }
 
 /// The floor: a script that writes and publishes, until what it published arrives on another connection.
@@ -116,7 +157,7 @@ impl Push {
         let mut connection = listening(&server.url(), move |push| {
             if push.kind == PushKind::Message {
                 // Nobody waits for it any more when the row is over.
-                drop(sender.send(clock::now()));
+                let _ = sender.send(clock::now());
             }
         })
         .await;

@@ -125,7 +125,7 @@ async fn crowd(client: &Client, lock: &str, waiters: usize, named: bool, server:
         let acquire = own.write().lease(LEASE).acquire_fair();
         future = size_of_val(&acquire);
         tasks.push(tokio::spawn(async move {
-            acquire.await.expect("the lock is never free");
+            drop(acquire.await.expect("the lock is never free"));
         }));
     }
     server.until_queued(lock.name(), waiters).await;

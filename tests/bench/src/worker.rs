@@ -2,6 +2,7 @@
 //! when its stdin does, hence also when whoever started it is gone.
 
 use crate::server::PATIENCE;
+use crate::{handover, hot};
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin, Stdout};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -11,7 +12,6 @@ use tokio::time::timeout;
 pub struct Args {
     job: String,
     url: String,
-    rest: Vec<String>,
 }
 
 /// What the worker's process does.
@@ -20,15 +20,10 @@ pub async fn run(args: Args) {
         stdin: BufReader::new(tokio::io::stdin()).lines(),
         stdout: tokio::io::stdout(),
     };
-    let Args { job, url, rest } = args;
-    let _rest = rest;
-    match job.as_str() {
-        "echo" => {
-            while let Some(text) = line.hear().await {
-                line.say(&format!("{url} {text}")).await;
-            }
-        }
-        _ => panic!("no such job: {job}"),
+    match args.job.as_str() {
+        "handover" => handover::worker(&args.url, &mut line).await,
+        "hot" => hot::worker(&args.url, &mut line).await,
+        job => panic!("no such job: {job}"),
     }
 }
 
@@ -59,10 +54,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub async fn start(job: &str, url: &str, args: &[&str]) -> Self {
+    pub async fn start(job: &str, url: &str) -> Self {
         let program = std::env::current_exe().expect("the path of this program");
         let mut command = Command::new(program);
-        command.args(["worker", job, url]).args(args);
+        command.args(["worker", job, url]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("another process of this program");
         let stdin = child.stdin.take().expect("piped");

@@ -1,0 +1,107 @@
+//! p4: how often a hot lock changes hands / how often it could if each hand-over took the floor of p3. The lock is held
+//! for no time, by 8 tasks and by 64 of one process, and by 8 processes.
+
+use crate::env::Env;
+use crate::handover::Handover;
+use crate::hot;
+use crate::peers::{Kind, Locks};
+use crate::report::{Goal, Report, median};
+use crate::worker::Worker;
+use std::time::Duration;
+
+const PROCESSES: usize = 8;
+
+/// Key, title, and who contends.
+const SETTINGS: [(&str, &str, Option<usize>); 3] = [
+    (
+        "p4",
+        "grants per second of a hot lock, 8 tasks / the bound by the hand-over's floor",
+        Some(8),
+    ),
+    ("p4_64", "the same, 64 tasks", Some(64)),
+    ("p4_processes", "the same, 8 processes", None),
+];
+
+pub async fn run(env: &Env, report: &mut Report) {
+    let mut handover = Handover::new(env).await;
+    let mut all = Vec::new();
+    for kind in Kind::ALL {
+        all.push((kind, Locks::connect(kind, &env.server.url()).await));
+    }
+    let mut workers = Vec::new();
+    for _ in 0..PROCESSES {
+        workers.push(env.worker("hot").await);
+    }
+    for worker in &mut workers {
+        assert_eq!(worker.hear().await, "ready");
+    }
+    let slices = env.times(3);
+    let length = Duration::from_millis(100);
+    let mut floors = Vec::new();
+    let mut rates = vec![[const { Vec::new() }; Kind::ALL.len()]; SETTINGS.len()];
+    for _ in env.rounds("p4 hot lock") {
+        let mut floor = Vec::new();
+        let mut sums = [[0; Kind::ALL.len()]; SETTINGS.len()];
+        for _ in 0..slices {
+            for ((_, _, tasks), sums) in SETTINGS.iter().zip(&mut sums) {
+                for ((kind, locks), sum) in all.iter().zip(sums) {
+                    for _ in 0..10 {
+                        floor.push(handover.floor().await);
+                    }
+                    let name = format!("p4-{}", kind.name());
+                    *sum += match tasks {
+                        Some(tasks) => {
+                            let (from, until) = hot::span(length);
+                            hot::grants(locks, &name, *tasks, from, until).await
+                        }
+                        None => grants_of_processes(&mut workers, *kind, &name, length).await,
+                    };
+                }
+            }
+        }
+        floors.push(median(&floor));
+        for (rates, sums) in rates.iter_mut().zip(sums) {
+            for (rates, sum) in rates.iter_mut().zip(sums) {
+                rates.push(sum as f64 / length.as_secs_f64() / slices as f64);
+            }
+        }
+    }
+    for ((key, title, _), rates) in SETTINGS.iter().zip(&rates) {
+        let [ours, peers @ ..] = rates;
+        let bounded: Vec<f64> = ours
+            .iter()
+            .zip(&floors)
+            .map(|(rate, floor)| rate * floor / 1e6)
+            .collect();
+        report.row(key, title, Goal::AtLeast(0.8), &bounded);
+        let best = |round: usize| peers.iter().map(|rates| rates[round]).fold(1.0, f64::max);
+        let above: Vec<f64> = ours
+            .iter()
+            .enumerate()
+            .map(|(round, rate)| rate / best(round))
+            .collect();
+        report.row(
+            &format!("{key}_peers"),
+            "the same / the best peer's",
+            Goal::AtLeast(1.0),
+            &above,
+        );
+        report.beside(&format!("{key}_grants"), "per second", ours);
+        for ((kind, _), rates) in all.iter().skip(1).zip(peers) {
+            report.beside(&format!("{key}_peer_{}", kind.name()), "per second", rates);
+        }
+    }
+    report.beside("p4_floor", "us, p50", &floors);
+}
+
+async fn grants_of_processes(workers: &mut [Worker], kind: Kind, name: &str, length: Duration) -> usize {
+    let (from, until) = hot::span(length);
+    for worker in workers.iter_mut() {
+        worker.say(&format!("{} {name} {from} {until}", kind.name())).await;
+    }
+    let mut sum = 0;
+    for worker in workers {
+        sum += worker.hear().await.parse::<usize>().expect("a number");
+    }
+    sum
+}

@@ -1,0 +1,256 @@
+//! p5: what a contended grant costs in commands and in wake-ups. Counts, not times: MONITOR may slow the server down.
+
+use crate::env::{Env, connect};
+use crate::report::{Goal, Report};
+use crate::server::{Server, eventually, soon};
+use fairlock::{Client, WriteGuard};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+
+const TASKS: usize = 64;
+const LOCK: &str = "p5";
+
+pub async fn run(env: &Env, report: &mut Report) {
+    // Of its own, so that all its commands are about this.
+    let server = env.another_server().await;
+    let client = connect(&server.url()).await;
+    hot(&client, 2).await;
+    let times = env.times(25);
+    let mut counts = [const { Vec::new() }; 5];
+    for _ in env.rounds("p5 commands and wake-ups") {
+        let grants = (TASKS * times) as f64;
+        let (commands, polls) = commands(&server, &client, times).await;
+        let scripts = (commands.acquires + commands.releases) as f64 / grants;
+        let woken = wakeups(&server, &client).await as f64 / TASKS as f64;
+        let of_round = [
+            scripts,
+            commands.renewals as f64 / grants,
+            commands.others as f64 / grants,
+            polls as f64 / grants,
+            woken,
+        ];
+        for (counts, count) in counts.iter_mut().zip(of_round) {
+            counts.push(count);
+        }
+    }
+    let [scripts, renewals, others, polls, woken] = &counts;
+    report.row(
+        "p5",
+        "commands per contended grant, but for renewals",
+        Goal::AtMost(2.0),
+        scripts,
+    );
+    report.beside("p5_renewals", "per grant", renewals);
+    report.beside("p5_others", "per grant: pings and the like", others);
+    let title = "wake-ups per grant: polls of a waiter after it was queued";
+    report.row("p5_wakeups", title, Goal::AtMost(1.0), woken);
+    report.beside(
+        "p5_polls",
+        "of acquire's future per grant, the first and the reply's included",
+        polls,
+    );
+}
+
+/// All acquire and release so many times; says how often acquire's futures were polled.
+async fn hot(client: &Client, times: usize) -> usize {
+    let contender = |_| {
+        let lock = client.rw_lock(LOCK);
+        let polls = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(async move {
+            for _ in 0..times {
+                let guard = Counted::new(lock.write().acquire_fair(), &polls)
+                    .await
+                    .expect("granted");
+                guard.release().await.expect("released");
+            }
+            polls.load(Ordering::Relaxed)
+        })
+    };
+    let running: Vec<_> = (0..TASKS).map(contender).collect();
+    let mut polls = 0;
+    for task in running {
+        polls += task.await.expect("a contender");
+    }
+    polls
+}
+
+/// What the server was sent meanwhile, and how often acquire's futures were polled.
+async fn commands(server: &Server, client: &Client, times: usize) -> (Commands, usize) {
+    let mut monitor = Monitor::start(server).await;
+    let before = server.calls("evalsha").await;
+    let polls = hot(client, times).await;
+    let after = server.calls("evalsha").await;
+    let commands = monitor.end(server).await;
+    let scripts = commands.acquires + commands.releases + commands.renewals;
+    assert_eq!(scripts as u64, after - before, "MONITOR and INFO count the same");
+    (commands, polls)
+}
+
+/// How often the futures of waiters are polled from when all of them are queued and at rest until each has its guard.
+/// A waiter that is woken by nothing but its grant is polled once.
+async fn wakeups(server: &Server, client: &Client) -> usize {
+    let lock = client.rw_lock(LOCK);
+    let polls = Arc::new(AtomicUsize::new(0));
+    let guard = lock.write().acquire_fair().await.expect("granted");
+    let waiter = |_| {
+        let acquire = lock.write().acquire_fair();
+        let polls = Arc::clone(&polls);
+        tokio::spawn(async move {
+            let guard: WriteGuard = Counted::new(acquire, &polls).await.expect("granted");
+            guard.release().await.expect("released");
+        })
+    };
+    let waiters: Vec<_> = (0..TASKS).map(waiter).collect();
+    server.until_queued(LOCK, TASKS).await;
+    // Their replies are read before that of a later call, and what they woke runs soon.
+    let fence = client.rw_lock("p5-fence");
+    fence
+        .write()
+        .acquire_fair()
+        .await
+        .expect("granted")
+        .release()
+        .await
+        .expect("released");
+    eventually("the waiters are at rest", async || {
+        let before = polls.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        before == polls.load(Ordering::Relaxed)
+    })
+    .await;
+    let before = polls.load(Ordering::Relaxed);
+    guard.release().await.expect("released");
+    for waiter in waiters {
+        waiter.await.expect("a waiter");
+    }
+    polls.load(Ordering::Relaxed) - before
+}
+
+/// A future whose polls are counted.
+struct Counted<'a, F> {
+    future: Pin<Box<F>>,
+    polls: &'a AtomicUsize,
+}
+
+impl<'a, F> Counted<'a, F> {
+    fn new(future: F, polls: &'a AtomicUsize) -> Self {
+        Self {
+            future: Box::pin(future),
+            polls,
+        }
+    }
+}
+
+impl<F: Future> Future for Counted<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.future.as_mut().poll(cx)
+    }
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Commands {
+    acquires: usize,
+    releases: usize,
+    renewals: usize,
+    others: usize,
+}
+
+impl Commands {
+    /// A line of MONITOR.
+    fn count(&mut self, line: &str) {
+        let Some((head, arguments)) = line.split_once(" \"") else {
+            return;
+        };
+        // What scripts do is no command of ours.
+        if head.ends_with(" lua]") {
+            return;
+        }
+        let arguments: Vec<&str> = arguments.trim_end_matches('"').split("\" \"").collect();
+        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        match arguments.as_slice() {
+            [command, ..] if !command.to_lowercase().starts_with("eval") => match command.to_lowercase().as_str() {
+                // The bench's own.
+                "info" | "echo" | "hello" | "client" => {}
+                _ => self.others += 1,
+            },
+            arguments if arguments.iter().any(|text| *text == "queue" || *text == "try") => self.acquires += 1,
+            [.., lease] if number(lease) => self.renewals += 1,
+            _ => self.releases += 1,
+        }
+    }
+}
+
+/// Every command that the server executes.
+struct Monitor {
+    lines: Lines<BufReader<TcpStream>>,
+}
+
+impl Monitor {
+    async fn start(server: &Server) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", server.port()))
+            .await
+            .expect("the server answers");
+        let mut stream = BufReader::new(stream);
+        stream.write_all(b"MONITOR\r\n").await.expect("the server listens");
+        let mut lines = stream.lines();
+        assert_eq!(lines.next_line().await.expect("text").as_deref(), Some("+OK"));
+        Self { lines }
+    }
+
+    /// What was executed until now.
+    async fn end(&mut self, server: &Server) -> Commands {
+        let mark = uuid::Uuid::new_v4().to_string();
+        let mut echo = redis::cmd("ECHO");
+        let _: String = echo
+            .arg(&mark)
+            .query_async(&mut server.redis().await)
+            .await
+            .expect("a reply");
+        let reading = async {
+            let mut commands = Commands::default();
+            while let Some(line) = self.lines.next_line().await.expect("text") {
+                if line.contains(&mark) {
+                    return commands;
+                }
+                commands.count(&line);
+            }
+            panic!("MONITOR ended");
+        };
+        soon("the mark", reading).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_monitor_are_told_apart() {
+        let script = |arguments: &str| {
+            format!(r#"+1.5 [0 127.0.0.1:9] "EVALSHA" "0f" "3" "k" "q" "l" "PUBLISH" "fairlock:c:" "" {arguments}"#)
+        };
+        let mut commands = Commands::default();
+        commands.count(&script(r#""wabc:1" "10000" "queue" "" """#));
+        commands.count(&script(r#""wabc:1""#));
+        commands.count(&script(r#""wabc:1" "10000""#));
+        commands.count(&script(r#""wabc:1" "wabc:2""#));
+        commands.count(r#"+1.5 [0 lua] "HMGET" "k" "mode""#);
+        commands.count(r#"+1.5 [0 127.0.0.1:9] "PING""#);
+        commands.count(r#"+1.5 [0 127.0.0.1:9] "info" "commandstats""#);
+        let expected = Commands {
+            acquires: 1,
+            releases: 2,
+            renewals: 1,
+            others: 1,
+        };
+        assert_eq!(commands, expected);
+    }
+}
