@@ -78,7 +78,9 @@ async fn measure(row: &str, env: &Env, report: &mut Report) {
     }
 }
 
-#[tokio::main]
+/// One thread in each process: there are two cores, and the server takes one of them. With more threads the numbers would
+/// be about which of them the runtime wakes.
+#[tokio::main(flavor = "current_thread")]
 async fn main() {
     match Cli::parse().command {
         Command::Run(run) => {

@@ -105,14 +105,6 @@ impl Report {
         });
     }
 
-    /// The median of a key that was measured in this run.
-    pub fn number(&self, key: &str) -> Option<f64> {
-        self.numbers
-            .iter()
-            .find(|number| number.key == key)
-            .map(|number| number.middle)
-    }
-
     /// Everything: a flat object of key and number, and beside them what they mean.
     pub fn json(&self) -> Value {
         let mut all = Map::new();
