@@ -101,7 +101,9 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
     }
 }
 
-#[tokio::main]
+/// One thread in each process: there are two cores, and the server takes one of them. With more threads the numbers would
+/// be about which of them the runtime wakes.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => {

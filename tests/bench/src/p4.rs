@@ -35,34 +35,35 @@ pub async fn run(env: &Env, report: &mut Report) {
     for worker in &mut workers {
         assert_eq!(worker.hear().await, "ready");
     }
-    let slices = env.times(3);
-    let length = Duration::from_millis(100);
+    let slices = env.times(10);
+    let length = Duration::from_millis(30);
     let mut floors = Vec::new();
     let mut rates = vec![[const { Vec::new() }; Kind::ALL.len()]; SETTINGS.len()];
     for _ in env.rounds("p4 hot lock") {
         let mut floor = Vec::new();
-        let mut sums = [[0; Kind::ALL.len()]; SETTINGS.len()];
+        let mut grants = [const { [const { Vec::new() }; Kind::ALL.len()] }; SETTINGS.len()];
         for _ in 0..slices {
-            for ((_, _, tasks), sums) in SETTINGS.iter().zip(&mut sums) {
-                for ((kind, locks), sum) in all.iter().zip(sums) {
+            for ((_, _, tasks), grants) in SETTINGS.iter().zip(&mut grants) {
+                for ((kind, locks), grants) in all.iter().zip(grants) {
                     for _ in 0..10 {
                         floor.push(handover.floor().await);
                     }
                     let name = format!("p4-{}", kind.name());
-                    *sum += match tasks {
+                    let entered = match tasks {
                         Some(tasks) => {
                             let (from, until) = hot::span(length);
                             hot::grants(locks, &name, *tasks, from, until).await
                         }
                         None => grants_of_processes(&mut workers, *kind, &name, length).await,
                     };
+                    grants.push(entered as f64 / length.as_secs_f64());
                 }
             }
         }
         floors.push(median(&floor));
-        for (rates, sums) in rates.iter_mut().zip(sums) {
-            for (rates, sum) in rates.iter_mut().zip(sums) {
-                rates.push(sum as f64 / length.as_secs_f64() / slices as f64);
+        for (rates, grants) in rates.iter_mut().zip(&grants) {
+            for (rates, grants) in rates.iter_mut().zip(grants) {
+                rates.push(median(grants));
             }
         }
     }

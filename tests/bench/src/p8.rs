@@ -47,7 +47,7 @@ pub async fn run(env: &Env, report: &mut Report) {
             ratios.push(times.last().expect("just measured") / floor);
         }
         let wake = median(&[wake_all().await, wake_all().await, wake_all().await]);
-        least.push((server_us[server_us.len() - 1].min(server_us[server_us.len() - 2]) + wake) / floor);
+        least.push((server_us[server_us.len() - crowds.len()] + wake) / floor);
         wakes.push(wake);
         floors.push(floor);
     }
