@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::env::{Env, connect, connection};
-use crate::lua::Spent;
+use crate::lua::{Lua, Spent};
 use crate::report::{Goal, Report};
 use crate::server::Server;
 use fairlock::{Client, WriteGuard};
@@ -64,8 +64,7 @@ impl Cost {
             sleep_until(begun + INTERVAL * n as u32).await;
             let (spent, now, cpu_now) = (Spent::so_far(&mut redis).await, clock::now(), cpu_us());
             let (part, us) = (spent.since(before), now - then);
-            cost.per_lock
-                .push(part.calls / locks as f64 * (INTERVAL.as_secs_f64() * 1e6 / us));
+            cost.per_lock.push(part.calls / locks as f64);
             cost.per_second.push(part.calls / us * 1e6);
             cost.server.push(part.us / us * 100.0);
             cost.client.push((cpu_now - cpu) / us * 100.0);
@@ -89,8 +88,15 @@ impl Cost {
     }
 }
 
-async fn of_holds(env: &Env, locks: usize, intervals: usize) -> Cost {
+/// It knows the scripts: the first calls of one are sent twice.
+async fn another_server(env: &Env) -> Server {
     let server = env.another_server().await;
+    Lua::new(&server.url()).await;
+    server
+}
+
+async fn of_holds(env: &Env, locks: usize, intervals: usize) -> Cost {
+    let server = another_server(env).await;
     let client = connect(&server.url()).await;
     let since = Instant::now();
     let guards = hold(&client, locks, LEASE).await;
@@ -103,7 +109,7 @@ async fn of_holds(env: &Env, locks: usize, intervals: usize) -> Cost {
 }
 
 async fn of_waits(env: &Env, waits: usize, locks: usize, intervals: usize) -> Cost {
-    let server = env.another_server().await;
+    let server = another_server(env).await;
     let (holder, client) = (connect(&server.url()).await, connect(&server.url()).await);
     let guards = hold(&holder, locks, LONG).await;
     let since = Instant::now();

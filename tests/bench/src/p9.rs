@@ -5,7 +5,7 @@ use crate::lua::{Lua, info};
 use crate::memory::Counted;
 use crate::report::{Goal, Report};
 use crate::server::Server;
-use fairlock::{Client, Owner, RwLock};
+use fairlock::{Client, Error, Owner, RwLock, WriteGuard};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -106,7 +106,7 @@ impl Waiting {
 }
 
 struct Crowd {
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<Result<WriteGuard, Error>>>,
     future: usize,
     lock: RwLock,
 }
@@ -124,9 +124,8 @@ async fn crowd(client: &Client, lock: &str, waiters: usize, named: bool, server:
         };
         let acquire = own.write().lease(LEASE).acquire_fair();
         future = size_of_val(&acquire);
-        tasks.push(tokio::spawn(async move {
-            drop(acquire.await.expect("the lock is never free"));
-        }));
+        // As it is: a future around it would hold it twice.
+        tasks.push(tokio::spawn(acquire));
     }
     server.until_queued(lock.name(), waiters).await;
     lock.status().await.expect("a status");
