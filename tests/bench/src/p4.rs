@@ -1,5 +1,8 @@
 //! p4: how often a hot lock changes hands / how often it could if each hand-over took the floor of p3. The lock is held
 //! for no time, by 8 tasks and by 64 of one process, and by 8 processes.
+//!
+//! The peers need no hand-over for their rates: who releases asks again at once and gets the lock, while the others pause
+//! between two tries. So their rate here is that of p1, and what it costs the others is p7's matter.
 
 use crate::env::Env;
 use crate::handover::Handover;
