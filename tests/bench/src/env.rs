@@ -40,7 +40,12 @@ impl Env {
 
     /// The rounds of a row, shown as they go.
     pub fn rounds(&self, what: &str) -> impl Iterator<Item = usize> + use<> {
-        let (what, rounds) = (what.to_owned(), self.rounds);
+        self.some_rounds(what, usize::MAX)
+    }
+
+    /// At most so many: of what takes long.
+    pub fn some_rounds(&self, what: &str, most: usize) -> impl Iterator<Item = usize> + use<> {
+        let (what, rounds) = (what.to_owned(), self.rounds.min(most));
         let drawn = stderr().is_terminal();
         (0..rounds).inspect(move |round| {
             let line = format!("{what}: round {}/{rounds}", round + 1);
@@ -60,10 +65,28 @@ impl Env {
         connection(&self.server.url()).await
     }
 
+    /// Microseconds that the server has spent in a command, what a script calls included.
+    pub async fn spent(&self, command: &str) -> f64 {
+        let mut info = redis::cmd("INFO");
+        info.arg("commandstats");
+        let text: String = info.query_async(&mut self.server.redis().await).await.expect("INFO");
+        usec(&text, command)
+    }
+
     /// Another process of this program, that knows the server.
     pub async fn worker(&self, job: &str) -> Worker {
         Worker::start(job, &self.server.url()).await
     }
+}
+
+/// From the text of INFO; 0 if the command has not been called yet.
+fn usec(text: &str, command: &str) -> f64 {
+    let prefix = format!("cmdstat_{command}:");
+    let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0.0, |line| {
+        let usec = line.split(',').find_map(|field| field.strip_prefix("usec="));
+        usec.expect("usec").parse().expect("a number")
+    })
 }
 
 /// A client of a server that is up, however slow the machine is.
@@ -188,4 +211,17 @@ pub fn date() -> String {
         |error| format!("unknown: {error}"),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_in_a_command_is_read_from_info() {
+        let text = "# Commandstats\r\ncmdstat_setex:calls=1,usec=5,usec_per_call=5.00\r\n\
+            cmdstat_set:calls=2,usec=17,usec_per_call=8.50\r\n";
+        assert_eq!(usec(text, "set"), 17.0);
+        assert_eq!(usec(text, "get"), 0.0);
+    }
 }

@@ -6,7 +6,7 @@ use crate::worker::Line;
 use std::time::Duration;
 
 /// Before it is counted, so that all are there.
-pub const LEAD: Duration = Duration::from_millis(20);
+pub const LEAD: Duration = Duration::from_millis(10);
 
 /// How many enter between two times of [`clock::now`], by tasks that begin now.
 pub async fn grants(locks: &Locks, name: &str, tasks: usize, from: f64, until: f64) -> usize {

@@ -2,17 +2,29 @@
 //! locks. Each row of the table is a module of its own; both sides of a ratio take turns in many short slices, so that a
 //! machine that speeds up or slows down does so for both.
 
+mod check;
 mod clock;
+mod contend;
 mod env;
 mod handover;
 mod hot;
+mod lua;
+mod memory;
+mod mixes;
 mod p1;
+mod p10;
 mod p2;
 mod p3;
 mod p4;
 mod p5;
+mod p6;
+mod p7;
+mod p8;
+mod p9;
+mod page;
 mod peers;
 mod report;
+mod svg;
 mod worker;
 
 /// Real servers: the harness of the tests.
@@ -24,6 +36,7 @@ use clap::{Args, Parser, Subcommand};
 use env::{Env, Machine};
 use report::Report;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -39,6 +52,10 @@ struct Cli {
 enum Command {
     /// Measures the rows, prints a table and writes bench.json
     Run(Run),
+    /// Compares the rows that are quick to measure with the ratios kept in the repository
+    Check(check::Args),
+    /// Writes the page of results and its pictures
+    Page(page::Args),
     /// A process that a row starts: it talks over stdin and stdout
     #[command(hide = true)]
     Worker(worker::Args),
@@ -65,21 +82,29 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 5] = ["p1", "p2", "p3", "p4", "p5"];
+const ROWS: [&str; 11] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "mix"];
 
-async fn measure(row: &str, env: &Env, report: &mut Report) {
+async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, report: &mut Report) {
     match row {
         "p1" => p1::run(env, report).await,
         "p2" => p2::run(env, report).await,
         "p3" => p3::run(env, report).await,
         "p4" => p4::run(env, report).await,
         "p5" => p5::run(env, report).await,
+        "p6" => p6::run(env, report).await,
+        "p7" => p7::run(env, report).await,
+        "p8" => p8::run(env, report).await,
+        "p9" => p9::run(env, retention.take().expect("begun"), report).await,
+        "p10" => p10::run(env, report).await,
+        "mix" => mixes::run(env, report).await,
         _ => unreachable!("the names of the rows are checked"),
     }
 }
 
-#[tokio::main]
-async fn main() {
+/// One thread in each process: there are two cores, and the server takes one of them. With more threads the numbers would
+/// be about which of them the runtime wakes.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => {
             let json = run.json.clone();
@@ -90,7 +115,29 @@ async fn main() {
             });
             print!("{}", report.table());
         }
+        Command::Check(args) => return check::run(args).await,
+        Command::Page(args) => match page::run(&args) {
+            Ok(written) => println!("{written}"),
+            Err(error) => {
+                eprintln!("bench: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
         Command::Worker(args) => worker::run(args).await,
+    }
+    ExitCode::SUCCESS
+}
+
+impl Run {
+    /// A quick look at some rows, which writes no file.
+    fn quick(rows: &[&str], server: &str) -> Self {
+        Self {
+            rows: rows.iter().map(|row| (*row).to_owned()).collect(),
+            rounds: None,
+            quick: true,
+            server: server.to_owned(),
+            json: PathBuf::new(),
+        }
     }
 }
 
@@ -103,10 +150,16 @@ async fn measured(run: Run) -> Report {
     let before = Machine::look(&env).await;
     eprintln!("{}", before.summary());
     let mut report = Report::new(before);
+    let wanted = |row: &str| run.rows.is_empty() || run.rows.iter().any(|asked| asked == row);
+    // What p9 waits for begins now, a minute before it is looked at.
+    let mut retention = match wanted("p9") {
+        true => Some(p9::Retention::begin(&env).await),
+        false => None,
+    };
     for row in ROWS {
-        if run.rows.is_empty() || run.rows.iter().any(|asked| asked == row) {
+        if wanted(row) {
             report.begin(row);
-            measure(row, &env, &mut report).await;
+            measure(row, &env, &mut retention, &mut report).await;
         }
     }
     report.end();

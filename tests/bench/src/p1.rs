@@ -2,7 +2,8 @@
 
 use crate::env::{Env, connect};
 use crate::peers::{Kind, Locks};
-use crate::report::{Goal, Report};
+use crate::report::{Goal, Report, median};
+use fairlock::RwLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 use std::time::Instant;
@@ -24,41 +25,62 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
     let slices = env.times(40);
     let (mut ratios, mut floors) = (Vec::new(), Vec::new());
+    let (mut server, mut floor_server) = (Vec::new(), Vec::new());
     for _ in env.rounds("p1 uncontended latency") {
-        let (mut ours, mut floor, mut theirs) = (0.0, 0.0, [0.0; Kind::PEERS.len()]);
+        let (mut ours, mut floor, mut theirs) = (Vec::new(), Vec::new(), [const { Vec::new() }; Kind::PEERS.len()]);
         for _ in 0..slices {
-            let begun = Instant::now();
-            for _ in 0..SLICE {
-                plain.cycle().await;
-            }
-            floor += begun.elapsed().as_secs_f64();
-            let begun = Instant::now();
-            for _ in 0..SLICE {
-                let guard = lock.write().acquire_fair().await.expect("granted");
-                guard.release().await.expect("released");
-            }
-            ours += begun.elapsed().as_secs_f64();
-            for (time, (_, lock, _)) in theirs.iter_mut().zip(&peers) {
-                let begun = Instant::now();
-                for _ in 0..SLICE {
-                    lock.acquire().await.release().await;
-                }
-                *time += begun.elapsed().as_secs_f64();
+            floor.push(timed(async || plain.cycle().await).await);
+            ours.push(timed(async || cycle(&lock).await).await);
+            for (times, (_, lock, _)) in theirs.iter_mut().zip(&peers) {
+                times.push(timed(async || lock.acquire().await.release().await).await);
             }
         }
-        ratios.push(ours / floor);
-        floors.push(floor * 1e6 / f64::from(SLICE) / slices as f64);
-        for (time, (_, _, ratios)) in theirs.iter().zip(&mut peers) {
-            ratios.push(time / floor);
+        let floor = median(&floor);
+        ratios.push(median(&ours) / floor);
+        floors.push(floor);
+        for (times, (_, _, ratios)) in theirs.iter().zip(&mut peers) {
+            ratios.push(median(times) / floor);
         }
+        let before = served(env).await;
+        timed(async || plain.cycle().await).await;
+        let between = served(env).await;
+        timed(async || cycle(&lock).await).await;
+        let after = served(env).await;
+        floor_server.push((between - before) / f64::from(SLICE));
+        server.push((after - between) / f64::from(SLICE));
     }
     let title = "uncontended acquire + release / SET NX PX + checked DEL";
     report.row("p1", title, Goal::AtMost(1.10), &ratios);
     report.beside("p1_floor", "us", &floors);
+    report.beside("p1_server", "us of the server's time, of ours", &server);
+    report.beside(
+        "p1_floor_server",
+        "us of the server's time, of the floor's",
+        &floor_server,
+    );
     for (kind, _, ratios) in &peers {
         let key = format!("p1_peer_{}", kind.name());
         report.beside(&key, "of the floor's time", ratios);
     }
+}
+
+async fn cycle(lock: &RwLock) {
+    let guard = lock.write().acquire_fair().await.expect("granted");
+    guard.release().await.expect("released");
+}
+
+/// Microseconds of a cycle, from a slice of them.
+async fn timed(mut cycle: impl AsyncFnMut()) -> f64 {
+    let begun = Instant::now();
+    for _ in 0..SLICE {
+        cycle().await;
+    }
+    begun.elapsed().as_secs_f64() * 1e6 / f64::from(SLICE)
+}
+
+/// Microseconds that the server has spent in what the two sides send.
+async fn served(env: &Env) -> f64 {
+    env.spent("evalsha").await + env.spent("set").await
 }
 
 /// The least that a lock with a lease needs.

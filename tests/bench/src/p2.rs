@@ -2,7 +2,7 @@
 
 use crate::env::Env;
 use crate::peers::{Kind, Locks, Mutex};
-use crate::report::{Goal, Report};
+use crate::report::{Goal, Report, median};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
@@ -59,17 +59,17 @@ pub async fn run(env: &Env, report: &mut Report) {
         let locks = Locks::connect(kind, &env.server.url()).await;
         sides.push((kind.name(), Side::Locks(locks)));
     }
-    let slices = env.times(5);
+    let slices = env.times(15);
     let mut rates = vec![Vec::new(); sides.len()];
     for _ in env.rounds("p2 uncontended throughput") {
-        let mut sums = vec![0.0; sides.len()];
+        let mut of_slices = vec![Vec::new(); sides.len()];
         for _ in 0..slices {
-            for (sum, (name, side)) in sums.iter_mut().zip(&sides) {
-                *sum += per_second(name, side, Duration::from_millis(100)).await;
+            for (rates, (name, side)) in of_slices.iter_mut().zip(&sides) {
+                rates.push(per_second(name, side, Duration::from_millis(30)).await);
             }
         }
-        for (rates, sum) in rates.iter_mut().zip(sums) {
-            rates.push(sum / slices as f64);
+        for (rates, of_slices) in rates.iter_mut().zip(of_slices) {
+            rates.push(median(&of_slices));
         }
     }
     let of_floor = |side: usize| -> Vec<f64> { rates[side].iter().zip(&rates[0]).map(|(a, b)| a / b).collect() };

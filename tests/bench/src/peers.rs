@@ -6,6 +6,8 @@
 //!   readers.
 //! * `distkit` 0.7: likewise; its read/write lock prefers writers, and they enter in the order in which they came.
 //!
+//! distkit asks its timer before its first try too, and tokio's counts milliseconds: hence what a free lock costs there.
+//!
 //! None hands over: all poll, by default every 50 to 100 ms on average. What they document as tunable is tuned for low
 //! latency: [`RETRY`] between two tries (rslock: a random whole number of milliseconds with that mean, and no end of
 //! tries), and connections without Nagle's delay, which each takes from its user. All else is as it comes.

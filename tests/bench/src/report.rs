@@ -43,6 +43,14 @@ struct Number {
     spread: [f64; 2],
 }
 
+/// A line of the table.
+pub struct Row<'a> {
+    pub key: &'a str,
+    pub goal: Goal,
+    pub number: f64,
+    pub spread: [f64; 2],
+}
+
 pub struct Report {
     machine: Machine,
     measured: Map<String, Value>,
@@ -105,12 +113,15 @@ impl Report {
         });
     }
 
-    /// The median of a key that was measured in this run.
-    pub fn number(&self, key: &str) -> Option<f64> {
-        self.numbers
-            .iter()
-            .find(|number| number.key == key)
-            .map(|number| number.middle)
+    /// The lines of the table that say something by themselves.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let rows = self.numbers.iter().filter(|number| !number.title.is_empty());
+        rows.map(|number| Row {
+            key: &number.key,
+            goal: number.goal,
+            number: number.middle,
+            spread: number.spread,
+        })
     }
 
     /// Everything: a flat object of key and number, and beside them what they mean.
@@ -174,7 +185,7 @@ impl Report {
             let spread = format!("({least} to {greatest})");
             let indent = if number.title.is_empty() { "  " } else { "" };
             let line = format!(
-                "{:<26} {middle:>9} {spread:<24} {goal:<21} {what}",
+                "{:<32} {middle:>9} {spread:<24} {goal:<21} {what}",
                 format!("{indent}{key}")
             );
             writeln!(text, "{}", line.trim_end()).expect("memory");

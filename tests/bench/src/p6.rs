@@ -1,0 +1,174 @@
+//! p6: what a script costs the server, by the length of the queue.
+
+use crate::env::{Env, connection};
+use crate::lua::{Account, Lua, Spent};
+use crate::report::{Goal, Report, median};
+use redis::aio::MultiplexedConnection;
+use std::collections::VecDeque;
+
+const LENGTHS: [usize; 4] = [10, 100, 1000, 10_000];
+
+/// What is measured, each with its key.
+const SCRIPTS: [(&str, What); 4] = [
+    ("queue", What::Queue),
+    ("release", What::Release),
+    ("renew", What::Renew),
+    ("try", What::Try),
+];
+
+#[derive(Clone, Copy)]
+enum What {
+    /// A newcomer at the tail.
+    Queue,
+    /// The holder leaves, the head of the queue enters and is told.
+    Release,
+    /// A waiter in the middle of the queue.
+    Renew,
+    /// A newcomer that does not want to wait, and is sent away.
+    Try,
+}
+
+pub async fn run(env: &Env, report: &mut Report) {
+    // Its own: the server's count must be of these calls alone.
+    let server = env.another_server().await;
+    let mut redis = connection(&server.url()).await;
+    let mut locks = Vec::new();
+    for length in LENGTHS {
+        locks.push(Queue::fill(&server.url(), length).await);
+    }
+    // Microseconds of [script][length], a number per round.
+    let mut times = vec![vec![Vec::new(); LENGTHS.len()]; SCRIPTS.len()];
+    for _ in env.rounds("p6 server time by length of the queue") {
+        // Short slices, so that drift hits every length alike.
+        let mut spent = vec![[Spent { calls: 0.0, us: 0.0 }; LENGTHS.len()]; SCRIPTS.len()];
+        for _ in 0..env.times(10) {
+            for (script, (_, what)) in SCRIPTS.iter().enumerate() {
+                for (length, lock) in locks.iter_mut().enumerate() {
+                    let slice = lock.slice(&mut redis, *what).await;
+                    spent[script][length].calls += slice.calls;
+                    spent[script][length].us += slice.us;
+                }
+            }
+        }
+        for (times, spent) in times.iter_mut().zip(spent) {
+            for (times, spent) in times.iter_mut().zip(spent) {
+                times.push(spent.us / spent.calls);
+            }
+        }
+    }
+    let last = LENGTHS.len() - 1;
+    let ratios = |script: usize| -> Vec<f64> {
+        let rounds = times[script][last].iter().zip(&times[script][0]);
+        rounds.map(|(long, short)| long / short).collect()
+    };
+    let all: Vec<Vec<f64>> = (0..SCRIPTS.len()).map(ratios).collect();
+    let worst = all
+        .iter()
+        .max_by(|a, b| median(a).total_cmp(&median(b)))
+        .expect("several scripts");
+    let title = "server time of the dearest script with 10,000 waiters / with 10";
+    report.row("p6", title, Goal::AtMost(1.1), worst);
+    report.samples("p6_lengths", LENGTHS.map(|length| length as f64).to_vec());
+    for (script, (name, _)) in SCRIPTS.iter().enumerate() {
+        report.beside(&format!("p6_{name}"), "with 10,000 waiters / with 10", &all[script]);
+        report.beside(&format!("p6_{name}_us_10"), "us in the server", &times[script][0]);
+        report.beside(&format!("p6_{name}_us_10000"), "us in the server", &times[script][last]);
+        report.samples(
+            &format!("p6_{name}"),
+            times[script].iter().map(|rounds| median(rounds)).collect(),
+        );
+    }
+}
+
+/// A lock with one writer inside and a queue of writers, who all enter in turn: the order is known without asking.
+struct Queue {
+    lua: Lua,
+    lock: String,
+    inside: String,
+    waiting: VecDeque<String>,
+    next: usize,
+}
+
+impl Queue {
+    const SLICE: usize = 50;
+
+    async fn fill(url: &str, length: usize) -> Self {
+        let mut queue = Self {
+            lua: Lua::new(url).await,
+            lock: format!("queue-of-{length}"),
+            inside: String::new(),
+            waiting: VecDeque::new(),
+            next: 0,
+        };
+        queue.inside = queue.name();
+        let names: Vec<String> = (0..length).map(|_| queue.name()).collect();
+        let acquire = |name| queue.lua.acquire(Account::Around, &queue.lock, name, "queue");
+        let calls: Vec<_> = std::iter::once(&queue.inside)
+            .chain(&names)
+            .map(|name| acquire(name))
+            .collect();
+        let replies = queue.lua.send(calls).await;
+        assert!(
+            replies.iter().skip(1).all(|reply| reply[0] == 1),
+            "all but the first queue"
+        );
+        queue.waiting.extend(names);
+        queue
+    }
+
+    /// Names of one length, whatever the queue's.
+    fn name(&mut self) -> String {
+        self.next += 1;
+        format!("w{:015x}:{:07}", 7, self.next)
+    }
+
+    /// Some calls of a script; others in between bring the queue back to its length, on another account.
+    async fn slice(&mut self, redis: &mut MultiplexedConnection, what: What) -> Spent {
+        use Account::{Around, Measured};
+        let mut calls = Vec::new();
+        // The first element of the reply that each of the measured calls has to give.
+        let mut statuses = Vec::new();
+        for _ in 0..Self::SLICE {
+            let at = calls.len();
+            match what {
+                What::Queue => {
+                    let name = self.name();
+                    calls.push(self.lua.acquire(Measured, &self.lock, &name, "queue"));
+                    calls.push(self.lua.release(Around, &self.lock, &name));
+                    statuses.push((at, 0, 1));
+                }
+                What::Release => {
+                    let next = self.waiting.pop_front().expect("somebody waits");
+                    let gone = std::mem::replace(&mut self.inside, next);
+                    let name = self.name();
+                    calls.push(self.lua.release(Measured, &self.lock, &gone));
+                    calls.push(self.lua.acquire(Around, &self.lock, &name, "queue"));
+                    self.waiting.push_back(name);
+                    statuses.push((at, 1, 2));
+                }
+                What::Renew => {
+                    let waiter = &self.waiting[self.waiting.len() / 2];
+                    calls.push(self.lua.renew(Measured, &self.lock, &[waiter]));
+                    statuses.push((at, 1, 0));
+                }
+                What::Try => {
+                    let name = self.name();
+                    calls.push(self.lua.acquire(Measured, &self.lock, &name, "try"));
+                    statuses.push((at, 0, 0));
+                }
+            }
+        }
+        let before = Spent::so_far(redis).await;
+        let replies = self.lua.send(calls).await;
+        let spent = Spent::so_far(redis).await.since(before);
+        for (call, at, status) in statuses {
+            assert_eq!(replies[call][at], status, "{}: {:?}", self.lock, replies[call]);
+        }
+        assert_eq!(
+            spent.calls,
+            Self::SLICE as f64,
+            "somebody else calls scripts on this server"
+        );
+        spent
+    }
+}

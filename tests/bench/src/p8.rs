@@ -1,0 +1,183 @@
+//! p8: a writer leaves, and the 1,000 readers behind it are all in.
+
+use crate::clock;
+use crate::env::{Env, connect, connection, listening};
+use crate::lua::{Lua, Spent};
+use crate::report::{Goal, Report, median};
+use crate::server::Server;
+use fairlock::{Client, ReadGuard};
+use redis::aio::MultiplexedConnection;
+use redis::{PushKind, Script};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+const READERS: usize = 1000;
+/// Renewals would be scripts too.
+const LEASE: Duration = Duration::from_secs(600);
+
+pub async fn run(env: &Env, report: &mut Report) {
+    let server = env.another_server().await;
+    // It is to know the scripts: the first call of one is sent twice.
+    Lua::new(&server.url()).await;
+    let writer = connect(&server.url()).await;
+    let mut crowds = Vec::new();
+    for (clients, key) in [(1, "p8"), (10, "p8_clients")] {
+        let mut of = Vec::new();
+        for _ in 0..clients {
+            of.push(connect(&server.url()).await);
+        }
+        crowds.push((key, of, Vec::new(), Vec::new()));
+    }
+    let mut redis = connection(&server.url()).await;
+    let mut push = Push::new(&server).await;
+    let (mut floors, mut scripts, mut server_us) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut wakes, mut least) = (Vec::new(), Vec::new());
+    for _ in env.rounds("p8 1,000 readers behind a writer") {
+        let mut floor = Vec::new();
+        for (_, readers, times, _) in &mut crowds {
+            for _ in 0..env.times(100) {
+                floor.push(push.once(&mut redis).await);
+            }
+            let (took, spent) = enter_all(&server, &writer, readers, &mut redis).await;
+            times.push(took);
+            scripts.push(spent.calls);
+            server_us.push(spent.us);
+        }
+        let floor = median(&floor);
+        for (_, _, times, ratios) in &mut crowds {
+            ratios.push(times.last().expect("just measured") / floor);
+        }
+        let wake = median(&[wake_all().await, wake_all().await, wake_all().await]);
+        least.push((server_us[server_us.len() - crowds.len()] + wake) / floor);
+        wakes.push(wake);
+        floors.push(floor);
+    }
+    let (_, _, times, ratios) = &crowds[0];
+    let title = "release until the last of 1,000 readers is in / one push";
+    report.row("p8", title, Goal::AtMost(10.0), ratios);
+    let title = "scripts until the last of 1,000 readers is in";
+    report.row("p8_scripts", title, Goal::AtMost(1.0), &scripts);
+    report.beside("p8_floor", "us: EVALSHA that publishes until the push", &floors);
+    report.beside("p8_us", "us", times);
+    report.beside("p8_server_us", "us of that in the server's script", &server_us);
+    report.beside("p8_wake_us", "us: to wake 1,000 tasks, which do nothing", &wakes);
+    report.beside("p8_least", "the two together / one push", &least);
+    let (key, _, times, ratios) = &crowds[1];
+    report.beside(key, "the readers are of 10 clients", ratios);
+    report.beside("p8_clients_us", "us", times);
+}
+
+/// Microseconds from the release until the last has its guard, and the scripts that ran.
+async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut MultiplexedConnection) -> (f64, Spent) {
+    const LOCK: &str = "p8";
+    let guard = a
+        .rw_lock(LOCK)
+        .write()
+        .lease(LEASE)
+        .acquire_fair()
+        .await
+        .expect("granted");
+    let (entered, mut inside) = mpsc::unbounded_channel::<(f64, ReadGuard)>();
+    let mut readers = JoinSet::new();
+    for n in 0..READERS {
+        let acquire = b[n % b.len()].rw_lock(LOCK).read().lease(LEASE).acquire_fair();
+        let entered = entered.clone();
+        readers.spawn(async move {
+            let guard = acquire.await.expect("granted");
+            entered.send((clock::now(), guard)).expect("somebody counts");
+        });
+    }
+    server.until_queued(LOCK, READERS).await;
+    for client in b {
+        // Answered after all that the client sent before: so its waiters know that they wait.
+        client.rw_lock(LOCK).status().await.expect("a status");
+    }
+    let before = Spent::so_far(redis).await;
+    let released = clock::now();
+    guard.release().await.expect("released");
+    let mut guards = Vec::new();
+    let mut last: f64 = 0.0;
+    for _ in 0..READERS {
+        let (at, guard) = inside.recv().await.expect("a reader");
+        last = last.max(at);
+        guards.push(guard);
+    }
+    let spent = Spent::so_far(redis).await.since(before);
+    for guard in guards {
+        readers.spawn(async move { guard.release().await.expect("released") });
+    }
+    while let Some(reader) = readers.join_next().await {
+        reader.expect("a reader");
+    }
+    (last - released, spent)
+}
+
+/// What the client cannot do without: microseconds until as many tasks of a runtime have been woken and have looked at
+/// the clock.
+async fn wake_all() -> f64 {
+    let (woken, mut awake) = mpsc::unbounded_channel();
+    let mut wakers = Vec::new();
+    for _ in 0..READERS {
+        let (waker, wakes) = oneshot::channel::<()>();
+        let woken = woken.clone();
+        tokio::spawn(async move {
+            wakes.await.expect("woken");
+            woken.send(clock::now()).expect("somebody counts");
+        });
+        wakers.push(waker);
+    }
+    // All have been polled once: they are in the runtime's queues before this task is.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    // As the connection's task does.
+    let waking = tokio::spawn(async move {
+        let begun = clock::now();
+        for waker in wakers {
+            waker.send(()).expect("a task waits");
+        }
+        begun
+    });
+    let mut last: f64 = 0.0;
+    for _ in 0..READERS {
+        last = last.max(awake.recv().await.expect("a task"));
+    }
+    last - waking.await.expect("it ended")
+}
+
+/// The floor: a script that writes and publishes, until what it published arrives on another connection.
+struct Push {
+    arrived: mpsc::UnboundedReceiver<f64>,
+    script: Script,
+    _connection: MultiplexedConnection,
+}
+
+impl Push {
+    async fn new(server: &Server) -> Self {
+        let (sender, arrived) = mpsc::unbounded_channel();
+        let mut connection = listening(&server.url(), move |push| {
+            if push.kind == PushKind::Message {
+                // Nobody waits for it any more when the row is over.
+                let _ = sender.send(clock::now());
+            }
+        })
+        .await;
+        connection.subscribe("floor").await.expect("subscribed");
+        let script = Script::new("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('PUBLISH', 'floor', ARGV[1])");
+        Self {
+            arrived,
+            script,
+            _connection: connection,
+        }
+    }
+
+    async fn once(&mut self, redis: &mut MultiplexedConnection) -> f64 {
+        let begun = clock::now();
+        let mut call = self.script.prepare_invoke();
+        let call = call.key("floor").arg("1760400000123456");
+        let (heard, arrived) = tokio::join!(call.invoke_async::<i64>(redis), self.arrived.recv());
+        assert_eq!(heard.expect("a reply"), 1);
+        arrived.expect("a push") - begun
+    }
+}

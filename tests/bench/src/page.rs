@@ -1,0 +1,459 @@
+//! The page of results and its pictures, from what a run has written.
+
+use crate::report::{Goal, quantile, shown};
+use crate::svg::{Axis, Chart, Line, Scale};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Where the results come from and go to.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The numbers of a run
+    #[arg(long, default_value = "target/bench.json")]
+    json: PathBuf,
+    /// Where the page and its pictures go
+    #[arg(long, default_value = "tests/bench")]
+    dir: PathBuf,
+}
+
+/// Says what was written, or why not.
+pub fn run(args: &Args) -> Result<String, String> {
+    let json = args.json.display();
+    let text = std::fs::read(&args.json).map_err(|error| format!("{json}: {error}; `make bench` writes it"))?;
+    let all = serde_json::from_slice(&text).map_err(|error| format!("{json}: {error}"))?;
+    let results = Results(all);
+    let mut written = Vec::new();
+    let mut pictures = Vec::new();
+    for picture in [hand_over(&results), waits(&results), cost(&results)]
+        .into_iter()
+        .flatten()
+    {
+        write(&args.dir, picture.file, &picture.svg, &mut written)?;
+        pictures.push(picture);
+    }
+    write(&args.dir, "RESULTS.md", &results.page(&pictures), &mut written)?;
+    Ok(format!("wrote {}", written.join(", ")))
+}
+
+fn write(dir: &Path, name: &str, text: &str, written: &mut Vec<String>) -> Result<(), String> {
+    let path = dir.join(name);
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    written.push(path.display().to_string());
+    Ok(())
+}
+
+struct Picture {
+    file: &'static str,
+    title: &'static str,
+    /// What to see, in numbers.
+    text: String,
+    svg: String,
+}
+
+impl Picture {
+    fn of(file: &'static str, chart: &Chart<'static>, text: String) -> Self {
+        Self {
+            file,
+            title: chart.title,
+            text,
+            svg: chart.svg(),
+        }
+    }
+}
+
+/// `None`: that row was not measured.
+fn hand_over(results: &Results) -> Option<Picture> {
+    let (ours, floor) = (results.samples("p3")?, results.samples("p3_floor")?);
+    let text = format!(
+        "From the call of release in one process until the guard is in hand in another, beside one script that publishes \
+         until its push arrives there. Median {} against {} us; a share of 99 % within {} against {} us.",
+        shown(quantile(&ours, 0.5)),
+        shown(quantile(&floor, 0.5)),
+        shown(quantile(&ours, 0.99)),
+        shown(quantile(&floor, 0.99)),
+    );
+    let lines = vec![distribution("fairlock", &ours), distribution("floor", &floor)];
+    let chart = shares("Hand-over, against the floor", "us", lines);
+    Some(Picture::of("hand-over.svg", &chart, text))
+}
+
+fn waits(results: &Results) -> Option<Picture> {
+    let ours = results.samples("p7_waits")?;
+    let mut lines = vec![distribution("fairlock", &ours)];
+    let mut text = format!(
+        "64 contenders for one lock, each holding it for about 1 ms. Mean wait and longest wait, in ms: fairlock {} and {}",
+        results.shown("p7_mean"),
+        shown(quantile(&ours, 1.0)),
+    );
+    for peer in ["rslock", "rlock", "distkit"] {
+        if let Some(waits) = results.samples(&format!("p7_peer_{peer}_waits")) {
+            lines.push(distribution(peer, &waits));
+            let mean = results.shown(&format!("p7_peer_{peer}_mean"));
+            write!(text, "; {peer} {mean} and {}", shown(quantile(&waits, 1.0))).expect("memory");
+        }
+    }
+    text += ". The others poll (every millisecond here, far more often than their defaults): many enter at once because \
+             they come back first, and others wait for long. A wait is counted only if it begins within the slice, so the \
+             longest ones of the others are cut short by its end.";
+    let chart = shares("Waits of 64 contenders: fair against polling", "ms", lines);
+    Some(Picture::of("waits.svg", &chart, text))
+}
+
+fn cost(results: &Results) -> Option<Picture> {
+    let lengths = results.samples("p6_lengths")?;
+    let mut lines = Vec::new();
+    for (key, name) in [
+        ("p6_queue", "queue"),
+        ("p6_release", "release"),
+        ("p6_renew", "renew"),
+        ("p6_try", "try"),
+    ] {
+        let points = lengths.iter().copied().zip(results.samples(key)?).collect();
+        lines.push(Line {
+            name,
+            points,
+            dots: true,
+        });
+    }
+    let chart = Chart {
+        title: "Server time of a script, by the length of the queue",
+        x: Axis {
+            label: "waiting requests",
+            scale: Scale::Logarithmic,
+            unit: "",
+        },
+        y: Axis {
+            label: "us per call in the server",
+            scale: Scale::Linear,
+            unit: "",
+        },
+        lines,
+    };
+    let text =
+        "queue: a newcomer takes its place at the tail; release: the holder leaves and the head enters and is told; \
+                renew: a waiter in the middle; try: a newcomer is sent away. By the server's own count."
+            .to_owned();
+    Some(Picture::of("cost.svg", &chart, text))
+}
+
+/// Which share of the values is at most so great, from quantiles at even distances.
+fn distribution<'a>(name: &'a str, quantiles: &[f64]) -> Line<'a> {
+    let last = (quantiles.len() - 1) as f64;
+    let points = quantiles
+        .iter()
+        .enumerate()
+        .map(|(n, value)| (*value, n as f64 / last * 100.0));
+    Line {
+        name,
+        points: points.collect(),
+        dots: false,
+    }
+}
+
+fn shares<'a>(title: &'a str, label: &'a str, lines: Vec<Line<'a>>) -> Chart<'a> {
+    let x = Axis {
+        label,
+        scale: Scale::Logarithmic,
+        unit: "",
+    };
+    let y = Axis {
+        label: "share that took at most so long",
+        scale: Scale::Linear,
+        unit: "%",
+    };
+    Chart { title, x, y, lines }
+}
+
+/// What is behind a goal that is missed: the floor that proves it, where one was measured.
+fn why(results: &Results, key: &str) -> Option<String> {
+    let number = |key: &str| results.shown(key);
+    match key {
+        "p8" => Some(format!(
+            "One push takes {} us. The one script that lets 1,000 readers in takes the server {} us, and a runtime that \
+             only wakes 1,000 of its tasks takes {} us for that, on these cores. The two alone are {} times the push: so \
+             much is the least for this client and this server. The rest, up to {} us, is reading the message, 1,000 \
+             claims and guards, and whoever else wants the cores.",
+            number("p8_floor"),
+            number("p8_server_us"),
+            number("p8_wake_us"),
+            number("p8_least"),
+            number("p8_us"),
+        )),
+        "p10_one_lock" => Some(
+            "A command renews at most 500 requests, so that no script keeps the server busy for more than about a \
+             millisecond or two. 10,000 waits of one process for one lock are therefore 20 commands per interval."
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// bench.json.
+struct Results(Value);
+
+impl Results {
+    fn number(&self, key: &str) -> Option<f64> {
+        self.0.get(key)?.as_f64()
+    }
+
+    fn shown(&self, key: &str) -> String {
+        self.number(key).map_or_else(|| "?".to_owned(), shown)
+    }
+
+    fn text(&self, object: &str, key: &str) -> Option<&str> {
+        self.0.get(object)?.get(key)?.as_str()
+    }
+
+    fn samples(&self, key: &str) -> Option<Vec<f64>> {
+        let values = self.0.get("samples")?.get(key)?.as_array()?;
+        values.iter().map(Value::as_f64).collect()
+    }
+
+    fn goal(&self, key: &str) -> Goal {
+        let goal = self.0.get("goals").and_then(|goals| goals.get(key));
+        let bound = |name: &str| goal.and_then(|goal| goal.get(name)?.as_f64());
+        match (bound("at_most"), bound("at_least")) {
+            (Some(most), _) => Goal::AtMost(most),
+            (_, Some(least)) => Goal::AtLeast(least),
+            _ => Goal::None,
+        }
+    }
+
+    fn spread(&self, key: &str) -> String {
+        let spread = self.0.get("spread").and_then(|spread| spread.get(key));
+        let at = |n: usize| {
+            spread
+                .and_then(|spread| spread.get(n)?.as_f64())
+                .map_or_else(|| "?".to_owned(), shown)
+        };
+        format!("{} to {}", at(0), at(1))
+    }
+
+    /// All that were measured, in the order of rows: p2 comes before p10.
+    fn keys(&self) -> Vec<&str> {
+        let all = self.0.as_object().into_iter().flatten();
+        let mut keys: Vec<&str> = all
+            .filter(|(_, value)| value.is_number())
+            .map(|(key, _)| key.as_str())
+            .collect();
+        keys.sort_by_key(|key| place(key));
+        keys
+    }
+
+    fn is_row(&self, key: &str) -> bool {
+        self.text("titles", key).is_some()
+    }
+
+    fn page(&self, pictures: &[Picture]) -> String {
+        let mut page = String::new();
+        let mut add = |text: &str| {
+            page += text;
+            page.push('\n');
+        };
+        add("# What fairlock costs\n");
+        add("<!-- Written by `make bench-page` from the last `make bench`. Do not edit. -->\n");
+        add(&self.circumstances());
+        add("\n## Goals\n");
+        add("| row | what | median | least to greatest | goal | |");
+        add("|---|---|--:|---|---|---|");
+        let mut missed = Vec::new();
+        for key in self.keys().into_iter().filter(|key| self.is_row(key)) {
+            let (number, goal) = (self.number(key).unwrap_or(f64::NAN), self.goal(key));
+            let met = match goal.met(number) {
+                Some(true) => "met",
+                Some(false) => {
+                    missed.push(key);
+                    "**missed**"
+                }
+                None => "",
+            };
+            let goal = match goal {
+                Goal::AtMost(most) => format!("<= {}", shown(most)),
+                Goal::AtLeast(least) => format!(">= {}", shown(least)),
+                Goal::None => String::new(),
+            };
+            let (title, middle, spread) = (
+                self.text("titles", key).unwrap_or_default(),
+                shown(number),
+                self.spread(key),
+            );
+            add(&format!("| {key} | {title} | {middle} | {spread} | {goal} | {met} |"));
+        }
+        if !missed.is_empty() {
+            add("\n## Where a goal was missed\n");
+            for key in missed {
+                let title = self.text("titles", key).unwrap_or_default();
+                let why = why(self, key).unwrap_or_else(|| {
+                    let row = format!("{}_", key.split('_').next().unwrap_or(key));
+                    format!("The figures beside it are below, at `{row}...`.")
+                });
+                add(&format!(
+                    "* **{key}**, {title}: {} ({}). {why}",
+                    self.shown(key),
+                    self.spread(key)
+                ));
+            }
+        }
+        for picture in pictures {
+            add(&format!(
+                "\n## {}\n\n{}\n\n![{0}]({})",
+                picture.title, picture.text, picture.file
+            ));
+        }
+        let mixes = self.mixes();
+        if !mixes.is_empty() {
+            add("\n## Readers and writers\n");
+            add(
+                "64 tasks of one process, each choosing anew whether to read or to write. Grants per second, and the wait that 99 % of readers and of writers did not exceed, in ms. rlock prefers readers and distkit writers; both poll every millisecond here. A wait that its slice cuts short counts as what it was by then, so starving writers look better than they are.\n",
+            );
+            add(&mixes);
+        }
+        add("## All figures\n");
+        add("| key | median | least to greatest | |");
+        add("|---|--:|---|---|");
+        for key in self
+            .keys()
+            .into_iter()
+            .filter(|key| !self.is_row(key) && !key.starts_with("mix_"))
+        {
+            let unit = self.text("units", key).unwrap_or_default();
+            add(&format!(
+                "| {key} | {} | {} | {unit} |",
+                self.shown(key),
+                self.spread(key)
+            ));
+        }
+        page
+    }
+
+    fn circumstances(&self) -> String {
+        let machine = |key: &str| {
+            self.0
+                .get("machine")
+                .and_then(|machine| machine.get(key))
+                .cloned()
+                .unwrap_or_default()
+        };
+        let text = |key: &str| machine(key).as_str().unwrap_or("?").to_owned();
+        let number = |key: &str| machine(key).as_f64().map_or_else(|| "?".to_owned(), shown);
+        let mut page = format!(
+            "Measured on {date}: {cpu}, {cores} cores, Linux {kernel}, {server}, everything on this one machine over \
+             loopback. Load average {before} before and {after} after (the benchmark itself is about 2); {rounds} rounds.\n\n\
+             Such a small machine has no core to spare: server, clients and whatever else runs there take turns on {cores} \
+             cores, and a share of what is measured is waiting for one. So the numbers are ratios of things that took \
+             turns within one run, each the median of rounds, with the least and the greatest round beside it. Absolute \
+             times are of this machine only.",
+            date = text("date"),
+            cpu = text("cpu"),
+            cores = number("cores"),
+            kernel = text("kernel"),
+            server = text("server"),
+            before = number("load_before"),
+            after = number("load_after"),
+            rounds = number("rounds"),
+        );
+        if machine("quick").as_bool() == Some(true) {
+            page += "\n\n**A quick run**: fewer and shorter rounds than the page should have.";
+        }
+        if machine("load_before").as_f64().is_some_and(|load| load > 1.0) {
+            page += "\n\n**The machine was busy with other things**: the spread is wider, and what waits for a core twice \
+                     loses more, than on one that is idle.";
+        }
+        let dates = self.0.get("measured").and_then(Value::as_object).into_iter().flatten();
+        let mut days: Vec<&str> = dates
+            .filter_map(|(_, of)| of.get("date")?.as_str()?.split('T').next())
+            .collect();
+        days.sort_unstable();
+        days.dedup();
+        if days.len() > 1 {
+            write!(
+                page,
+                "\n\nNot all rows are of one run: they are of {}.",
+                days.join(", ")
+            )
+            .expect("memory");
+        }
+        page
+    }
+
+    fn mixes(&self) -> String {
+        let mut table = String::new();
+        for reads in [50, 90, 99] {
+            for hold in [0, 1] {
+                let mix = format!("mix_{reads}_{hold}");
+                for (name, key) in [
+                    ("fairlock", mix.clone()),
+                    ("distkit", format!("{mix}_peer_distkit")),
+                    ("rlock", format!("{mix}_peer_rlock")),
+                ] {
+                    if self.number(&format!("{key}_per_s")).is_none() {
+                        continue;
+                    }
+                    let cell = |what: &str| {
+                        let key = format!("{key}_{what}");
+                        match self.number(&key) {
+                            Some(number) => format!("{} ({})", shown(number), self.spread(&key)),
+                            None => "none".to_owned(),
+                        }
+                    };
+                    let (rate, read, write) = (cell("per_s"), cell("read_p99"), cell("write_p99"));
+                    writeln!(table, "| {reads} % | {hold} ms | {name} | {rate} | {read} | {write} |").expect("memory");
+                }
+            }
+        }
+        if table.is_empty() {
+            return table;
+        }
+        format!("| reads | hold | | grants/s | p99 of readers | p99 of writers |\n|--:|--:|---|---|---|---|\n{table}")
+    }
+}
+
+/// Orders keys by row, then by name: p2, p2_floor, p10, mix.
+fn place(key: &str) -> (u32, String) {
+    let row = key.split('_').next().unwrap_or(key);
+    let number = row.strip_prefix('p').and_then(|number| number.parse().ok());
+    (number.unwrap_or(u32::MAX), key.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_page_says_what_was_met_and_what_was_not() {
+        let results = Results(json!({
+            "p10": 1.0, "p2": 0.9, "p8": 20.0, "p8_floor": 50.0, "p2_floor": 7.0,
+            "spread": { "p10": [1.0, 1.0], "p2": [0.8, 0.95], "p8": [10.0, 30.0], "p8_floor": [50.0, 50.0] },
+            "units": { "p2_floor": "per second" },
+            "titles": { "p10": "ten", "p2": "two", "p8": "eight" },
+            "goals": { "p10": { "at_most": 1.0 }, "p2": { "at_least": 0.7 }, "p8": { "at_most": 10.0 } },
+            "machine": { "cpu": "X", "cores": 2, "load_before": 4.0, "quick": true },
+            "measured": { "p2": { "date": "2026-01-02T00:00:00Z" }, "p8": { "date": "2026-01-03T00:00:00Z" } },
+        }));
+        assert_eq!(results.keys(), ["p2", "p2_floor", "p8", "p8_floor", "p10"]);
+        let page = results.page(&[]);
+        assert!(
+            page.contains("| p2 | two | 0.90 | 0.80 to 0.95 | >= 0.70 | met |"),
+            "{page}"
+        );
+        assert!(
+            page.contains("| p8 | eight | 20 | 10 to 30 | <= 10 | **missed** |"),
+            "{page}"
+        );
+        assert!(
+            page.contains("* **p8**, eight: 20 (10 to 30). One push takes 50 us."),
+            "{page}"
+        );
+        assert!(page.contains("| p2_floor | 7 | ? to ? | per second |"), "{page}");
+        assert!(page.contains("A quick run") && page.contains("busy"), "{page}");
+        assert!(page.contains("they are of 2026-01-02, 2026-01-03"), "{page}");
+    }
+
+    #[test]
+    fn quantiles_make_a_distribution() {
+        let line = distribution("x", &[1.0, 3.0, 7.0]);
+        assert_eq!(line.points, [(1.0, 0.0), (3.0, 50.0), (7.0, 100.0)]);
+    }
+}
