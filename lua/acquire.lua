@@ -9,7 +9,7 @@ local request, lease_ms, try, policy, ticket = ARGV[4], tonumber(ARGV[5]), ARGV[
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
 local named = named_owner(request)
 local known, next_ms, head = false, -1, {}
-take(HASH, 'r:' .. owner, 't:' .. owner)
+load('r:' .. owner, 't:' .. owner)
 
 local function answer(status, value)
   save()

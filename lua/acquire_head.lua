@@ -1,17 +1,17 @@
 -- The head of acquire.lua, before lock.lua: what is asked mostly, by straight code. The functions of lock.lua alone cost
 -- as much. It does what they would do; the model in tests/attack holds the two together. Nothing is written before it is
 -- certain that everything here applies; otherwise the whole follows.
-local HASH, owner
+local owner
 do
   local request, lease_ms = ARGV[4], tonumber(ARGV[5])
   local first = string.find(request, ':', 1, true)
   local named = string.find(request, ':', first + 1, true)
   owner = string.sub(request, named and named + 1 or 2)
   local token, write = 't:' .. owner, string.byte(request) == 119
-  HASH = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
-    'sole', 'r:' .. owner, token)
-  local mode, rcount, writer, seq, keep = HASH[1], HASH[2], HASH[3], HASH[5], HASH[9]
-  if not HASH[8] and seq and (HASH[7] or '') == ARGV[7] and tonumber(HASH[10] or 0) >= lease_ms and ARGV[3] ~= '1' then
+  local hash = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'seq', 'policy', 'more', 'keep', 'cap', 'sole',
+    'r:' .. owner)
+  local mode, rcount, writer, seq, keep = hash[1], hash[2], hash[3], hash[4], hash[7]
+  if not hash[6] and seq and (hash[5] or '') == ARGV[7] and tonumber(hash[8] or 0) >= lease_ms and ARGV[3] ~= '1' then
     local time = redis.call('TIME')
     local us = time[1] * 1000000 + time[2]
     local now = math.floor(us / 1000)
@@ -28,8 +28,8 @@ do
           redis.call('HSET', KEYS[1], 'mode', 'read', 'rcount', '1', 'r:' .. owner, '1', token, text, 'seq', text, 'sole', sole)
         end
         return { 2, number, -1, number }
-      elseif not named and ARGV[7] == '' and ARGV[8] == '' and not HASH[11] and (writer or rcount) and writer ~= owner
-        and not HASH[12] and not HASH[13] then
+      elseif not named and ARGV[7] == '' and ARGV[8] == '' and not hash[9] and (writer or rcount) and writer ~= owner
+        and not hash[10] then
         -- Others hold it. Nobody's lease has ended, and the request is new.
         local waiting, nearest = redis.call('ZCARD', KEYS[2]), redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
         local next_ms = nearest[1] and tonumber(nearest[2]) - now

@@ -26,19 +26,15 @@ end
 
 local function now_ms() return math.floor(clock() / 1000) end
 
--- The one read of the hash; with further fields that the script is going to need. The heads of acquire and release have
--- read it already: take() is given the values, in this order.
-local function take(v, ...)
+-- The one read of the hash; with further fields that the script is going to need.
+local function load(...)
+  local v = redis.call('HMGET', LOCK, 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
+    'sole', ...)
   state = {
     mode = v[1], rcount = v[2], writer = v[3], wcount = v[4], seq = v[5], up = v[6], policy = v[7], more = v[8],
     keep = v[9], cap = v[10], sole = v[11],
   }
   for i = 1, select('#', ...) do state[select(i, ...)] = v[11 + i] end
-end
-
-local function load(...)
-  take(redis.call('HMGET', LOCK, 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
-    'sole', ...), ...)
 end
 
 local function get(field)

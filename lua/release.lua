@@ -2,7 +2,7 @@
 -- ARGV: 4.. requests
 -- Returns { next ms, status... }: 2 it held, 1 it waited, 0 unknown: over before, expired or lost
 -- Wakes: who is next. Twice: 0 for each request, nothing changes.
-take(HASH, 'r:' .. owner, 't:' .. owner)
+load('r:' .. owner, 't:' .. owner)
 
 if #ARGV == 4 and is_sole(ARGV[4]) then   -- nobody waits
   set('sole', false)

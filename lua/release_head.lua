@@ -1,18 +1,17 @@
 -- The head of release.lua, before lock.lua: what is asked mostly, by straight code. The functions of lock.lua alone cost
 -- as much. It does what they would do; the model in tests/attack holds the two together. Nothing is written before it is
 -- certain that everything here applies; otherwise the whole follows.
-local HASH, owner
+local owner
 do
   local request = ARGV[4]
   local first = string.find(request, ':', 1, true)
   local named = string.find(request, ':', first + 1, true)
   owner = string.sub(request, named and named + 1 or 2)
-  HASH = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
-    'sole', 'r:' .. owner, 't:' .. owner)
-  local rcount, writer, sole = HASH[2], HASH[3], HASH[11]
-  if #ARGV == 4 and ARGV[3] ~= '1' and not HASH[8] then
-    local writes = writer == owner and HASH[4] == '1' and not rcount
-    local reads = not writer and HASH[12] == '1'
+  local hash = redis.call('HMGET', KEYS[1], 'rcount', 'writer', 'wcount', 'seq', 'more', 'sole', 'r:' .. owner)
+  local rcount, writer, seq, sole = hash[1], hash[2], hash[4], hash[6]
+  if #ARGV == 4 and ARGV[3] ~= '1' and not hash[5] then
+    local writes = writer == owner and hash[3] == '1' and not rcount
+    local reads = not writer and hash[7] == '1'
     if sole then
       -- Nobody else holds or waits.
       if string.find(sole, request .. ' ', 1, true) == 1 then
@@ -27,7 +26,7 @@ do
     elseif writes and not named and string.byte(request) == 119 then
       -- A writer goes, and the head of the queue comes: a writer, too. Nobody's lease has ended.
       local to = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-      if to and string.byte(to) == 119 and HASH[5] then
+      if to and string.byte(to) == 119 and seq then
         local first = string.find(to, ':', 1, true)
         local leases = redis.call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')
         local nearest = leases[1] == request and leases[4] or leases[2]
@@ -36,7 +35,7 @@ do
         local next_ms = tonumber(nearest or 0) - math.floor(us / 1000)
         -- The last one: it changes nothing if the request does not hold.
         if next_ms > 0 and not string.find(to, ':', first + 1, true) and redis.call('ZREM', KEYS[3], request) == 1 then
-          local text, next_owner = string.format('%d', math.max(HASH[5] + 1, us)), string.sub(to, 2)
+          local text, next_owner = string.format('%d', math.max(seq + 1, us)), string.sub(to, 2)
           redis.call('ZREM', KEYS[2], to)
           redis.call('HSET', KEYS[1], 'writer', next_owner, 't:' .. next_owner, text, 'seq', text)
           redis.call('HDEL', KEYS[1], 't:' .. owner)
