@@ -18,12 +18,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
-const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
-const PINGS_BEFORE_RECONNECT: u32 = 2;
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const PINGS_BEFORE_RECONNECT: u32 = 2;
 
-type Releases = mpsc::WeakUnboundedSender<Arc<Request>>;
+pub(crate) type Releases = mpsc::WeakUnboundedSender<Arc<Request>>;
 
 pub(crate) struct Listener {
     backend: Backend,
@@ -221,8 +221,8 @@ pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify
     let Some(inner) = listener.upgrade() else { return };
     match push.kind {
         PushKind::Message => match (text(0), push.data.get(1)) {
-            (Some(channel), Some(Value::BulkString(payload))) if channel.starts_with(&inner.channel.base) => {
-                on_message(&inner, releases, payload);
+            (Some(channel), Some(Value::BulkString(payload))) if inner.channel.brings(channel) => {
+                on_grants(&inner, releases, payload);
             }
             (Some(channel), _) if channel.ends_with(":events") => {
                 inner
@@ -244,7 +244,7 @@ pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify
     }
 }
 
-fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
+pub(crate) fn on_grants(inner: &Inner, releases: &Releases, payload: &[u8]) {
     let Some((grants, key)) = read_message(payload) else {
         tracing::warn!(
             bytes = payload.len(),

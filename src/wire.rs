@@ -23,6 +23,9 @@ pub(crate) type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) enum Backend {
     Redis(Arc<Clients>),
+    /// Not one server: `cluster.rs` makes a backend for each node.
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<[redis::ConnectionInfo]>),
     #[cfg(feature = "attack")]
     Simulated(Arc<dyn attack::Network>),
 }
@@ -53,6 +56,11 @@ impl Backend {
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Redis(clients) => clients.commands.get_connection_info().addr().to_string(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(seeds) => {
+                let seeds: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+                format!("the cluster at {}", seeds.join(", "))
+            }
             #[cfg(feature = "attack")]
             Self::Simulated(_) => "simulation".to_owned(),
         }
@@ -74,6 +82,13 @@ impl Backend {
                 };
                 Wire::Redis(client.get_multiplexed_async_connection_with_config(&config).await?)
             }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => {
+                return Err(RedisError::from((
+                    ErrorKind::InvalidClientConfig,
+                    "a cluster is not one server",
+                )));
+            }
             #[cfg(feature = "attack")]
             Self::Simulated(network) => Wire::Simulated(network.connect(on_push).await?),
         };
@@ -89,6 +104,8 @@ impl Backend {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         match self {
             Self::Redis(_) => tokio::spawn(task).abort_handle(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => tokio::spawn(task).abort_handle(),
             #[cfg(feature = "attack")]
             Self::Simulated(network) => network.spawn(Box::pin(task)),
         }
@@ -102,6 +119,22 @@ impl Wire {
             Self::Redis(connection) => connection.send_packed_command(command).await,
             #[cfg(feature = "attack")]
             Self::Simulated(connection) => connection.send(command).await,
+        }
+    }
+
+    /// The same, to a node that does not own the command's slot yet.
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn send_asking(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        let mut pair = redis::pipe();
+        pair.cmd("ASKING").add_command(command.clone());
+        match self {
+            // In one piece: nobody else's command comes between the two.
+            Self::Redis(connection) => {
+                let mut replies = connection.send_packed_commands(&pair, 0, 2).await?;
+                replies.pop().ok_or_else(|| malformed(&Value::Nil))
+            }
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => Err(unsupported()),
         }
     }
 

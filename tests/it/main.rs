@@ -10,6 +10,8 @@
 )]
 
 mod cancellation;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod events;
 mod evict;
 mod examples;
