@@ -72,7 +72,7 @@ impl Client {
     /// Connects with the defaults: see [`ClientBuilder`].
     ///
     /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`]; with
-    /// the feature `cluster` a `redis::cluster::ClusterClient`.
+    /// the features `cluster` and `sentinel` a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
     ///
     /// # Errors
     /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
@@ -328,7 +328,8 @@ impl ClientBuilder {
                 let connections = async {
                     match (&inner.route, subscription) {
                         (Route::Server(link), Some(subscription)) => {
-                            futures::join!(link.run(), listener.run(&inner, &releases, subscription));
+                            let listening = listener.run(&inner, &releases, subscription);
+                            futures::join!(link.run(), listening, link.watch());
                         }
                         #[cfg(feature = "cluster")]
                         (Route::Cluster(cluster), _) => cluster.run(&inner, &releases).await,
@@ -376,8 +377,8 @@ pub(crate) fn check_duration(
     })
 }
 
-/// What a [`Client`] can be connected to: a URL or a [`redis::Client`]; with the feature `cluster` also a
-/// `redis::cluster::ClusterClient`.
+/// What a [`Client`] can be connected to: a URL or a [`redis::Client`]; with the features `cluster` and
+/// `sentinel` also a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
 pub trait IntoServer: sealed::Sealed {
     #[doc(hidden)]
     fn into_server(self) -> Result<Server, RedisError>;
@@ -400,6 +401,8 @@ mod sealed {
     impl Sealed for redis::Client {}
     #[cfg(feature = "cluster")]
     impl Sealed for redis::cluster::ClusterClient {}
+    #[cfg(feature = "sentinel")]
+    impl Sealed for redis::sentinel::SentinelClient {}
     #[cfg(feature = "attack")]
     impl Sealed for std::sync::Arc<dyn crate::attack::Network> {}
 }
@@ -433,6 +436,15 @@ impl IntoServer for redis::Client {
 impl IntoServer for redis::cluster::ClusterClient {
     fn into_server(self) -> Result<Server, RedisError> {
         crate::cluster::seeds_of(&self).map(Backend::Cluster).map(Server)
+    }
+}
+
+/// One that is built for masters. Every connection that is made asks for the master anew.
+#[cfg(feature = "sentinel")]
+impl IntoServer for redis::sentinel::SentinelClient {
+    fn into_server(self) -> Result<Server, RedisError> {
+        let sentinel = crate::sentinel::Sentinel::new(self);
+        Ok(Server(Backend::Sentinel(Arc::new(sentinel))))
     }
 }
 

@@ -20,7 +20,7 @@ use redis::{
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
@@ -41,7 +41,7 @@ const TABLE_GRACE: Duration = Duration::from_millis(50);
 
 /// How long a channel is kept on which nobody waits.
 const LINGER: Duration = Duration::from_secs(3);
-/// How long a node is kept that owns no slot: one that takes over its first is asked before it owns it.
+/// How long a node is kept that has not owned a slot: one that takes over its first is asked before it owns it.
 const NODE_LINGER: Duration = Duration::from_secs(10);
 /// Subscriptions under way at once on a connection.
 const SUBSCRIBED_AT_ONCE: usize = 256;
@@ -59,6 +59,10 @@ struct Node {
     backend: Backend,
     link: Link,
     born: Instant,
+    /// It owns slots, or did.
+    owned: AtomicBool,
+    /// Calls that it has not answered for a while.
+    silent: AtomicUsize,
     /// It owns no slot any more.
     gone: Notify,
     left: Notify,
@@ -159,7 +163,7 @@ impl Cluster {
             };
             let error = match asked.take().or_else(|| self.owner(slot)) {
                 None => no_owner(slot),
-                Some(node) => match node.call(lane, limit, sending, &command).await {
+                Some(node) => match node.call(&self.stale, lane, limit, sending, &command).await {
                     Ok(reply) => return Ok(reply),
                     Err(error) => match error.kind() {
                         ErrorKind::Server(ServerErrorKind::Moved) => {
@@ -263,6 +267,22 @@ impl Cluster {
     }
 }
 
+/// A call that a node has not answered for a while.
+struct Silent<'a>(&'a Node);
+
+impl<'a> Silent<'a> {
+    fn of(node: &'a Node) -> Self {
+        node.silent.fetch_add(1, Ordering::Relaxed);
+        Self(node)
+    }
+}
+
+impl Drop for Silent<'_> {
+    fn drop(&mut self) {
+        self.0.silent.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The table of slots.
 struct Table {
     epoch: u64,
@@ -303,6 +323,8 @@ impl Cluster {
             link: Link::idle(backend.clone(), self.label.clone()),
             backend,
             born: Instant::now(),
+            owned: AtomicBool::new(false),
+            silent: AtomicUsize::new(0),
             gone: Notify::new(),
             left: Notify::new(),
             fresh: Mutex::default(),
@@ -333,6 +355,7 @@ impl Cluster {
 
     /// The slot belongs to that node now.
     fn own(&self, slot: u16, node: Arc<Node>) {
+        node.owned.store(true, Ordering::Relaxed);
         let former = locked(&self.topology).owners[usize::from(slot)].replace(Arc::clone(&node));
         if former.is_none_or(|former| !Arc::ptr_eq(&former, &node)) {
             node.look();
@@ -371,7 +394,7 @@ impl Cluster {
 
     /// Over a connection of its own: the others may hang.
     async fn ask_for_table(&self, address: &Address) -> Result<Table, RedisError> {
-        let mut wire = self.backend(address)?.connect(None, None).await?;
+        let (mut wire, _) = self.backend(address)?.connect(None, None).await?;
         let hello = wire.answer(TABLE_TIMEOUT, &redis::cmd("HELLO")).await?;
         if Dialect::of_server(&hello) == Dialect::Plain {
             return Err(RedisError::from((
@@ -408,7 +431,9 @@ impl Cluster {
         topology.owners = owners;
         topology.known.clone_from(&table.nodes);
         topology.nodes.retain(|address, node| {
-            let stays = owning.contains(address) || node.born.elapsed() < NODE_LINGER;
+            let owns = owning.contains(address);
+            let owned = node.owned.fetch_or(owns, Ordering::Relaxed);
+            let stays = owns || (!owned && node.born.elapsed() < NODE_LINGER);
             if !stays {
                 node.leave();
             }
@@ -441,8 +466,7 @@ impl Cluster {
     fn is_in_trouble(&self) -> bool {
         let topology = locked(&self.topology);
         let mut nodes = topology.nodes.values();
-        nodes.any(|node| node.link.is_down() || node.suspect.load(Ordering::Relaxed))
-            || topology.owners.iter().any(Option::is_none)
+        nodes.any(|node| node.is_doubtful()) || topology.owners.iter().any(Option::is_none)
     }
 
     /// An extra: failing is not fatal.
@@ -520,7 +544,7 @@ impl Cluster {
                 }
             }
         };
-        let wire = node
+        let (wire, _) = node
             .backend
             .connect(self.label.as_deref(), Some(Arc::new(on_push)))
             .await?;
@@ -701,8 +725,15 @@ impl Topology {
 }
 
 impl Node {
+    /// Whether somebody waits for it in vain.
+    fn is_doubtful(&self) -> bool {
+        self.link.is_down() || self.suspect.load(Ordering::Relaxed) || self.silent.load(Ordering::Relaxed) > 0
+    }
+
+    /// Doubts the table when half of the limit is over.
     async fn call(
         &self,
+        stale: &Notify,
         lane: Lane,
         limit: Duration,
         sending: Sending,
@@ -713,9 +744,19 @@ impl Node {
         if self.link.is_closed() {
             return Err(ended());
         }
+        let mut call = pin!(self.link.call(lane, limit, sending, command));
+        let mut left = pin!(left);
         tokio::select! {
             biased;
-            reply = self.link.call(lane, limit, sending, command) => reply,
+            reply = &mut call => return reply,
+            () = &mut left => return Err(ended()),
+            () = sleep(limit / 2) => {}
+        }
+        let _silent = Silent::of(self);
+        stale.notify_one();
+        tokio::select! {
+            biased;
+            reply = call => reply,
             () = left => Err(ended()),
         }
     }

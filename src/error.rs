@@ -245,6 +245,8 @@ fn remedy(error: &RedisError) -> &'static str {
         "a cluster needs Redis 7 or later, or Valkey: older servers would send every grant to all nodes"
     } else if text.contains("cluster support disabled") {
         "it is not a cluster: connect with its URL"
+    } else if text.contains("not the master") || error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
+        "check the master's name, that the SentinelClient is one for masters, and that the sentinels see a master"
     } else if said("OOM") {
         "its memory is exhausted: raise maxmemory or free some; holds and releases still work"
     } else if said("WRONGTYPE") {

@@ -89,6 +89,8 @@ mod requests;
 mod route;
 mod rw_lock;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod status;
 mod sync;
 mod token;

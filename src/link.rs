@@ -4,11 +4,11 @@
 use crate::keeper::CALLS_AT_ONCE;
 use crate::random;
 use crate::script::Dialect;
-use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
-use redis::{Cmd, RedisError, Value};
+use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, demoted, timed_out};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +21,8 @@ const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 #[derive(Clone)]
 struct Connection {
     generation: u64,
+    /// Of the server: see [`Backend::outdated`].
+    term: u64,
     wire: Wire,
     dialect: Dialect,
     turns: Arc<Semaphore>,
@@ -42,6 +44,8 @@ pub(crate) struct Pulse {
     beats: AtomicU64,
     /// Calls in a row that ran into their time limits.
     unanswered: AtomicU32,
+    /// It leads to the wrong server: what that says counts no longer.
+    outdated: AtomicBool,
 }
 
 impl Pulse {
@@ -200,8 +204,17 @@ impl Link {
             Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
             Err(_) => {}
         }
+        if pulse.outdated.load(Ordering::Relaxed) {
+            return Err(demoted());
+        }
         // A server's error reply comes as a value.
-        result.and_then(Value::extract_error)
+        match result.and_then(Value::extract_error) {
+            Err(error) if self.backend.has_successors() && is_read_only(&error) => {
+                self.give_up(generation, &error);
+                Err(demoted())
+            }
+            reply => reply,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -271,6 +284,31 @@ impl Link {
         matches!(*self.state(), State::Down(_))
     }
 
+    /// Looks out for another server that takes over. Never ends.
+    pub(crate) async fn watch(&self) {
+        self.backend.watch().await;
+    }
+
+    async fn until_broken(&self) {
+        let term = match &*self.state() {
+            State::Up(connection) => Some((connection.generation, connection.term, Arc::clone(&connection.pulse))),
+            _ => None,
+        };
+        let Some((generation, term, pulse)) = term else {
+            return self.broken.notified().await;
+        };
+        tokio::select! {
+            biased;
+            () = self.broken.notified() => {}
+            () = self.backend.outdated(term) => {
+                pulse.outdated.store(true, Ordering::Relaxed);
+                self.give_up(generation, &demoted());
+                // It has just been told so, by this or by a call.
+                self.broken.notified().await;
+            }
+        }
+    }
+
     fn become_unless_closed(&self, new: State) {
         let mut state = self.state();
         if !matches!(*state, State::Closed) {
@@ -283,7 +321,7 @@ impl Link {
     /// Keeps the connection up. Never ends.
     pub(crate) async fn run(&self) {
         for generation in 1.. {
-            self.broken.notified().await;
+            self.until_broken().await;
             let connection = retrying(
                 || connect(&self.backend, self.label.as_deref(), generation),
                 |error| self.become_unless_closed(State::Down(error)),
@@ -333,11 +371,16 @@ impl Backoff {
     }
 }
 
+fn is_read_only(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
 async fn connect(backend: &Backend, label: Option<&str>, generation: u64) -> Result<Connection, RedisError> {
-    let mut wire = backend.connect(label, None).await?;
+    let (mut wire, term) = backend.connect(label, None).await?;
     let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
     Ok(Connection {
         generation,
+        term,
         wire,
         dialect: Dialect::of_server(&hello),
         turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),

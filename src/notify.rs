@@ -43,6 +43,8 @@ struct Introduction {
 /// A connection that listens, until `ended` is told.
 pub(crate) struct Subscription {
     wire: Wire,
+    /// Of the server: see [`Backend::outdated`].
+    term: u64,
     ended: Arc<Notify>,
     pulse: Arc<Pulse>,
     audience_channel: String,
@@ -74,12 +76,13 @@ impl Listener {
             alive.beat();
             on_push(&listener, &releases, &over, &push);
         });
-        let mut wire = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
+        let (mut wire, term) = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
         let channels = [self.channel.as_str(), &self.audience_channel];
         let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         let mut subscription = Subscription {
             wire,
+            term,
             ended,
             pulse,
             audience_channel: self.audience_channel.clone(),
@@ -93,7 +96,12 @@ impl Listener {
     /// Keeps the subscription up. Never ends.
     pub(crate) async fn run(&self, inner: &Arc<Inner>, releases: &Releases, mut subscription: Subscription) {
         loop {
-            let why = subscription.until_dead(&inner.audience).await;
+            let term = subscription.term;
+            let why = tokio::select! {
+                biased;
+                why = subscription.until_dead(&inner.audience) => why,
+                () = self.backend.outdated(term) => "the server is not the master any more".to_owned(),
+            };
             tracing::warn!(%why, "subscription lost; grants are learned from renewals meanwhile");
             drop(subscription);
             subscription = retrying(

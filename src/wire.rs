@@ -3,6 +3,8 @@
 
 #[cfg(feature = "attack")]
 use crate::attack;
+#[cfg(feature = "sentinel")]
+use crate::sentinel::Sentinel;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -26,6 +28,9 @@ pub(crate) enum Backend {
     /// Not one server: `cluster.rs` makes a backend for each node.
     #[cfg(feature = "cluster")]
     Cluster(Arc<[redis::ConnectionInfo]>),
+    /// Whichever server is the master.
+    #[cfg(feature = "sentinel")]
+    Sentinel(Arc<Sentinel>),
     #[cfg(feature = "attack")]
     Simulated(Arc<dyn attack::Network>),
 }
@@ -46,10 +51,7 @@ pub(crate) enum Wire {
 
 impl Backend {
     pub(crate) fn redis(client: &redis::Client) -> Result<Self, RedisError> {
-        Ok(Self::Redis(Arc::new(Clients {
-            commands: with_options(client, None)?,
-            pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
-        })))
+        Clients::of(client).map(Arc::new).map(Self::Redis)
     }
 
     /// For errors and logs.
@@ -61,26 +63,30 @@ impl Backend {
                 let seeds: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
                 format!("the cluster at {}", seeds.join(", "))
             }
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => "the master that Sentinel names".to_owned(),
             #[cfg(feature = "attack")]
             Self::Simulated(_) => "simulation".to_owned(),
         }
     }
 
-    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST.
-    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
+    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST; and the term of the
+    /// server to which it leads.
+    pub(crate) async fn connect(
+        &self,
+        label: Option<&str>,
+        on_push: Option<OnPush>,
+    ) -> Result<(Wire, u64), RedisError> {
+        let mut term = 0;
         let mut wire = match self {
-            Self::Redis(clients) => {
-                let (client, config) = match on_push {
-                    None => (&clients.commands, connection_config()),
-                    Some(on_push) => (
-                        &clients.pushes,
-                        connection_config().set_push_sender(move |push: PushInfo| {
-                            on_push(push);
-                            Ok::<(), redis::aio::SendError>(())
-                        }),
-                    ),
-                };
-                Wire::Redis(client.get_multiplexed_async_connection_with_config(&config).await?)
+            Self::Redis(clients) => clients.connect(on_push).await?,
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => {
+                let master;
+                (master, term) = sentinel.master().await?;
+                let mut wire = Clients::of(&master)?.connect(on_push).await?;
+                check_role(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("ROLE")).await?)?;
+                wire
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => {
@@ -97,7 +103,37 @@ impl Backend {
             name.arg("SETNAME").arg(label);
             wire.answer(CONNECT_TIMEOUT, &name).await?;
         }
-        Ok(wire)
+        Ok((wire, term))
+    }
+
+    /// Waits until a connection of that term leads to the wrong server.
+    pub(crate) async fn outdated(&self, term: u64) {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.outdated(term).await,
+            _ => {
+                let _ = term;
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Whether another server may take over: what one refuses as a replica another will do.
+    pub(crate) fn has_successors(&self) -> bool {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Looks out for who takes over. Never ends.
+    pub(crate) async fn watch(&self) {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.watch().await,
+            _ => std::future::pending().await,
+        }
     }
 
     /// Runs one of the client's own tasks.
@@ -106,9 +142,35 @@ impl Backend {
             Self::Redis(_) => tokio::spawn(task).abort_handle(),
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => tokio::spawn(task).abort_handle(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => tokio::spawn(task).abort_handle(),
             #[cfg(feature = "attack")]
             Self::Simulated(network) => network.spawn(Box::pin(task)),
         }
+    }
+}
+
+impl Clients {
+    fn of(client: &redis::Client) -> Result<Self, RedisError> {
+        Ok(Self {
+            commands: with_options(client, None)?,
+            pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
+        })
+    }
+
+    async fn connect(&self, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
+        let (client, config) = match on_push {
+            None => (&self.commands, connection_config()),
+            Some(on_push) => (
+                &self.pushes,
+                connection_config().set_push_sender(move |push: PushInfo| {
+                    on_push(push);
+                    Ok::<(), redis::aio::SendError>(())
+                }),
+            ),
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        Ok(Wire::Redis(connection.await?))
     }
 }
 
@@ -185,6 +247,20 @@ fn unsupported() -> RedisError {
 
 pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// The server is not the master, or not any more.
+pub(crate) fn demoted() -> RedisError {
+    let why = "the server is not the master any more";
+    std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
+}
+
+#[cfg(feature = "sentinel")]
+fn check_role(role: &Value) -> Result<(), RedisError> {
+    match role {
+        Value::Array(role) if matches!(role.first(), Some(Value::BulkString(role)) if role == b"master") => Ok(()),
+        _ => Err(demoted()),
+    }
 }
 
 /// A reply that no version of the scripts gives.

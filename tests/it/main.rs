@@ -33,6 +33,8 @@ mod scale;
 mod script_model;
 mod scripts;
 mod seeds;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod server;
 mod status;
 #[cfg(feature = "tls-rustls")]
