@@ -192,7 +192,7 @@ impl Link {
         let result = match sending {
             Sending::Plainly => pulse.answer(limit, connection.wire.send(&command)).await,
             #[cfg(feature = "cluster")]
-            Sending::Asking => pulse.answer(limit, connection.wire.send_asking(&command)).await,
+            Sending::Asking => Box::pin(pulse.answer(limit, connection.wire.send_asking(&command))).await,
         };
         match &result {
             Ok(_) => pulse.answered(),

@@ -77,16 +77,14 @@ impl Backend {
         label: Option<&str>,
         on_push: Option<OnPush>,
     ) -> Result<(Wire, u64), RedisError> {
-        let mut term = 0;
-        let mut wire = match self {
-            Self::Redis(clients) => clients.connect(on_push).await?,
+        let (mut wire, term) = match self {
+            Self::Redis(clients) => (clients.connect(on_push).await?, 0),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => {
-                let master;
-                (master, term) = sentinel.master().await?;
+                let (master, term) = sentinel.master().await?;
                 let mut wire = Clients::of(&master)?.connect(on_push).await?;
                 check_role(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("ROLE")).await?)?;
-                wire
+                (wire, term)
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => {
@@ -96,7 +94,7 @@ impl Backend {
                 )));
             }
             #[cfg(feature = "attack")]
-            Self::Simulated(network) => Wire::Simulated(network.connect(on_push).await?),
+            Self::Simulated(network) => (Wire::Simulated(network.connect(on_push).await?), 0),
         };
         if let Some(label) = label {
             let mut name = redis::cmd("CLIENT");
@@ -251,7 +249,7 @@ pub(crate) fn timed_out() -> RedisError {
 
 /// The server is not the master, or not any more.
 pub(crate) fn demoted() -> RedisError {
-    let why = "the server is not the master any more";
+    let why = "the server is not the master";
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
 }
 

@@ -72,7 +72,7 @@ impl Watched {
 
     fn library(&self, kind: SentinelServerType, name: &str) -> SentinelClient {
         let sentinels: Vec<_> = self.sentinels.iter().map(Server::url).collect();
-        SentinelClient::build(sentinels, name.to_owned(), None, kind).unwrap()
+        SentinelClient::build(sentinels, String::from(name), None, kind).unwrap()
     }
 
     async fn client(&self, lease: Duration) -> Client {
