@@ -34,6 +34,9 @@ const SLOTS: usize = 16384;
 const TABLE_AT_MOST_EVERY: Duration = Duration::from_millis(50);
 /// While a node cannot be reached it is read about as often as this: others wait for who takes over.
 const TABLE_AT_LEAST_EVERY: Duration = Duration::from_millis(300);
+/// A node that nobody has replaced by then may never be.
+const LONG_TROUBLE: Duration = Duration::from_secs(60);
+const TABLE_IN_LONG_TROUBLE: Duration = Duration::from_secs(2);
 /// Nodes that are asked for it at a time, how long one may take, and how long the others may take after the first.
 const ASKED_AT_ONCE: usize = 3;
 const TABLE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -448,6 +451,7 @@ impl Cluster {
     async fn keep_table(&self) {
         loop {
             self.stale.notified().await;
+            let begun = Instant::now();
             let mut backoff = Backoff::up_to(TABLE_AT_LEAST_EVERY);
             loop {
                 if let Err(error) = self.read_table().await.and_then(|table| self.adopt(&table)) {
@@ -458,15 +462,19 @@ impl Cluster {
                 if !self.is_in_trouble() {
                     break;
                 }
+                if begun.elapsed() > LONG_TROUBLE {
+                    sleep(TABLE_IN_LONG_TROUBLE).await;
+                }
             }
         }
     }
 
     /// Whether a node that is needed cannot be reached: another may take over any time.
     fn is_in_trouble(&self) -> bool {
+        let watches = locked(&self.watches);
         let topology = locked(&self.topology);
-        let mut nodes = topology.nodes.values();
-        nodes.any(|node| node.is_doubtful()) || topology.owners.iter().any(Option::is_none)
+        let nobodys = |watch: &Watch| topology.owners[usize::from(watch.slot)].is_none();
+        topology.nodes.values().any(|node| node.is_doubtful()) || watches.values().any(nobodys)
     }
 
     /// An extra: failing is not fatal.

@@ -10,6 +10,8 @@ use redis::cluster::ClusterClient;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// After so long without an answer a node is taken for failed by the others.
@@ -205,7 +207,7 @@ struct Parked {
     slot: u16,
     guard: WriteGuard,
     waiter: JoinHandle<Result<WriteGuard, Error>>,
-    _clients: [Client; 2],
+    clients: [Client; 2],
 }
 
 impl Parked {
@@ -226,7 +228,7 @@ impl Parked {
             slot,
             guard,
             waiter,
-            _clients: clients,
+            clients,
         }
     }
 
@@ -240,7 +242,7 @@ impl Parked {
 
     /// The guard is released, and the waiter enters. Nothing but a message or what follows a lost connection can tell
     /// it: its next renewal is minutes away.
-    async fn handed_over(self, what: &str, begun: Instant) -> (Cluster, String) {
+    async fn handed_over(self, what: &str, begun: Instant) -> (Cluster, String, [Client; 2]) {
         let (token, released) = (self.guard.fencing_token(), Instant::now());
         soon("the release", self.guard.release()).await.unwrap();
         let confirmed = Instant::now();
@@ -253,14 +255,14 @@ impl Parked {
         );
         assert!(guard.fencing_token() > token);
         guard.release().await.unwrap();
-        (self.cluster, self.name)
+        (self.cluster, self.name, self.clients)
     }
 }
 
 #[tokio::test]
 async fn a_lock_is_handed_over_by_sharded_messages_only() {
     let parked = Parked::new().await;
-    let (cluster, _) = parked.handed_over("no fault", Instant::now()).await;
+    let (cluster, _, _clients) = parked.handed_over("no fault", Instant::now()).await;
     assert_eq!(cluster.calls("publish").await, 0);
     assert!(cluster.calls("spublish").await > 0);
     // Nobody waits: nobody listens.
@@ -332,7 +334,7 @@ async fn a_waiter_follows_its_slot_to_another_node() {
     let parked = Parked::new().await;
     let begun = Instant::now();
     parked.cluster.migrate(parked.slot, 0, 1).await;
-    let (cluster, name) = parked.handed_over("slot migrated", begun).await;
+    let (cluster, name, _) = parked.handed_over("slot migrated", begun).await;
     assert!(cluster.nodes[0].keys().await.iter().all(|key| !key.contains(&name)));
 }
 
@@ -490,6 +492,45 @@ async fn what_is_no_cluster_is_refused() {
     let nobody = ClusterClient::new([format!("redis://127.0.0.1:{}", free_port())]).unwrap();
     let error = Client::connect(nobody).await.unwrap_err();
     assert!(error.to_string().contains("check that it is up"), "{error}");
+}
+
+/// A server that knows HELLO, and calls itself Redis 6.2.
+async fn old_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                // `*n`, then `$length` and a word, n times.
+                while stream.read_line(&mut line).await.is_ok_and(|n| n > 0) {
+                    let words: usize = line.trim().trim_start_matches('*').parse().unwrap();
+                    let mut command = Vec::new();
+                    for _ in 0..2 * words {
+                        line.clear();
+                        stream.read_line(&mut line).await.unwrap();
+                        command.push(line.trim().to_ascii_uppercase());
+                    }
+                    line.clear();
+                    let reply = match command[1].as_str() {
+                        "HELLO" => "*4\r\n$7\r\nversion\r\n$6\r\n6.2.14\r\n$4\r\nmode\r\n$7\r\ncluster\r\n",
+                        _ => "+OK\r\n",
+                    };
+                    stream.write_all(reply.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_cluster_without_sharded_channels_is_refused() {
+    let old = ClusterClient::new([format!("redis://127.0.0.1:{}", old_server().await)]).unwrap();
+    let error = Client::connect(old).await.unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("a cluster needs Redis 7"), "{error}");
 }
 
 #[tokio::test]
