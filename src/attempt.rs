@@ -100,6 +100,7 @@ impl Attempt {
                 Ok(Acquired::Answered(answer, next)) => {
                     self.unanswered = None;
                     self.request().claim().answered(sent, answer);
+                    self.inner().listen_for(self.request(), sent);
                     if let Some(next) = next {
                         let lock = &self.request().lock;
                         self.inner().requests.look_again(lock, Instant::now() + next);

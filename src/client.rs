@@ -4,11 +4,12 @@ use crate::error::Error;
 use crate::event::{Audience, Events};
 use crate::keeper;
 use crate::key::{self, Lock};
-use crate::link::{Lane, Link};
+use crate::link::Lane;
 use crate::notify::Listener;
 use crate::owner::ClientId;
 use crate::registry::{Registry, Request};
 use crate::requests::{self, Requests};
+use crate::route::Route;
 use crate::rw_lock::RwLock;
 use crate::script::{Call, Channel, Snapshot, read_request};
 use crate::status::ClientInfo;
@@ -20,8 +21,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -55,15 +57,13 @@ pub(crate) struct Handle {
 }
 
 pub(crate) struct Inner {
-    pub(crate) link: Link,
+    pub(crate) route: Route,
     pub(crate) id: ClientId,
     pub(crate) lease: Duration,
     pub(crate) prefix: String,
     pub(crate) channel: Channel,
     pub(crate) audience: Audience,
     pub(crate) requests: Requests,
-    /// Turns of the calls that release what was dropped.
-    pub(crate) releasing: Semaphore,
     numbers: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -71,7 +71,8 @@ pub(crate) struct Inner {
 impl Client {
     /// Connects with the defaults: see [`ClientBuilder`].
     ///
-    /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`].
+    /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`]; with
+    /// the features `cluster` and `sentinel` a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
     ///
     /// # Errors
     /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
@@ -121,7 +122,7 @@ impl Client {
         keeper::release_all(inner, inner.requests.close()).await;
         inner.bid_farewell().await;
         inner.stop();
-        inner.link.close();
+        inner.route.close();
         tracing::info!("client shut down");
     }
 }
@@ -165,7 +166,7 @@ impl Inner {
 
     pub(crate) fn call<'a>(&'a self, lock: &'a Lock, lease: Duration) -> Call<'a> {
         Call {
-            link: &self.link,
+            route: &self.route,
             channel: &self.channel,
             lock,
             limit: call_limit(lease),
@@ -184,14 +185,8 @@ impl Inner {
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let reply = self.link.call(Lane::Users, call_limit(self.lease), |_| {
-            let mut get = redis::cmd("MGET");
-            for id in &ids {
-                get.arg(key::introduction(&self.prefix, id));
-            }
-            get
-        });
-        let texts: Vec<Option<String>> = redis::from_redis_value(reply.await?)?;
+        let keys: Vec<_> = ids.iter().map(|id| key::introduction(&self.prefix, id)).collect();
+        let texts = self.route.texts(call_limit(self.lease), &keys).await?;
         let clients = ids.iter().zip(texts);
         Ok(clients
             .map(|(id, text)| ((*id).to_owned(), ClientInfo::read(id, text.as_deref())))
@@ -201,7 +196,7 @@ impl Inner {
     /// Nothing is left of a client that ends in order.
     async fn bid_farewell(&self) {
         let key = key::introduction(&self.prefix, &self.id.to_string());
-        let gone = self.link.call(Lane::Background, call_limit(self.lease), |_| {
+        let gone = self.route.call(Lane::Background, call_limit(self.lease), &key, |_| {
             let mut delete = redis::cmd("DEL");
             delete.arg(&key);
             delete
@@ -209,6 +204,18 @@ impl Inner {
         if let Err(error) = gone.await {
             tracing::debug!(%error, "the client's introduction stays until it expires");
         }
+    }
+
+    /// A call sent then says that the request waits, if it does: its grant should be heard.
+    pub(crate) fn listen_for(&self, request: &Request, sent: Instant) {
+        #[cfg(feature = "cluster")]
+        if let Route::Cluster(cluster) = &self.route
+            && request.claim().is_waiting()
+        {
+            cluster.watch(self, &request.lock, sent);
+        }
+        #[cfg(not(feature = "cluster"))]
+        let _ = (request, sent);
     }
 
     pub(crate) fn next_number(&self) -> u64 {
@@ -289,35 +296,47 @@ impl ClientBuilder {
         let failed = |source| Error::of_connect(address.clone(), source);
 
         let id = ClientId::new();
-        let channel = Channel {
-            base: key::channel_base(&self.prefix),
+        let channel = match &server {
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(_) => Channel::InSlot,
+            _ => Channel::OfClient(key::channel_base(&self.prefix)),
         };
         let listener = Listener::new(server.clone(), &self.prefix, id, self.label.clone());
-        let link = Link::connect(server.clone(), self.label);
+        let route = Route::connect(&server, id, self.label);
         let (releases, dropped) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
-            link: link.await.map_err(failed)?,
+            route: route.await.map_err(failed)?,
             id,
             lease: self.lease,
             prefix: self.prefix,
             channel,
             audience: Audience::default(),
             requests: Requests::new(),
-            releasing: Semaphore::new(keeper::CALLS_AT_ONCE),
             numbers: AtomicU64::new(1),
             tasks: Mutex::default(),
         });
-        let subscription = listener.subscribe(&inner, releases.downgrade()).await.map_err(failed)?;
+        let subscription = match &inner.route {
+            Route::Server(_) => Some(listener.subscribe(&inner, releases.downgrade()).await.map_err(failed)?),
+            #[cfg(feature = "cluster")]
+            Route::Cluster(_) => None,
+        };
 
         let keeper = server.spawn({
             let inner = Arc::clone(&inner);
             let releases = releases.downgrade();
             async move {
-                futures::join!(
-                    inner.link.run(),
-                    keeper::renew_due(&inner, &releases),
-                    listener.run(&inner, &releases, subscription),
-                );
+                let connections = async {
+                    match (&inner.route, subscription) {
+                        (Route::Server(link), Some(subscription)) => {
+                            let listening = listener.run(&inner, &releases, subscription);
+                            futures::join!(link.run(), listening, link.watch());
+                        }
+                        #[cfg(feature = "cluster")]
+                        (Route::Cluster(cluster), _) => cluster.run(&inner, &releases).await,
+                        (Route::Server(_), None) => {}
+                    }
+                };
+                futures::join!(connections, keeper::renew_due(&inner, &releases));
             }
         });
         let releaser = server.spawn({
@@ -358,7 +377,8 @@ pub(crate) fn check_duration(
     })
 }
 
-/// What a [`Client`] can be connected to: a URL or a [`redis::Client`].
+/// What a [`Client`] can be connected to: a URL or a [`redis::Client`]; with the features `cluster` and
+/// `sentinel` also a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
 pub trait IntoServer: sealed::Sealed {
     #[doc(hidden)]
     fn into_server(self) -> Result<Server, RedisError>;
@@ -379,6 +399,10 @@ mod sealed {
     impl Sealed for String {}
     impl Sealed for &String {}
     impl Sealed for redis::Client {}
+    #[cfg(feature = "cluster")]
+    impl Sealed for redis::cluster::ClusterClient {}
+    #[cfg(feature = "sentinel")]
+    impl Sealed for redis::sentinel::SentinelClient {}
     #[cfg(feature = "attack")]
     impl Sealed for std::sync::Arc<dyn crate::attack::Network> {}
 }
@@ -404,6 +428,23 @@ impl IntoServer for &String {
 impl IntoServer for redis::Client {
     fn into_server(self) -> Result<Server, RedisError> {
         Backend::redis(&self).map(Server)
+    }
+}
+
+/// Of the client the nodes' addresses, the login and TLS are used; time limits and an address map are not.
+#[cfg(feature = "cluster")]
+impl IntoServer for redis::cluster::ClusterClient {
+    fn into_server(self) -> Result<Server, RedisError> {
+        crate::cluster::seeds_of(&self).map(Backend::Cluster).map(Server)
+    }
+}
+
+/// One that is built for masters. Every connection that is made asks for the master anew.
+#[cfg(feature = "sentinel")]
+impl IntoServer for redis::sentinel::SentinelClient {
+    fn into_server(self) -> Result<Server, RedisError> {
+        let sentinel = crate::sentinel::Sentinel::new(self);
+        Ok(Server(Backend::Sentinel(Arc::new(sentinel))))
     }
 }
 

@@ -134,6 +134,17 @@ pub enum Error {
         source: RedisError,
     },
 
+    /// What was asked for cannot be had from the servers that the client is connected to.
+    #[error("{what} of lock {lock:?} cannot be had: {remedy}")]
+    Unsupported {
+        /// The lock's name, or `*` for all locks of a client.
+        lock: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to do instead.
+        remedy: &'static str,
+    },
+
     /// The client was shut down.
     #[error("lock {lock:?} cannot be acquired: the client was shut down; connect a new one")]
     Shutdown {
@@ -230,6 +241,12 @@ fn remedy(error: &RedisError) -> &'static str {
          ~fairlock:* and channels &fairlock:* (or the prefix that the client was given)"
     } else if said("READONLY") {
         "it is a replica: connect to its master"
+    } else if text.contains("no sharded pub/sub") {
+        "a cluster needs Redis 7 or later, or Valkey: older servers would send every grant to all nodes"
+    } else if text.contains("cluster support disabled") {
+        "it is not a cluster: connect with its URL"
+    } else if text.contains("not the master") || error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
+        "check the master's name, that the SentinelClient is one for masters, and that the sentinels see a master"
     } else if said("OOM") {
         "its memory is exhausted: raise maxmemory or free some; holds and releases still work"
     } else if said("WRONGTYPE") {

@@ -97,6 +97,14 @@ impl Events {
     }
 
     async fn subscribe(handle: Arc<Handle>, channel: String, subject: String, name: &str) -> Result<Self, Error> {
+        #[cfg(feature = "cluster")]
+        if matches!(handle.inner.route, crate::route::Route::Cluster(_)) {
+            return Err(Error::Unsupported {
+                lock: shown(name),
+                what: "the events",
+                remedy: "a cluster does not bring them yet; poll the status instead",
+            });
+        }
         let audience = &handle.inner.audience;
         let stream = audience.listen(channel.clone(), subject);
         let subscribed = timeout(CONNECT_TIMEOUT, audience.subscribed(&channel)).await;

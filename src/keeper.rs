@@ -12,11 +12,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 
-/// Calls of one client's background that may be under way at once. More would only queue in the connection, where
+/// Calls of one client's background that may be under way at once on a connection. More would only queue in it, where
 /// their time limits run.
 pub(crate) const CALLS_AT_ONCE: usize = 64;
 
@@ -34,7 +34,6 @@ const FINISH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Renews whatever is due, for ever.
 pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSender<Arc<Request>>) {
-    let permits = Semaphore::new(CALLS_AT_ONCE);
     let mut calls = FuturesUnordered::new();
     let mut under_way = UnderWay::default();
     loop {
@@ -61,7 +60,7 @@ pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSende
                 renew.chunks(CHUNK).map(<[_]>::to_vec).collect()
             };
             if under_way.begin(&lock.state, chunks.len()) {
-                let call = |chunk| renew_chunk(inner, &permits, Arc::clone(&lock), chunk);
+                let call = |chunk| renew_chunk(inner, Arc::clone(&lock), chunk);
                 calls.extend(chunks.into_iter().map(call));
             } else {
                 inner.registry().look_at(&lock, Instant::now() + UNDER_WAY_PAUSE);
@@ -98,14 +97,10 @@ impl UnderWay {
 }
 
 /// Returns the lock's key, so that the caller knows whose call has ended.
-async fn renew_chunk(
-    inner: &Inner,
-    permits: &Semaphore,
-    lock: Arc<Lock>,
-    requests: Vec<(Arc<Request>, Duration)>,
-) -> Arc<str> {
+async fn renew_chunk(inner: &Inner, lock: Arc<Lock>, requests: Vec<(Arc<Request>, Duration)>) -> Arc<str> {
     // It is never closed.
-    let _permit = permits.acquire().await;
+    let turns = inner.route.turns(&lock.state);
+    let _permit = turns.renewing.acquire().await;
     let lease = requests.iter().map(|(_, lease)| *lease).min().unwrap_or(inner.lease);
     let names: Vec<_> = requests
         .iter()
@@ -188,9 +183,10 @@ pub(crate) async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
 
 /// Some requests of one lock. Tries until their leases must have ended.
 async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
-    // It is never closed.
-    let _turn = inner.releasing.acquire().await;
     let Some(first) = requests.first() else { return };
+    // It is never closed.
+    let turns = inner.route.turns(&first.lock.state);
+    let _turn = turns.releasing.acquire().await;
     let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
     let longest = requests
         .iter()

@@ -71,6 +71,8 @@ pub mod attack;
 mod attempt;
 mod claim;
 mod client;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod error;
 mod event;
 mod guard;
@@ -84,8 +86,11 @@ mod owner;
 mod random;
 mod registry;
 mod requests;
+mod route;
 mod rw_lock;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod status;
 mod sync;
 mod token;

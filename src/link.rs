@@ -1,13 +1,14 @@
 //! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
 //! its command may be sent twice.
 
+use crate::keeper::CALLS_AT_ONCE;
 use crate::random;
 use crate::script::Dialect;
-use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
-use redis::{Cmd, RedisError, Value};
+use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, demoted, timed_out};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
@@ -20,6 +21,8 @@ const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 #[derive(Clone)]
 struct Connection {
     generation: u64,
+    /// Of the server: see [`Backend::outdated`].
+    term: u64,
     wire: Wire,
     dialect: Dialect,
     turns: Arc<Semaphore>,
@@ -41,6 +44,8 @@ pub(crate) struct Pulse {
     beats: AtomicU64,
     /// Calls in a row that ran into their time limits.
     unanswered: AtomicU32,
+    /// It leads to the wrong server: what that says counts no longer.
+    outdated: AtomicBool,
 }
 
 impl Pulse {
@@ -96,9 +101,36 @@ pub(crate) enum Lane {
 #[derive(Clone)]
 enum State {
     Up(Connection),
+    /// Nobody has needed it yet.
+    #[cfg(feature = "cluster")]
+    Idle,
     Down(RedisError),
     /// For good.
     Closed,
+}
+
+/// How much of a client's background work may be under way on one link.
+pub(crate) struct Turns {
+    pub(crate) renewing: Semaphore,
+    pub(crate) releasing: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            renewing: Semaphore::new(CALLS_AT_ONCE),
+            releasing: Semaphore::new(CALLS_AT_ONCE),
+        }
+    }
+}
+
+/// How a command is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    Plainly,
+    /// To a node that takes over a slot and does not own it yet.
+    #[cfg(feature = "cluster")]
+    Asking,
 }
 
 pub(crate) struct Link {
@@ -108,18 +140,34 @@ pub(crate) struct Link {
     /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
     changed: Notify,
     broken: Notify,
+    turns: Arc<Turns>,
 }
 
 impl Link {
     pub(crate) async fn connect(backend: Backend, label: Option<String>) -> Result<Self, RedisError> {
         let connection = connect(&backend, label.as_deref(), 0).await?;
-        Ok(Self {
+        Ok(Self::new(backend, label, State::Up(connection)))
+    }
+
+    /// One that connects when it is needed.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn idle(backend: Backend, label: Option<String>) -> Self {
+        Self::new(backend, label, State::Idle)
+    }
+
+    fn new(backend: Backend, label: Option<String>, state: State) -> Self {
+        Self {
             backend,
             label,
-            state: Mutex::new(State::Up(connection)),
+            state: Mutex::new(state),
             changed: Notify::new(),
             broken: Notify::new(),
-        })
+            turns: Arc::default(),
+        }
+    }
+
+    pub(crate) fn turns(&self) -> Arc<Turns> {
+        Arc::clone(&self.turns)
     }
 
     /// Sends what `command` makes for the server at hand. Waits at most `limit` for a connection, and for the reply until
@@ -128,9 +176,10 @@ impl Link {
         &self,
         lane: Lane,
         limit: Duration,
+        sending: Sending,
         command: impl Fn(Dialect) -> Cmd,
     ) -> Result<Value, RedisError> {
-        let Ok(mut connection) = timeout(limit, self.connection()).await else {
+        let Ok(Some(mut connection)) = timeout(limit, self.connection()).await else {
             return Err(self.down());
         };
         let turns = Arc::clone(&connection.turns);
@@ -140,7 +189,11 @@ impl Link {
         };
         let command = command(connection.dialect);
         let (generation, pulse) = (connection.generation, &connection.pulse);
-        let result = pulse.answer(limit, connection.wire.send(&command)).await;
+        let result = match sending {
+            Sending::Plainly => pulse.answer(limit, connection.wire.send(&command)).await,
+            #[cfg(feature = "cluster")]
+            Sending::Asking => Box::pin(pulse.answer(limit, connection.wire.send_asking(&command))).await,
+        };
         match &result {
             Ok(_) => pulse.answered(),
             Err(error) if error.is_timeout() => {
@@ -151,8 +204,17 @@ impl Link {
             Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
             Err(_) => {}
         }
+        if pulse.outdated.load(Ordering::Relaxed) {
+            return Err(demoted());
+        }
         // A server's error reply comes as a value.
-        result.and_then(Value::extract_error)
+        match result.and_then(Value::extract_error) {
+            Err(error) if self.backend.has_successors() && is_read_only(&error) => {
+                self.give_up(generation, &error);
+                Err(demoted())
+            }
+            reply => reply,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,12 +222,20 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connection(&self) -> Connection {
+    /// `None`: it was closed.
+    async fn connection(&self) -> Option<Connection> {
         loop {
             // Made before the look: a change after it is not missed.
             let changed = self.changed.notified();
-            if let State::Up(connection) = &*self.state() {
-                return connection.clone();
+            match &mut *self.state() {
+                State::Up(connection) => return Some(connection.clone()),
+                #[cfg(feature = "cluster")]
+                state @ State::Idle => {
+                    *state = State::Down(timed_out());
+                    self.broken.notify_one();
+                }
+                State::Down(_) => {}
+                State::Closed => return None,
             }
             changed.await;
         }
@@ -176,6 +246,8 @@ impl Link {
         match &*self.state() {
             State::Down(error) => error.clone(),
             State::Up(_) => timed_out(),
+            #[cfg(feature = "cluster")]
+            State::Idle => timed_out(),
             State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
         }
     }
@@ -198,6 +270,43 @@ impl Link {
     /// Lets the connection go, for good: nobody makes it again.
     pub(crate) fn close(&self) {
         *self.state() = State::Closed;
+        self.changed.notify_waiters();
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(*self.state(), State::Closed)
+    }
+
+    /// Somebody needs it and it is not there.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(*self.state(), State::Down(_))
+    }
+
+    /// Looks out for another server that takes over. Never ends.
+    pub(crate) async fn watch(&self) {
+        self.backend.watch().await;
+    }
+
+    async fn until_broken(&self) {
+        let term = match &*self.state() {
+            State::Up(connection) => Some((connection.generation, connection.term, Arc::clone(&connection.pulse))),
+            _ => None,
+        };
+        let Some((generation, term, pulse)) = term else {
+            return self.broken.notified().await;
+        };
+        tokio::select! {
+            biased;
+            () = self.broken.notified() => {}
+            () = self.backend.outdated(term) => {
+                pulse.outdated.store(true, Ordering::Relaxed);
+                self.give_up(generation, &demoted());
+                // It has just been told so, by this or by a call.
+                self.broken.notified().await;
+            }
+        }
     }
 
     fn become_unless_closed(&self, new: State) {
@@ -212,7 +321,7 @@ impl Link {
     /// Keeps the connection up. Never ends.
     pub(crate) async fn run(&self) {
         for generation in 1.. {
-            self.broken.notified().await;
+            self.until_broken().await;
             let connection = retrying(
                 || connect(&self.backend, self.label.as_deref(), generation),
                 |error| self.become_unless_closed(State::Down(error)),
@@ -239,28 +348,39 @@ where
     }
 }
 
-/// Pauses from 5 ms up to a second, each between half and the whole of its length.
-pub(crate) struct Backoff(Duration);
+/// Pauses from 5 ms up to a second or what is given, each between half and the whole of its length.
+pub(crate) struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
 
 impl Backoff {
-    const LONGEST: Duration = Duration::from_secs(1);
-
     pub(crate) fn new() -> Self {
-        Self(Duration::from_millis(10))
+        Self::up_to(Duration::from_secs(1))
+    }
+
+    pub(crate) fn up_to(longest: Duration) -> Self {
+        let next = Duration::from_millis(10);
+        Self { next, longest }
     }
 
     pub(crate) async fn pause(&mut self) {
         let share = (random::number() & 0xff) as u32;
-        sleep(self.0 / 2 + self.0 / 2 * share / 256).await;
-        self.0 = (self.0 * 2).min(Self::LONGEST);
+        sleep(self.next / 2 + self.next / 2 * share / 256).await;
+        self.next = (self.next * 2).min(self.longest);
     }
 }
 
+fn is_read_only(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
 async fn connect(backend: &Backend, label: Option<&str>, generation: u64) -> Result<Connection, RedisError> {
-    let mut wire = backend.connect(label, None).await?;
+    let (mut wire, term) = backend.connect(label, None).await?;
     let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
     Ok(Connection {
         generation,
+        term,
         wire,
         dialect: Dialect::of_server(&hello),
         turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),

@@ -18,12 +18,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
-const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
-const PINGS_BEFORE_RECONNECT: u32 = 2;
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const PINGS_BEFORE_RECONNECT: u32 = 2;
 
-type Releases = mpsc::WeakUnboundedSender<Arc<Request>>;
+pub(crate) type Releases = mpsc::WeakUnboundedSender<Arc<Request>>;
 
 pub(crate) struct Listener {
     backend: Backend,
@@ -43,6 +43,8 @@ struct Introduction {
 /// A connection that listens, until `ended` is told.
 pub(crate) struct Subscription {
     wire: Wire,
+    /// Of the server: see [`Backend::outdated`].
+    term: u64,
     ended: Arc<Notify>,
     pulse: Arc<Pulse>,
     audience_channel: String,
@@ -74,12 +76,13 @@ impl Listener {
             alive.beat();
             on_push(&listener, &releases, &over, &push);
         });
-        let mut wire = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
+        let (mut wire, term) = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
         let channels = [self.channel.as_str(), &self.audience_channel];
         let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         let mut subscription = Subscription {
             wire,
+            term,
             ended,
             pulse,
             audience_channel: self.audience_channel.clone(),
@@ -93,7 +96,12 @@ impl Listener {
     /// Keeps the subscription up. Never ends.
     pub(crate) async fn run(&self, inner: &Arc<Inner>, releases: &Releases, mut subscription: Subscription) {
         loop {
-            let why = subscription.until_dead(&inner.audience).await;
+            let term = subscription.term;
+            let why = tokio::select! {
+                biased;
+                why = subscription.until_dead(&inner.audience) => why,
+                () = self.backend.outdated(term) => "the server is not the master any more".to_owned(),
+            };
             tracing::warn!(%why, "subscription lost; grants are learned from renewals meanwhile");
             drop(subscription);
             subscription = retrying(
@@ -221,8 +229,8 @@ pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify
     let Some(inner) = listener.upgrade() else { return };
     match push.kind {
         PushKind::Message => match (text(0), push.data.get(1)) {
-            (Some(channel), Some(Value::BulkString(payload))) if channel.starts_with(&inner.channel.base) => {
-                on_message(&inner, releases, payload);
+            (Some(channel), Some(Value::BulkString(payload))) if inner.channel.brings(channel) => {
+                on_grants(&inner, releases, payload);
             }
             (Some(channel), _) if channel.ends_with(":events") => {
                 inner
@@ -244,7 +252,7 @@ pub(crate) fn on_push(listener: &Weak<Inner>, releases: &Releases, over: &Notify
     }
 }
 
-fn on_message(inner: &Inner, releases: &Releases, payload: &[u8]) {
+pub(crate) fn on_grants(inner: &Inner, releases: &Releases, payload: &[u8]) {
     let Some((grants, key)) = read_message(payload) else {
         tracing::warn!(
             bytes = payload.len(),

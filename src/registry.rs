@@ -224,6 +224,26 @@ impl Registry {
         }
     }
 
+    /// The same for one lock.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn resync_lock(&mut self, state: &Arc<str>, now: Instant) {
+        let Some(entry) = self.locks.get(state) else { return };
+        let mut any = false;
+        for request in entry.requests.values() {
+            any |= request.claim().doubt(now);
+        }
+        if any {
+            self.reschedule(state, now);
+        }
+    }
+
+    /// Whether somebody waits for the lock, or asks.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_awaited(&self, state: &Arc<str>) -> bool {
+        let entry = self.locks.get(state);
+        entry.is_some_and(|entry| entry.requests.values().any(|request| request.claim().is_waiting()))
+    }
+
     fn reschedule(&mut self, state: &Arc<str>, at: Instant) {
         if let Some(entry) = self.locks.get_mut(state) {
             self.schedule.remove(&(entry.due, Arc::clone(state)));

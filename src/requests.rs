@@ -56,6 +56,17 @@ impl Requests {
         self.wake_if(true);
     }
 
+    /// The same for some locks.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn resync_locks<'a>(&self, states: impl IntoIterator<Item = &'a Arc<str>>, now: Instant) {
+        let mut registry = self.registry();
+        for state in states {
+            registry.resync_lock(state, now);
+        }
+        drop(registry);
+        self.wake_if(true);
+    }
+
     fn wake_if(&self, earlier: bool) {
         if earlier {
             self.wake.notify_one();

@@ -3,9 +3,12 @@
 use crate::acquire::Mode;
 use crate::claim::{Answer, Standing};
 use crate::client::MOST_LEASE;
+#[cfg(feature = "cluster")]
+use crate::key;
 use crate::key::Lock;
-use crate::link::{Lane, Link};
+use crate::link::Lane;
 use crate::owner::Owner;
+use crate::route::Route;
 use crate::rw_lock::Policy;
 use crate::wire::malformed;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
@@ -103,13 +106,38 @@ static STATUS: LazyLock<Script> = script!("status", " flags=no-writes", "lock.lu
 
 /// How grants are published.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    pub(crate) base: String,
+pub(crate) enum Channel {
+    /// On one channel per client, which begins with this.
+    OfClient(String),
+    /// On a sharded one per lock and client.
+    #[cfg(feature = "cluster")]
+    InSlot,
+}
+
+impl Channel {
+    /// Whether a channel is a client's own.
+    pub(crate) fn brings(&self, channel: &str) -> bool {
+        match self {
+            Self::OfClient(base) => channel.starts_with(base),
+            #[cfg(feature = "cluster")]
+            Self::InSlot => false,
+        }
+    }
+
+    fn add_to(&self, cmd: &mut Cmd, lock: &Lock) {
+        match self {
+            Self::OfClient(base) => cmd.arg("PUBLISH").arg(base),
+            #[cfg(feature = "cluster")]
+            Self::InSlot => cmd.arg("SPUBLISH").arg(key::channel_base(&lock.state)),
+        };
+        #[cfg(not(feature = "cluster"))]
+        let _ = lock;
+    }
 }
 
 /// One call of a script: about which lock, and how long its answer may take.
 pub(crate) struct Call<'a> {
-    pub(crate) link: &'a Link,
+    pub(crate) route: &'a Route,
     pub(crate) channel: &'a Channel,
     pub(crate) lock: &'a Lock,
     pub(crate) limit: Duration,
@@ -127,18 +155,18 @@ impl Call<'_> {
             let mut cmd = Cmd::with_capacity(16, 256);
             cmd.arg(name).arg(script).arg(3);
             cmd.arg(&*self.lock.state).arg(&self.lock.queue).arg(&self.lock.leases);
-            cmd.arg("PUBLISH")
-                .arg(&self.channel.base)
-                .arg(if self.listened { "1" } else { "" });
+            self.channel.add_to(&mut cmd, self.lock);
+            cmd.arg(if self.listened { "1" } else { "" });
             args(&mut cmd);
             cmd
         };
         let by_hash = |dialect| command("EVALSHA", script.hash(dialect));
-        match self.link.call(lane, self.limit, by_hash).await {
+        let key = &self.lock.state;
+        match self.route.call(lane, self.limit, key, by_hash).await {
             // The server restarted or its cache was flushed. EVAL fills it again, on this server only.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 let whole = |dialect| command("EVAL", script.body(dialect));
-                self.link.call(lane, self.limit, whole).await
+                self.route.call(lane, self.limit, key, whole).await
             }
             other => other,
         }

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "attack")]
 use crate::attack;
+#[cfg(feature = "sentinel")]
+use crate::sentinel::Sentinel;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -23,6 +25,12 @@ pub(crate) type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) enum Backend {
     Redis(Arc<Clients>),
+    /// Not one server: `cluster.rs` makes a backend for each node.
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<[redis::ConnectionInfo]>),
+    /// Whichever server is the master.
+    #[cfg(feature = "sentinel")]
+    Sentinel(Arc<Sentinel>),
     #[cfg(feature = "attack")]
     Simulated(Arc<dyn attack::Network>),
 }
@@ -43,55 +51,124 @@ pub(crate) enum Wire {
 
 impl Backend {
     pub(crate) fn redis(client: &redis::Client) -> Result<Self, RedisError> {
-        Ok(Self::Redis(Arc::new(Clients {
-            commands: with_options(client, None)?,
-            pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
-        })))
+        Clients::of(client).map(Arc::new).map(Self::Redis)
     }
 
     /// For errors and logs.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Redis(clients) => clients.commands.get_connection_info().addr().to_string(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(seeds) => {
+                let seeds: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+                format!("the cluster at {}", seeds.join(", "))
+            }
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => "the master that Sentinel names".to_owned(),
             #[cfg(feature = "attack")]
             Self::Simulated(_) => "simulation".to_owned(),
         }
     }
 
-    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST.
-    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
-        let mut wire = match self {
-            Self::Redis(clients) => {
-                let (client, config) = match on_push {
-                    None => (&clients.commands, connection_config()),
-                    Some(on_push) => (
-                        &clients.pushes,
-                        connection_config().set_push_sender(move |push: PushInfo| {
-                            on_push(push);
-                            Ok::<(), redis::aio::SendError>(())
-                        }),
-                    ),
-                };
-                Wire::Redis(client.get_multiplexed_async_connection_with_config(&config).await?)
+    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST; and the term of the
+    /// server to which it leads.
+    pub(crate) async fn connect(
+        &self,
+        label: Option<&str>,
+        on_push: Option<OnPush>,
+    ) -> Result<(Wire, u64), RedisError> {
+        let (mut wire, term) = match self {
+            Self::Redis(clients) => (clients.connect(on_push).await?, 0),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => {
+                let (master, term) = sentinel.master().await?;
+                let mut wire = Clients::of(&master)?.connect(on_push).await?;
+                check_role(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("ROLE")).await?)?;
+                (wire, term)
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => {
+                return Err(RedisError::from((
+                    ErrorKind::InvalidClientConfig,
+                    "a cluster is not one server",
+                )));
             }
             #[cfg(feature = "attack")]
-            Self::Simulated(network) => Wire::Simulated(network.connect(on_push).await?),
+            Self::Simulated(network) => (Wire::Simulated(network.connect(on_push).await?), 0),
         };
         if let Some(label) = label {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(label);
             wire.answer(CONNECT_TIMEOUT, &name).await?;
         }
-        Ok(wire)
+        Ok((wire, term))
+    }
+
+    /// Waits until a connection of that term leads to the wrong server.
+    pub(crate) async fn outdated(&self, term: u64) {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.outdated(term).await,
+            _ => {
+                let _ = term;
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Whether another server may take over: what one refuses as a replica another will do.
+    pub(crate) fn has_successors(&self) -> bool {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Looks out for who takes over. Never ends.
+    pub(crate) async fn watch(&self) {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.watch().await,
+            _ => std::future::pending().await,
+        }
     }
 
     /// Runs one of the client's own tasks.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         match self {
             Self::Redis(_) => tokio::spawn(task).abort_handle(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => tokio::spawn(task).abort_handle(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => tokio::spawn(task).abort_handle(),
             #[cfg(feature = "attack")]
             Self::Simulated(network) => network.spawn(Box::pin(task)),
         }
+    }
+}
+
+impl Clients {
+    fn of(client: &redis::Client) -> Result<Self, RedisError> {
+        Ok(Self {
+            commands: with_options(client, None)?,
+            pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
+        })
+    }
+
+    async fn connect(&self, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
+        let (client, config) = match on_push {
+            None => (&self.commands, connection_config()),
+            Some(on_push) => (
+                &self.pushes,
+                connection_config().set_push_sender(move |push: PushInfo| {
+                    on_push(push);
+                    Ok::<(), redis::aio::SendError>(())
+                }),
+            ),
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        Ok(Wire::Redis(connection.await?))
     }
 }
 
@@ -102,6 +179,22 @@ impl Wire {
             Self::Redis(connection) => connection.send_packed_command(command).await,
             #[cfg(feature = "attack")]
             Self::Simulated(connection) => connection.send(command).await,
+        }
+    }
+
+    /// The same, to a node that does not own the command's slot yet.
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn send_asking(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        let mut pair = redis::pipe();
+        pair.cmd("ASKING").add_command(command.clone());
+        match self {
+            // In one piece: nobody else's command comes between the two.
+            Self::Redis(connection) => {
+                let mut replies = connection.send_packed_commands(&pair, 0, 2).await?;
+                replies.pop().ok_or_else(|| malformed(&Value::Nil))
+            }
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => Err(unsupported()),
         }
     }
 
@@ -152,6 +245,20 @@ fn unsupported() -> RedisError {
 
 pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// The server is not the master, or not any more.
+pub(crate) fn demoted() -> RedisError {
+    let why = "the server is not the master";
+    std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
+}
+
+#[cfg(feature = "sentinel")]
+fn check_role(role: &Value) -> Result<(), RedisError> {
+    match role {
+        Value::Array(role) if matches!(role.first(), Some(Value::BulkString(role)) if role == b"master") => Ok(()),
+        _ => Err(demoted()),
+    }
 }
 
 /// A reply that no version of the scripts gives.

@@ -10,6 +10,8 @@
 )]
 
 mod cancellation;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod events;
 mod evict;
 mod examples;
@@ -31,6 +33,8 @@ mod scale;
 mod script_model;
 mod scripts;
 mod seeds;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod server;
 mod status;
 #[cfg(feature = "tls-rustls")]

@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 pub struct Server {
     child: Option<Child>,
     port: u16,
+    /// Chosen with the port if the arguments have a `--cluster-port`.
+    bus_port: u16,
     dir: PathBuf,
     /// The program and what comes before its own arguments.
     program: Vec<String>,
@@ -44,6 +46,7 @@ impl Server {
         let mut server = Self {
             child: None,
             port: 0,
+            bus_port: 0,
             dir,
             program: program.to_vec(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -51,6 +54,10 @@ impl Server {
         // Another process may take a free port before the server does.
         for _ in 0..20 {
             server.port = free_port();
+            if let Some(at) = server.args.iter().position(|arg| arg == "--cluster-port") {
+                server.bus_port = free_port();
+                server.args[at + 1] = server.bus_port.to_string();
+            }
             if server.spawn().await {
                 return server;
             }
@@ -110,6 +117,11 @@ impl Server {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    #[allow(dead_code, reason = "for tests of the feature `cluster`")]
+    pub fn bus_port(&self) -> u16 {
+        self.bus_port
     }
 
     pub fn url(&self) -> String {
@@ -219,7 +231,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.child.is_some() {
+        let running = self
+            .child
+            .as_mut()
+            .is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        if running {
             self.thaw();
         }
         self.kill();

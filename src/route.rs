@@ -1,0 +1,94 @@
+//! Where a call goes: to the one server, or to the node of a cluster that has the lock.
+
+#[cfg(feature = "cluster")]
+use crate::cluster::Cluster;
+use crate::link::{Lane, Link, Sending, Turns};
+use crate::owner::ClientId;
+use crate::script::Dialect;
+use crate::wire::Backend;
+use redis::{Cmd, RedisError, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) enum Route {
+    Server(Link),
+    #[cfg(feature = "cluster")]
+    Cluster(Cluster),
+}
+
+impl Route {
+    pub(crate) async fn connect(server: &Backend, id: ClientId, label: Option<String>) -> Result<Self, RedisError> {
+        match server {
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(seeds) => Cluster::connect(Arc::clone(seeds), id, label).await.map(Self::Cluster),
+            _ => {
+                let _ = id;
+                Link::connect(server.clone(), label).await.map(Self::Server)
+            }
+        }
+    }
+
+    /// Sends what `command` makes for the server that has `key`: see [`Link::call`].
+    pub(crate) async fn call(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        key: &str,
+        command: impl Fn(Dialect) -> Cmd,
+    ) -> Result<Value, RedisError> {
+        match self {
+            Self::Server(link) => {
+                let _ = key;
+                link.call(lane, limit, Sending::Plainly, command).await
+            }
+            #[cfg(feature = "cluster")]
+            // In a box: it is long, and part of what users' futures are made of.
+            Self::Cluster(cluster) => Box::pin(cluster.call(lane, limit, key, command)).await,
+        }
+    }
+
+    /// What is stored under keys that may lie anywhere.
+    pub(crate) async fn texts(&self, limit: Duration, keys: &[String]) -> Result<Vec<Option<String>>, RedisError> {
+        let get = |name: &str, keys: &[String]| {
+            let mut get = redis::cmd(name);
+            get.arg(keys);
+            get
+        };
+        match self {
+            Self::Server(link) => {
+                let reply = link.call(Lane::Users, limit, Sending::Plainly, |_| get("MGET", keys));
+                Ok(redis::from_redis_value(reply.await?)?)
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => {
+                let texts = keys.iter().map(|key| async move {
+                    let one = std::slice::from_ref(key);
+                    let reply = cluster.call(Lane::Users, limit, key, |_| get("GET", one));
+                    Ok(redis::from_redis_value(reply.await?)?)
+                });
+                futures::future::try_join_all(texts).await
+            }
+        }
+    }
+
+    /// Turns of the background's calls about `key`: one server that does not answer must not cost others theirs.
+    pub(crate) fn turns(&self, key: &str) -> Arc<Turns> {
+        match self {
+            Self::Server(link) => {
+                let _ = key;
+                link.turns()
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.turns(key),
+        }
+    }
+
+    /// Lets all connections go, for good.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Server(link) => link.close(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.close(),
+        }
+    }
+}

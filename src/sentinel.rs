@@ -1,0 +1,175 @@
+//! Sentinel: who connects asks it which server is the master, and who is connected is told when that has changed.
+
+use crate::link::Backoff;
+use crate::notify::{PING_INTERVAL, PING_TIMEOUT, PINGS_BEFORE_RECONNECT};
+use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
+use redis::sentinel::SentinelClient;
+use redis::{PushInfo, PushKind, RedisError, Value};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{sleep, timeout};
+
+/// What the sentinels may take to name a master that says of itself that it is one.
+const LOOKUP_TIMEOUT: Duration = CONNECT_TIMEOUT;
+
+pub(crate) struct Sentinel {
+    client: tokio::sync::Mutex<SentinelClient>,
+    master: Mutex<Master>,
+    switched: Notify,
+}
+
+#[derive(Default)]
+struct Master {
+    /// Empty: a former one is known not to be it any more.
+    address: String,
+    /// How often it has changed.
+    term: u64,
+}
+
+impl Sentinel {
+    pub(crate) fn new(client: SentinelClient) -> Self {
+        Self {
+            client: tokio::sync::Mutex::new(client),
+            master: Mutex::default(),
+            switched: Notify::new(),
+        }
+    }
+
+    /// The master, and its term: a connection to it is outdated when another term has begun.
+    pub(crate) async fn master(&self) -> Result<(redis::Client, u64), RedisError> {
+        let lookup = async { self.client.lock().await.async_get_client().await };
+        let client = timeout(LOOKUP_TIMEOUT, lookup)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
+        let address = client.get_connection_info().addr().to_string();
+        Ok((client, self.is_master(address)))
+    }
+
+    fn is_master(&self, address: String) -> u64 {
+        let mut master = self.known();
+        if master.address != address {
+            tracing::info!(master = address, "the sentinels name the master");
+            master.address = address;
+            master.term += 1;
+            self.switched.notify_waiters();
+        }
+        master.term
+    }
+
+    fn known(&self) -> MutexGuard<'_, Master> {
+        // Nothing that can panic runs while it is locked.
+        self.master.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until another term has begun.
+    pub(crate) async fn outdated(&self, term: u64) {
+        loop {
+            // Made before the look: a change after it is not missed.
+            let switched = self.switched.notified();
+            if self.known().term != term {
+                return;
+            }
+            switched.await;
+        }
+    }
+
+    /// Listens to the sentinels. Never ends.
+    pub(crate) async fn watch(&self) {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Err(error) = self.listen(&mut backoff).await {
+                tracing::warn!(%error, "no sentinel to listen to");
+            }
+            backoff.pause().await;
+        }
+    }
+
+    async fn listen(&self, backoff: &mut Backoff) -> Result<(), RedisError> {
+        let lookup = async { self.client.lock().await.async_get_sentinel_client().await };
+        let sentinel = timeout(LOOKUP_TIMEOUT, lookup)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let on_push = move |push: PushInfo| {
+            // It fails when nobody listens any more.
+            let _ = tell.send(push);
+        };
+        let backend = Backend::redis(&sentinel)?;
+        let (mut wire, _) = backend.connect(None, Some(Arc::new(on_push))).await?;
+        let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&["+switch-master"])).await;
+        subscribed.unwrap_or_else(|_| Err(timed_out()))?;
+        *backoff = Backoff::new();
+        // It may have changed while nobody listened.
+        self.look().await;
+        let mut failures = 0;
+        loop {
+            tokio::select! {
+                biased;
+                push = told.recv() => match push {
+                    Some(PushInfo { kind: PushKind::Message, data }) => self.hear(&data).await,
+                    Some(PushInfo { kind: PushKind::Subscribe, .. }) => {}
+                    _ => return Err(ended()),
+                },
+                () = sleep(PING_INTERVAL) => {
+                    failures = match ping(&mut wire).await {
+                        Ok(_) => 0,
+                        Err(error) if error.is_timeout() && failures + 1 < PINGS_BEFORE_RECONNECT => failures + 1,
+                        Err(error) => return Err(error),
+                    };
+                }
+            }
+        }
+    }
+
+    /// `name old-address old-port new-address new-port`, on the channel: of any master that the sentinels watch.
+    async fn hear(&self, message: &[Value]) {
+        if let Some(former) = former_master(message) {
+            let mut master = self.known();
+            if master.address == former {
+                // Whoever it is now: the former one is given up at once.
+                master.address.clear();
+                master.term += 1;
+                self.switched.notify_waiters();
+            }
+        }
+        self.look().await;
+    }
+
+    async fn look(&self) {
+        if let Err(error) = self.master().await {
+            tracing::debug!(%error, "the sentinels do not name a master");
+        }
+    }
+}
+
+async fn ping(wire: &mut Wire) -> Result<Value, RedisError> {
+    wire.answer(PING_TIMEOUT, &redis::cmd("PING")).await
+}
+
+fn former_master(message: &[Value]) -> Option<String> {
+    let Some(Value::BulkString(text)) = message.get(1) else {
+        return None;
+    };
+    let mut words = std::str::from_utf8(text).ok()?.split(' ').skip(1);
+    Some(format!("{}:{}", words.next()?, words.next()?))
+}
+
+fn ended() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionReset, "the sentinel closed the connection").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_names_the_former_master() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let message = [text("+switch-master"), text("mine 10.0.0.1 6379 10.0.0.2 6380")];
+        assert_eq!(former_master(&message).as_deref(), Some("10.0.0.1:6379"));
+        assert_eq!(former_master(&[text("+switch-master"), text("mine")]), None);
+        assert_eq!(former_master(&[]), None);
+    }
+}

@@ -1,0 +1,554 @@
+//! A cluster: three masters and three replicas, as processes of the test. Each test prints what it saw; run it with
+//! `cargo test --features cluster --test it -- cluster --nocapture`.
+
+use crate::observe::{LONG, Random, ms};
+use crate::server::{PATIENCE, Server, eventually, free_port, soon};
+use fairlock::{Client, Error, FencingToken, WriteGuard};
+use futures::future::join_all;
+use redis::Value;
+use redis::cluster::ClusterClient;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// After so long without an answer a node is taken for failed by the others.
+const NODE_TIMEOUT: &str = "1500";
+
+struct Cluster {
+    /// Masters first, then a replica of each.
+    nodes: Vec<Server>,
+    ids: Vec<String>,
+}
+
+async fn ask<T: redis::FromRedisValue>(node: &Server, command: &[&str]) -> T {
+    let mut cmd = redis::cmd(command[0]);
+    cmd.arg(&command[1..]);
+    let reply = cmd.query_async(&mut node.redis().await).await;
+    reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        Self::of(3, 3).await
+    }
+
+    async fn of(masters: usize, replicas: usize) -> Self {
+        let starting = (0..masters + replicas).map(async |_| {
+            let cluster = ["--cluster-enabled", "yes", "--cluster-port", "0"];
+            let timeout = [
+                "--cluster-node-timeout",
+                NODE_TIMEOUT,
+                "--repl-diskless-sync-delay",
+                "0",
+            ];
+            // A replica may take over whatever it has missed, and slots without a node stop no others.
+            let lenient = [
+                "--cluster-replica-validity-factor",
+                "0",
+                "--cluster-require-full-coverage",
+                "no",
+            ];
+            Server::start_with(&[&cluster[..], &timeout, &lenient].concat()).await
+        });
+        let nodes = join_all(starting).await;
+        let ids = join_all(nodes.iter().map(|node| ask(node, &["CLUSTER", "MYID"]))).await;
+        let cluster = Self { nodes, ids };
+        cluster.join(masters).await;
+        cluster
+    }
+
+    async fn join(&self, masters: usize) {
+        let first = [self.nodes[0].port(), self.nodes[0].bus_port()].map(|port| port.to_string());
+        for (i, node) in self.nodes.iter().enumerate() {
+            let epoch = (i + 1).to_string();
+            ask::<Value>(node, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
+            if i < masters {
+                let (from, to) = (i * 16384 / masters, (i + 1) * 16384 / masters - 1);
+                let (from, to) = (from.to_string(), to.to_string());
+                ask::<Value>(node, &["CLUSTER", "ADDSLOTSRANGE", &from, &to]).await;
+            }
+            if i > 0 {
+                ask::<Value>(node, &["CLUSTER", "MEET", "127.0.0.1", &first[0], &first[1]]).await;
+            }
+        }
+        let all = format!("cluster_known_nodes:{}", self.nodes.len());
+        for node in &self.nodes {
+            eventually("they have met", async || self.info(node).await.contains(&all)).await;
+        }
+        for (i, replica) in self.nodes.iter().enumerate().skip(masters) {
+            let master = &self.ids[i - masters];
+            eventually("it replicates", async || {
+                let mut cmd = redis::cmd("CLUSTER");
+                cmd.arg("REPLICATE").arg(master);
+                cmd.query_async::<Value>(&mut replica.redis().await).await.is_ok()
+            })
+            .await;
+        }
+        for node in &self.nodes {
+            eventually("the cluster is up", async || {
+                let info: String = ask(node, &["INFO", "replication"]).await;
+                (info.contains("role:master") || info.contains("master_link_status:up"))
+                    && self.info(node).await.contains("cluster_state:ok")
+                    && self.owners(node).await.len() == masters
+                    && self.replicas(node).await == self.nodes.len() - masters
+            })
+            .await;
+        }
+    }
+
+    async fn info(&self, node: &Server) -> String {
+        ask(node, &["CLUSTER", "INFO"]).await
+    }
+
+    /// First slot, last slot and the owner's port of each range, as a node sees it.
+    async fn owners(&self, node: &Server) -> Vec<(u16, u16, u16)> {
+        let ranges: Vec<Vec<Value>> = ask(node, &["CLUSTER", "SLOTS"]).await;
+        let range = |range: Vec<Value>| {
+            let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = range.as_slice() else {
+                panic!("a range: {range:?}")
+            };
+            let Value::Int(port) = owner[1] else {
+                panic!("a port: {owner:?}")
+            };
+            (*first as u16, *last as u16, port as u16)
+        };
+        ranges.into_iter().map(range).collect()
+    }
+
+    async fn replicas(&self, node: &Server) -> usize {
+        let ranges: Vec<Vec<Value>> = ask(node, &["CLUSTER", "SLOTS"]).await;
+        ranges.iter().map(|range| range.len().saturating_sub(3)).sum()
+    }
+
+    async fn slot(&self, lock: &str) -> u16 {
+        ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", &format!("fairlock:{{{lock}}}")]).await
+    }
+
+    /// The node that has the lock, as the first of `of` sees it.
+    async fn owner(&self, slot: u16, seen_by: &Server) -> Option<usize> {
+        let owners = self.owners(seen_by).await;
+        let (.., port) = owners.into_iter().find(|(from, to, _)| (*from..=*to).contains(&slot))?;
+        self.nodes.iter().position(|node| node.port() == port)
+    }
+
+    /// A lock that lies on that node.
+    async fn lock_on(&self, node: usize) -> String {
+        for i in 0.. {
+            let name = format!("lock {i}");
+            if self.owner(self.slot(&name).await, &self.nodes[0]).await == Some(node) {
+                return name;
+            }
+        }
+        unreachable!("slots are many")
+    }
+
+    fn library(&self) -> ClusterClient {
+        ClusterClient::new(self.nodes.iter().map(Server::url)).unwrap()
+    }
+
+    async fn client(&self, lease: Duration) -> Client {
+        let begun = Instant::now();
+        loop {
+            match Client::builder().lease(lease).connect(self.library()).await {
+                Ok(client) => return client,
+                Err(error) if begun.elapsed() < PATIENCE => println!("once more: {error}"),
+                Err(error) => panic!("the cluster is up, but: {error}"),
+            }
+        }
+    }
+
+    /// As `redis-cli --cluster reshard` does it.
+    async fn migrate(&self, slot: u16, from: usize, to: usize) {
+        let text = slot.to_string();
+        let (source, target) = (&self.nodes[from], &self.nodes[to]);
+        ask::<Value>(target, &["CLUSTER", "SETSLOT", &text, "IMPORTING", &self.ids[from]]).await;
+        ask::<Value>(source, &["CLUSTER", "SETSLOT", &text, "MIGRATING", &self.ids[to]]).await;
+        loop {
+            let keys: Vec<String> = ask(source, &["CLUSTER", "GETKEYSINSLOT", &text, "100"]).await;
+            if keys.is_empty() {
+                break;
+            }
+            let port = target.port().to_string();
+            let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            command.extend(keys.iter().map(String::as_str));
+            ask::<Value>(source, &command).await;
+        }
+        for node in [to, from]
+            .into_iter()
+            .chain((0..3).filter(|node| ![from, to].contains(node)))
+        {
+            ask::<Value>(&self.nodes[node], &["CLUSTER", "SETSLOT", &text, "NODE", &self.ids[to]]).await;
+        }
+    }
+
+    async fn channels(&self) -> usize {
+        let each = self.nodes.iter().map(async |node| {
+            let channels: Vec<String> = ask(node, &["PUBSUB", "SHARDCHANNELS"]).await;
+            channels.len()
+        });
+        join_all(each).await.iter().sum()
+    }
+
+    async fn calls(&self, command: &str) -> u64 {
+        join_all(self.nodes.iter().map(|node| node.calls(command)))
+            .await
+            .iter()
+            .sum()
+    }
+}
+
+/// A lock on the first master that one client holds and another waits for.
+struct Parked {
+    cluster: Cluster,
+    name: String,
+    slot: u16,
+    guard: WriteGuard,
+    waiter: JoinHandle<Result<WriteGuard, Error>>,
+    clients: [Client; 2],
+}
+
+impl Parked {
+    async fn new() -> Self {
+        let cluster = Cluster::start().await;
+        let name = cluster.lock_on(0).await;
+        let slot = cluster.slot(&name).await;
+        let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+        let guard = clients[0].rw_lock(&*name).write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(clients[1].rw_lock(&*name).write().acquire_fair());
+        eventually("it waits and listens", async || {
+            cluster.nodes[0].queued(&name).await == 1 && cluster.channels().await == 1
+        })
+        .await;
+        Self {
+            cluster,
+            name,
+            slot,
+            guard,
+            waiter,
+            clients,
+        }
+    }
+
+    /// Waits until another node has the lock, as that node sees it.
+    async fn until_moved_to(&self, node: usize) {
+        eventually("the slot has moved", async || {
+            self.cluster.owner(self.slot, &self.cluster.nodes[node]).await == Some(node)
+        })
+        .await;
+    }
+
+    /// The guard is released, and the waiter enters. Nothing but a message or what follows a lost connection can tell
+    /// it: its next renewal is minutes away.
+    async fn handed_over(self, what: &str, begun: Instant) -> (Cluster, String, [Client; 2]) {
+        let (token, released) = (self.guard.fencing_token(), Instant::now());
+        soon("the release", self.guard.release()).await.unwrap();
+        let confirmed = Instant::now();
+        let guard = soon("the grant", self.waiter).await.unwrap().unwrap();
+        println!(
+            "{what}: {:?} until the slot was served again, then release {:?}, grant after it {:?}",
+            released - begun,
+            confirmed - released,
+            confirmed.elapsed(),
+        );
+        assert!(guard.fencing_token() > token);
+        guard.release().await.unwrap();
+        (self.cluster, self.name, self.clients)
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_handed_over_by_sharded_messages_only() {
+    let parked = Parked::new().await;
+    let (cluster, _, _clients) = parked.handed_over("no fault", Instant::now()).await;
+    assert_eq!(cluster.calls("publish").await, 0);
+    assert!(cluster.calls("spublish").await > 0);
+    // Nobody waits: nobody listens.
+    eventually("the channel is let go", async || cluster.channels().await == 0).await;
+    eventually("and the connections that listened", async || {
+        let clients: String = ask(&cluster.nodes[0], &["CLIENT", "LIST", "TYPE", "PUBSUB"]).await;
+        clients.trim().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn locks_lie_on_all_nodes_and_each_keeps_the_order_of_its_queue() {
+    let cluster = Cluster::start().await;
+    let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+    let locks = (0..12).map(async |i| {
+        let name = format!("spread {i}");
+        let node = cluster
+            .owner(cluster.slot(&name).await, &cluster.nodes[0])
+            .await
+            .unwrap();
+        let held = clients[0].rw_lock(&*name).write().acquire_fair().await.unwrap();
+        let entered = Arc::new(Mutex::new(Vec::new()));
+        let mut waiters = Vec::new();
+        for n in 0..6 {
+            let (lock, entered) = (clients[n % 2].rw_lock(&*name), Arc::clone(&entered));
+            waiters.push(tokio::spawn(async move {
+                let guard = lock.write().acquire_fair().await.unwrap();
+                entered.lock().unwrap().push(n);
+                guard.release().await.unwrap();
+            }));
+            cluster.nodes[node].until_queued(&name, n + 1).await;
+        }
+        held.release().await.unwrap();
+        for waiter in waiters {
+            soon("everybody enters", waiter).await.unwrap();
+        }
+        assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5], "{name}");
+        node
+    });
+    let mut nodes = join_all(locks).await;
+    nodes.sort_unstable();
+    nodes.dedup();
+    assert_eq!(nodes, [0, 1, 2], "every master has some");
+}
+
+#[tokio::test]
+async fn a_grant_that_comes_before_the_waiter_listens_is_learned_at_once() {
+    let cluster = Cluster::of(3, 0).await;
+    let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+    let begun = Instant::now();
+    // Each lock is new to both clients: who comes second is granted it while it begins to listen.
+    let pairs = (0..200).map(|i| {
+        let locks = [0, 1].map(|n| clients[n].rw_lock(format!("fresh {i}")));
+        async move {
+            let both = locks.iter().map(|lock| async {
+                let guard = lock.write().acquire_fair().await.unwrap();
+                guard.release().await.unwrap();
+            });
+            join_all(both).await;
+        }
+    });
+    soon("all of them", join_all(pairs)).await;
+    println!("200 locks by two clients each, in {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_waiter_follows_its_slot_to_another_node() {
+    let parked = Parked::new().await;
+    let begun = Instant::now();
+    parked.cluster.migrate(parked.slot, 0, 1).await;
+    let (cluster, name, _) = parked.handed_over("slot migrated", begun).await;
+    assert!(cluster.nodes[0].keys().await.iter().all(|key| !key.contains(&name)));
+}
+
+#[tokio::test]
+async fn a_waiter_follows_its_slot_in_a_planned_failover() {
+    let parked = Parked::new().await;
+    let begun = Instant::now();
+    ask::<Value>(&parked.cluster.nodes[3], &["CLUSTER", "FAILOVER"]).await;
+    parked.until_moved_to(3).await;
+    parked.handed_over("planned failover", begun).await;
+}
+
+#[tokio::test]
+async fn a_waiter_follows_its_slot_when_its_master_hangs() {
+    let parked = Parked::new().await;
+    let begun = Instant::now();
+    parked.cluster.nodes[0].freeze();
+    parked.until_moved_to(3).await;
+    parked.handed_over("master hung", begun).await;
+}
+
+#[tokio::test]
+async fn a_waiter_follows_its_slot_when_its_master_is_killed() {
+    let mut parked = Parked::new().await;
+    let begun = Instant::now();
+    parked.cluster.nodes[0].kill();
+    parked.until_moved_to(3).await;
+    parked.handed_over("master killed", begun).await;
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_costs_the_locks_of_others_nothing() {
+    let cluster = Cluster::of(3, 0).await;
+    let client = cluster.client(Duration::from_secs(3)).await;
+    let (hung, fine, other) = (
+        cluster.lock_on(0).await,
+        cluster.lock_on(1).await,
+        cluster.lock_on(2).await,
+    );
+    let mut lost = Vec::new();
+    // More than may be under way at once.
+    for i in 0.. {
+        let name = format!("{hung} {i}");
+        if cluster.owner(cluster.slot(&name).await, &cluster.nodes[0]).await == Some(0) {
+            lost.push(client.rw_lock(name).write().acquire_fair().await.unwrap());
+        }
+        if lost.len() == 150 {
+            break;
+        }
+    }
+    let guard = client.rw_lock(&*fine).write().acquire_fair().await.unwrap();
+    cluster.nodes[0].freeze();
+    for guard in &lost {
+        soon("what the node has is lost", guard.lost()).await;
+    }
+    drop(lost);
+    // With as many releases waiting for the node, others are made at once, and renewals too.
+    let other = client.rw_lock(&*other);
+    for _ in 0..20 {
+        let begun = Instant::now();
+        drop(other.write().acquire_fair().await.unwrap());
+        drop(
+            soon("a release in the background", other.write().acquire_fair())
+                .await
+                .unwrap(),
+        );
+        assert!(
+            begun.elapsed() < ms(2500),
+            "by a lease that ran out: {:?}",
+            begun.elapsed()
+        );
+        tokio::time::sleep(ms(200)).await;
+    }
+    assert!(guard.is_held());
+    soon("the release", guard.release()).await.unwrap();
+}
+
+/// Users of a few locks, each of which notes the tokens it got.
+struct Load {
+    over: Arc<AtomicBool>,
+    users: Vec<JoinHandle<usize>>,
+    tokens: Arc<Mutex<Vec<Vec<FencingToken>>>>,
+}
+
+impl Load {
+    fn on(clients: &[Client], names: &[String]) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let tokens = Arc::new(Mutex::new(vec![Vec::new(); names.len()]));
+        let mut users = Vec::new();
+        for (client, user) in clients.iter().zip(0..) {
+            for (at, name) in names.iter().enumerate() {
+                let (lock, over, tokens) = (client.rw_lock(&**name), Arc::clone(&over), Arc::clone(&tokens));
+                users.push(tokio::spawn(async move {
+                    let mut entered = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        let guard = match lock.write().acquire_fair().await {
+                            Ok(guard) => guard,
+                            Err(error) => panic!("user {user} of lock {at}: {error}"),
+                        };
+                        tokens.lock().unwrap()[at].push(guard.fencing_token());
+                        tokio::time::sleep(ms(1)).await;
+                        entered += 1;
+                        if let Err(error) = guard.release().await {
+                            panic!("user {user} of lock {at} cannot release: {error}");
+                        }
+                    }
+                    entered
+                }));
+            }
+        }
+        Self { over, users, tokens }
+    }
+
+    async fn end(self) -> usize {
+        self.over.store(true, Ordering::Relaxed);
+        let mut entered = 0;
+        for user in self.users {
+            entered += soon("its last turn", user).await.unwrap();
+        }
+        for tokens in &*self.tokens.lock().unwrap() {
+            assert!(tokens.is_sorted_by(|a, b| a < b), "one after the other");
+        }
+        entered
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_lost_while_slots_move_under_load() {
+    let (cluster, mut random) = (Cluster::start().await, Random::new());
+    let clients = [cluster.client(ms(10_000)).await, cluster.client(ms(10_000)).await];
+    let names: Vec<_> = (0..4).map(|i| format!("moving {i}")).collect();
+    let load = Load::on(&clients, &names);
+    let begun = Instant::now();
+    let mut moves = 0;
+    while begun.elapsed() < ms(4000) {
+        let slot = cluster.slot(&names[random.below(4) as usize]).await;
+        let from = cluster.owner(slot, &cluster.nodes[0]).await.unwrap();
+        let to = (from + 1 + random.below(2) as usize) % 3;
+        cluster.migrate(slot, from, to).await;
+        moves += 1;
+    }
+    let entered = load.end().await;
+    println!("{moves} moves, {entered} grants in {:?}", begun.elapsed());
+    assert!(moves > 3 && entered > 100, "{moves} moves, {entered} grants");
+}
+
+#[tokio::test]
+async fn what_is_no_cluster_is_refused() {
+    let server = Server::start().await;
+    let error = Client::connect(ClusterClient::new([server.url()]).unwrap())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("it is not a cluster"), "{error}");
+    let nobody = ClusterClient::new([format!("redis://127.0.0.1:{}", free_port())]).unwrap();
+    let error = Client::connect(nobody).await.unwrap_err();
+    assert!(error.to_string().contains("check that it is up"), "{error}");
+}
+
+/// A server that knows HELLO, and calls itself Redis 6.2.
+async fn old_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                // `*n`, then `$length` and a word, n times.
+                while stream.read_line(&mut line).await.is_ok_and(|n| n > 0) {
+                    let words: usize = line.trim().trim_start_matches('*').parse().unwrap();
+                    let mut command = Vec::new();
+                    for _ in 0..2 * words {
+                        line.clear();
+                        stream.read_line(&mut line).await.unwrap();
+                        command.push(line.trim().to_ascii_uppercase());
+                    }
+                    line.clear();
+                    let reply = match command[1].as_str() {
+                        "HELLO" => "*4\r\n$7\r\nversion\r\n$6\r\n6.2.14\r\n$4\r\nmode\r\n$7\r\ncluster\r\n",
+                        _ => "+OK\r\n",
+                    };
+                    stream.write_all(reply.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_cluster_without_sharded_channels_is_refused() {
+    let old = ClusterClient::new([format!("redis://127.0.0.1:{}", old_server().await)]).unwrap();
+    let error = Client::connect(old).await.unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("a cluster needs Redis 7"), "{error}");
+}
+
+#[tokio::test]
+async fn status_knows_the_clients_and_events_say_that_they_are_missing() {
+    let cluster = Cluster::of(3, 0).await;
+    let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+    let _held = clients[0].rw_lock("a").write().acquire_fair().await.unwrap();
+    let _waiter = tokio::spawn(clients[1].rw_lock("a").read().acquire_fair());
+    eventually("both are known", async || {
+        let status = clients[0].rw_lock("a").status().await.unwrap();
+        let holders = status.holders.iter().map(|holder| &holder.client);
+        let known = holders.chain(status.waiters.iter().map(|waiter| &waiter.client));
+        known
+            .filter(|client| client.process == Some(std::process::id()))
+            .count()
+            == 2
+    })
+    .await;
+    let error = clients[0].rw_lock("a").events().await.err().unwrap();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+}

@@ -1,0 +1,234 @@
+//! A master with a replica, and three sentinels that watch them, as processes of the test. Each test prints what it saw:
+//! `cargo test --features sentinel --test it -- sentinel --nocapture`.
+
+use crate::observe::{LONG, ms};
+use crate::server::{PATIENCE, Server, eventually, in_time, soon};
+use fairlock::{Client, Error, FencingToken, WriteGuard};
+use futures::future::join_all;
+use redis::Value;
+use redis::sentinel::{SentinelClient, SentinelServerType};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+const NAME: &str = "mine";
+
+struct Watched {
+    /// At first the first one is the master.
+    servers: [Server; 2],
+    sentinels: Vec<Server>,
+}
+
+async fn ask<T: redis::FromRedisValue>(node: &Server, command: &[&str]) -> T {
+    let mut cmd = redis::cmd(command[0]);
+    cmd.arg(&command[1..]);
+    let reply = cmd.query_async(&mut node.redis().await).await;
+    reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+impl Watched {
+    async fn start() -> Self {
+        let master = Server::start().await;
+        let port = master.port().to_string();
+        let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await;
+        let config = format!(
+            "sentinel monitor {NAME} 127.0.0.1 {port} 2\n\
+             sentinel down-after-milliseconds {NAME} 1500\n\
+             sentinel failover-timeout {NAME} 10000\n"
+        );
+        let sentinels = (0..3).map(async |i| {
+            let file = replica.dir().join(format!("sentinel-{i}.conf"));
+            std::fs::write(&file, &config).unwrap();
+            let program = [
+                "redis-server".to_owned(),
+                file.display().to_string(),
+                "--sentinel".to_owned(),
+            ];
+            Server::start_program(&program, &[]).await
+        });
+        let sentinels = join_all(sentinels).await;
+        for sentinel in &sentinels {
+            eventually("the sentinels see everybody", async || {
+                let master: Vec<String> = ask(sentinel, &["SENTINEL", "MASTER", NAME]).await;
+                let field = |name: &str| master.iter().skip_while(|field| *field != name).nth(1).cloned();
+                field("num-slaves").as_deref() == Some("1")
+                    && field("num-other-sentinels").as_deref() == Some("2")
+                    && field("flags").as_deref() == Some("master")
+            })
+            .await;
+        }
+        let watched = Self {
+            servers: [master, replica],
+            sentinels,
+        };
+        eventually("the replica is in step", async || {
+            let info: String = ask(&watched.servers[1], &["INFO", "replication"]).await;
+            info.contains("master_link_status:up")
+        })
+        .await;
+        watched
+    }
+
+    fn library(&self, kind: SentinelServerType, name: &str) -> SentinelClient {
+        let sentinels: Vec<_> = self.sentinels.iter().map(Server::url).collect();
+        SentinelClient::build(sentinels, String::from(name), None, kind).unwrap()
+    }
+
+    async fn client(&self, lease: Duration) -> Client {
+        let begun = Instant::now();
+        loop {
+            let builder = Client::builder().lease(lease).label("ours");
+            match builder.connect(self.library(SentinelServerType::Master, NAME)).await {
+                Ok(client) => return client,
+                Err(error) if begun.elapsed() < PATIENCE => println!("once more: {error}"),
+                Err(error) => panic!("there is a master, but: {error}"),
+            }
+        }
+    }
+
+    /// Waits until a sentinel names the other server, and that has changed its mind about itself.
+    async fn until_switched(&self) {
+        let port = self.servers[1].port().to_string();
+        for sentinel in &self.sentinels[..1] {
+            eventually("another master", async || {
+                let address: Vec<String> = ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).await;
+                address.get(1) == Some(&port)
+            })
+            .await;
+        }
+    }
+}
+
+/// A lock that one client holds and another waits for.
+struct Parked {
+    watched: Watched,
+    guard: WriteGuard,
+    waiter: JoinHandle<Result<WriteGuard, Error>>,
+    _clients: [Client; 2],
+}
+
+impl Parked {
+    async fn new() -> Self {
+        let watched = Watched::start().await;
+        let clients = [watched.client(LONG).await, watched.client(LONG).await];
+        let guard = clients[0].rw_lock("a").write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(clients[1].rw_lock("a").write().acquire_fair());
+        for server in &watched.servers {
+            server.until_queued("a", 1).await;
+        }
+        Self {
+            watched,
+            guard,
+            waiter,
+            _clients: clients,
+        }
+    }
+
+    /// The guard is released, and the waiter enters: not by its renewals, those are minutes away.
+    async fn handed_over(self, what: &str, begun: Instant) -> Watched {
+        let (token, released) = (self.guard.fencing_token(), Instant::now());
+        soon("the release", self.guard.release()).await.unwrap();
+        let confirmed = Instant::now();
+        let guard = soon("the grant", self.waiter).await.unwrap().unwrap();
+        println!(
+            "{what}: {:?} until there was another master, then release {:?}, grant after it {:?}",
+            released - begun,
+            confirmed - released,
+            confirmed.elapsed(),
+        );
+        assert!(guard.fencing_token() > token);
+        self.watched
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_follows_the_master_when_it_is_killed() {
+    let mut parked = Parked::new().await;
+    let begun = Instant::now();
+    parked.watched.servers[0].kill();
+    parked.watched.until_switched().await;
+    parked.handed_over("master killed", begun).await;
+}
+
+#[tokio::test]
+async fn a_waiter_follows_the_master_when_it_hangs() {
+    let parked = Parked::new().await;
+    let begun = Instant::now();
+    parked.watched.servers[0].freeze();
+    parked.watched.until_switched().await;
+    parked.handed_over("master hung", begun).await;
+}
+
+#[tokio::test]
+async fn a_planned_switch_under_load_leaves_nobody_with_the_former_master() {
+    in_time(planned_switch).await;
+}
+
+async fn planned_switch() {
+    let watched = Watched::start().await;
+    let clients = [watched.client(ms(4000)).await, watched.client(ms(4000)).await];
+    let (over, tokens) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<_>>>::default());
+    let users: Vec<_> = (0..6)
+        .map(|i| {
+            let lock = clients[i % 2].rw_lock("a");
+            let (over, tokens) = (Arc::clone(&over), Arc::clone(&tokens));
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let guard = lock.write().acquire_fair().await.unwrap();
+                    tokens.lock().unwrap().push((Instant::now(), guard.fencing_token()));
+                    tokio::time::sleep(ms(1)).await;
+                    // What the new master does not know is lost, and said to be.
+                    match guard.release().await {
+                        Ok(()) | Err(Error::Lost { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    let entered = || tokens.lock().unwrap().len();
+    eventually("they are at it", async || entered() > 50).await;
+    let begun = Instant::now();
+    ask::<Value>(&watched.sentinels[0], &["SENTINEL", "FAILOVER", NAME]).await;
+    watched.until_switched().await;
+    let switched = Instant::now();
+    eventually("the connections to the former master are given up", async || {
+        let clients: String = ask(&watched.servers[0], &["CLIENT", "LIST"]).await;
+        !clients.contains("name=ours")
+    })
+    .await;
+    let given_up = Instant::now();
+    // The sentinels leave it that for some ten seconds. It would go on to grant.
+    let role: Vec<Value> = ask(&watched.servers[0], &["ROLE"]).await;
+    assert_eq!(role[0], Value::BulkString(b"master".to_vec()));
+    let before = entered();
+    eventually("they are at it again", async || entered() > before + 50).await;
+    over.store(true, Ordering::Relaxed);
+    for user in users {
+        soon("its last turn", user).await.unwrap();
+    }
+    let tokens = tokens.lock().unwrap();
+    let pause = tokens.windows(2).map(|pair| pair[1].0 - pair[0].0).max();
+    println!(
+        "planned switch: known to a sentinel after {:?}, connections given up {:?} after that, longest pause {pause:?}, {} grants",
+        switched - begun,
+        given_up - switched,
+        tokens.len()
+    );
+    let tokens: Vec<FencingToken> = tokens.iter().map(|(_, token)| *token).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "one after the other");
+}
+
+#[tokio::test]
+async fn replicas_and_unknown_masters_are_refused() {
+    let watched = Watched::start().await;
+    for library in [
+        watched.library(SentinelServerType::Replica, NAME),
+        watched.library(SentinelServerType::Master, "nobody's"),
+    ] {
+        let error = Client::connect(library).await.unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+        assert!(error.to_string().contains("check the master's name"), "{error}");
+    }
+}
