@@ -362,6 +362,7 @@ pub const ALL: &[Mutant] = &[
         name: "sent-after-a-shutdown", file: "src/attempt.rs",
         edits: &[
             ("            // Former requests of this owner that were dropped", "            if self.inner().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Former requests of this owner that were dropped"),
+            ("                && !self.inner().is_closed()\n", ""),
             ("            if self.inner().is_closed() {\n                return Err(self.shut_down());\n            }\n            let sent", "            let sent"),
         ],
         seen: "found here, by loom",

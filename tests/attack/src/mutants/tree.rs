@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The whole slice of the simulation, on a busy machine.
+/// The same for the slice of the simulation.
 const SIMULATION_PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Tree {
@@ -66,6 +66,7 @@ impl Tree {
         let mut command = Command::new(cargo);
         command.current_dir(&self.path).env("CARGO_PROFILE_DEV_DEBUG", "0");
         command.env("CARGO_TARGET_DIR", self.builds.join("target"));
+        command.env("FAIRLOCK_IMPATIENT", "1");
         match check {
             Check::Simulate => command.args([
                 "build",
@@ -78,7 +79,16 @@ impl Tree {
             ]),
             Check::It(_) => command.args(["test", "--no-run", "--test", "it"]),
             Check::Lib(_) => command.args(["test", "--no-run", "--lib"]),
-            Check::Attack(_) => command.args(["test", "--no-run", "-p", "fairlock-attack", "--lib"]),
+            // As CI does: some of these take long if they are not optimized.
+            Check::Attack(_) => command.args([
+                "test",
+                "--no-run",
+                "--profile",
+                "attack",
+                "-p",
+                "fairlock-attack",
+                "--lib",
+            ]),
             Check::Loom(_) => {
                 // Flags of its own, so a directory of its own.
                 command.env("CARGO_TARGET_DIR", self.builds.join("loom"));
