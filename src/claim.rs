@@ -34,9 +34,11 @@ enum Phase {
     Asked {
         heard: Option<u64>,
     },
+    /// `asked`: when the call was sent that was answered so.
     Waiting {
         ticket: u64,
         seq: u64,
+        asked: Instant,
     },
     /// Granted, but not yet in its user's hands. `since`: a call sent later was executed later.
     Granted {
@@ -147,7 +149,11 @@ impl Claim {
                 token,
                 since,
             },
-            (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => Phase::Waiting { ticket, seq },
+            (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => Phase::Waiting {
+                ticket,
+                seq,
+                asked: sent,
+            },
             _ => return,
         };
     }
@@ -166,7 +172,13 @@ impl Claim {
                 };
                 false
             }
-            Phase::Waiting { ticket, seq } if token > seq => {
+            Phase::Waiting { ticket, seq, asked } if token > seq => {
+                // Tokens follow the server's clock. This one seems to be of before a call that was told "waiting": then the
+                // grant is over, and an acquire that the network had kept has put the request into the queue again. Ask.
+                let renewed_after = self.renewed.saturating_duration_since(asked).as_micros() as u64;
+                if token < seq.saturating_add(renewed_after) {
+                    self.proven = None;
+                }
                 self.phase = Phase::Granted {
                     ticket: Some(ticket),
                     token,
@@ -204,7 +216,16 @@ impl Claim {
             (&Phase::Granted { since, ticket, token }, Standing::Waits) if sent > since => {
                 // No ticket: it never waited here before. Its token will do, it is as old as the request.
                 let ticket = ticket.unwrap_or(token);
-                self.phase = Phase::Waiting { ticket, seq: token };
+                self.phase = Phase::Waiting {
+                    ticket,
+                    seq: token,
+                    asked: sent,
+                };
+            }
+            // It was granted once more since the message.
+            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer }) if newer > token => {
+                let token = newer;
+                self.phase = Phase::Granted { ticket, token, since };
             }
             (Phase::Held { .. }, Standing::Unknown) => {
                 self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));
@@ -365,6 +386,32 @@ mod tests {
         assert!(handed_out(&mut claim, t).is_some());
         assert!(!claim.renewed(t + ms(900), t + ms(990), LEASE, Standing::Holds { token: 1 }));
         assert_eq!(claim.held_until(t + ms(990)), None);
+    }
+
+    #[test]
+    fn a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so() {
+        let (mut claim, t) = claim();
+        claim.answered(t, QUEUED);
+        claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits);
+        // Granted 100 ms after it had queued.
+        assert!(claim.heard(t + ms(400), 100_010));
+        assert!(matches!(claim.next(t + ms(400)), Some(Next::Renew)));
+        claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Waits);
+        assert!(claim.next(t + ms(402)).is_none());
+        assert!(!claim.heard(t + ms(403), 100_010));
+        // And one of afterwards.
+        assert!(claim.heard(t + ms(500), 450_010));
+        assert_eq!(handed_out(&mut claim, t + ms(500)), Some(450_010));
+    }
+
+    #[test]
+    fn a_grant_that_was_repeated_has_its_last_token() {
+        let (mut claim, t) = claim();
+        claim.answered(t, QUEUED);
+        claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits);
+        assert!(claim.heard(t + ms(400), 100_010));
+        assert!(claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Holds { token: 350_010 }));
+        assert_eq!(handed_out(&mut claim, t + ms(402)), Some(350_010));
     }
 
     #[test]
