@@ -119,7 +119,7 @@ impl Server {
         self.port
     }
 
-    #[cfg(feature = "cluster")]
+    #[allow(dead_code, reason = "only the nodes of a cluster have one, and that is a feature")]
     pub fn bus_port(&self) -> u16 {
         self.bus_port
     }
