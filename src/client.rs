@@ -31,8 +31,8 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
 /// A connection to the server that keeps the locks. One per process is enough; clones share it.
 ///
-/// It has two connections, one for commands and one that listens, and a few background tasks on the tokio runtime
-/// where it was connected. They renew what is held and what waits, and make connections again that were lost. They
+/// It has two connections, one for commands and one that listens (in a cluster at most two to each master; with Sentinel
+/// a few to the sentinels besides), and a few background tasks on the tokio runtime where it was connected. They renew what is held and what waits, and make connections again that were lost. They
 /// end when the last of `Client`, [`RwLock`], guards and acquisitions is gone, after everything that was dropped has
 /// been released; [`shutdown`](Client::shutdown) waits for that.
 ///

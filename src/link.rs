@@ -46,6 +46,7 @@ pub(crate) struct Pulse {
     unanswered: AtomicU32,
     /// It leads to the wrong server: what that says counts no longer.
     outdated: AtomicBool,
+    over: Notify,
 }
 
 impl Pulse {
@@ -75,6 +76,20 @@ impl Pulse {
             heard = beats;
         }
         Err(timed_out())
+    }
+
+    /// The reply, unless the connection leads to the wrong server by then.
+    async fn unless_outdated<T>(&self, reply: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+        // Made before the look: what comes after it is not missed.
+        let over = self.over.notified();
+        if self.outdated.load(Ordering::Relaxed) {
+            return Err(demoted());
+        }
+        tokio::select! {
+            biased;
+            () = over => Err(demoted()),
+            reply = reply => reply,
+        }
     }
 
     fn answered(&self) {
@@ -190,6 +205,11 @@ impl Link {
         let command = command(connection.dialect);
         let (generation, pulse) = (connection.generation, &connection.pulse);
         let result = match sending {
+            Sending::Plainly if self.backend.has_successors() => {
+                let reply = pulse.answer(limit, connection.wire.send(&command));
+                // In a box, so that no other user's future is longer for it.
+                Box::pin(pulse.unless_outdated(reply)).await
+            }
             Sending::Plainly => pulse.answer(limit, connection.wire.send(&command)).await,
             #[cfg(feature = "cluster")]
             Sending::Asking => Box::pin(pulse.answer(limit, connection.wire.send_asking(&command))).await,
@@ -203,9 +223,6 @@ impl Link {
             }
             Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
             Err(_) => {}
-        }
-        if pulse.outdated.load(Ordering::Relaxed) {
-            return Err(demoted());
         }
         // A server's error reply comes as a value.
         match result.and_then(Value::extract_error) {
@@ -302,6 +319,7 @@ impl Link {
             () = self.broken.notified() => {}
             () = self.backend.outdated(term) => {
                 pulse.outdated.store(true, Ordering::Relaxed);
+                pulse.over.notify_waiters();
                 self.give_up(generation, &demoted());
                 // It has just been told so, by this or by a call.
                 self.broken.notified().await;

@@ -5,6 +5,8 @@
 use crate::attack;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinel;
+#[cfg(feature = "sentinel")]
+use redis::ServerErrorKind;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -83,7 +85,12 @@ impl Backend {
             Self::Sentinel(sentinel) => {
                 let (master, term) = sentinel.master().await?;
                 let mut wire = Clients::of(&master)?.connect(on_push).await?;
-                check_role(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("ROLE")).await?)?;
+                match wire.answer(CONNECT_TIMEOUT, &redis::cmd("ROLE")).await {
+                    Ok(role) => check_role(&role)?,
+                    // The library has just asked it in another way.
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {}
+                    Err(error) => return Err(error),
+                }
                 (wire, term)
             }
             #[cfg(feature = "cluster")]

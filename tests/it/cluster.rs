@@ -182,6 +182,10 @@ impl Cluster {
         {
             ask::<Value>(&self.nodes[node], &["CLUSTER", "SETSLOT", &text, "NODE", &self.ids[to]]).await;
         }
+        // A heartbeat that was under way may set one back for a moment.
+        for node in &self.nodes[..3] {
+            eventually("all know", async || self.owner(slot, node).await == Some(to)).await;
+        }
     }
 
     async fn channels(&self) -> usize {
@@ -366,6 +370,45 @@ async fn a_waiter_follows_its_slot_when_its_master_is_killed() {
 }
 
 #[tokio::test]
+async fn a_queue_that_was_replicated_keeps_its_order_over_a_failover() {
+    let mut cluster = Cluster::start().await;
+    let name = cluster.lock_on(0).await;
+    let slot = cluster.slot(&name).await;
+    let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+    let held = clients[0].rw_lock(&*name).write().acquire_fair().await.unwrap();
+    let entered = Arc::new(Mutex::new(Vec::new()));
+    let mut waiters = Vec::new();
+    for n in 0..8 {
+        let (lock, entered) = (clients[n % 2].rw_lock(&*name), Arc::clone(&entered));
+        waiters.push(tokio::spawn(async move {
+            let guard = lock.write().acquire_fair().await.unwrap();
+            entered.lock().unwrap().push((n, guard.fencing_token()));
+            guard.release().await.unwrap();
+        }));
+        cluster.nodes[0].until_queued(&name, n + 1).await;
+    }
+    let mut master = cluster.nodes[0].redis().await;
+    let mut mark = redis::cmd("SET");
+    mark.arg(format!("fairlock:{{{name}}}:mark")).arg(1);
+    let _: () = mark.query_async(&mut master).await.unwrap();
+    let reached: usize = redis::cmd("WAIT").arg(1).arg(0).query_async(&mut master).await.unwrap();
+    assert_eq!(reached, 1);
+    cluster.nodes[0].kill();
+    eventually("the slot has moved", async || {
+        cluster.owner(slot, &cluster.nodes[3]).await == Some(3)
+    })
+    .await;
+    let token = held.fencing_token();
+    soon("the release", held.release()).await.unwrap();
+    for waiter in waiters {
+        soon("everybody enters", waiter).await.unwrap();
+    }
+    let (order, tokens): (Vec<_>, Vec<_>) = entered.lock().unwrap().iter().copied().unzip();
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(tokens[0] > token && tokens.is_sorted_by(|a, b| a < b));
+}
+
+#[tokio::test]
 async fn a_node_that_hangs_costs_the_locks_of_others_nothing() {
     let cluster = Cluster::of(3, 0).await;
     let client = cluster.client(Duration::from_secs(3)).await;
@@ -469,7 +512,7 @@ async fn nothing_is_lost_while_slots_move_under_load() {
     let load = Load::on(&clients, &names);
     let begun = Instant::now();
     let mut moves = 0;
-    while begun.elapsed() < ms(4000) {
+    while begun.elapsed() < ms(4000) || moves < 10 {
         let slot = cluster.slot(&names[random.below(4) as usize]).await;
         let from = cluster.owner(slot, &cluster.nodes[0]).await.unwrap();
         let to = (from + 1 + random.below(2) as usize) % 3;
@@ -478,7 +521,7 @@ async fn nothing_is_lost_while_slots_move_under_load() {
     }
     let entered = load.end().await;
     println!("{moves} moves, {entered} grants in {:?}", begun.elapsed());
-    assert!(moves > 3 && entered > 100, "{moves} moves, {entered} grants");
+    assert!(entered > moves, "{moves} moves, {entered} grants");
 }
 
 #[tokio::test]
