@@ -35,6 +35,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("claim::tests::a_lease_counts_from_the_sending_less_a_margin"),
     },
     Mutant {
+        name: "stale-message-believed", file: "src/claim.rs",
+        edits: &[("                    self.proven = None;\n", "                    // Believed.\n")],
+        seen: "found here, by simulation",
+        story: "The message of a grant that is over is believed by a request that an old acquire has put into the queue again: two writers.",
+        check: Check::Lib("claim::tests::a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so"),
+    },
+    Mutant {
         name: "proof-never-runs-out", file: "src/claim.rs",
         edits: &[("} else if self.proven.is_none_or(|proven| proven <= now) {", "} else if self.proven.is_none() {")],
         seen: "redisson#6844",
