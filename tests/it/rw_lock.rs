@@ -127,6 +127,7 @@ async fn an_owner_that_waits_for_its_former_request_does_not_enter_after_a_shutd
     let watched = leaving.rw_lock("b").write().acquire_fair().await.unwrap();
     let mine = leaving.rw_lock("a").with_owner(&Owner::new());
     let former = mine.write().acquire_fair().await.unwrap();
+    let token = former.fencing_token().get();
     server.freeze();
     drop(former);
     let again = tokio::spawn(mine.write().acquire_fair());
@@ -138,6 +139,16 @@ async fn an_owner_that_waits_for_its_former_request_does_not_enter_after_a_shutd
     soon("the shutdown", shutdown).await.unwrap();
     let again = soon("an answer", again).await.unwrap();
     assert!(matches!(again, Err(Error::Shutdown { .. })), "{again:?}");
+    // That nobody holds it would be a matter of luck, had it been sent: its release may still have come through.
+    let mut redis = server.redis().await;
+    let mut last = redis::cmd("HGET");
+    let last: u64 = last
+        .arg("fairlock:{a}")
+        .arg("seq")
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    assert_eq!(last, token, "it was granted after the shutdown had released it");
     let free = staying.rw_lock("a").write().try_acquire().await.unwrap();
     assert!(free.is_some(), "nobody holds it, and the lease is long");
 }
