@@ -74,4 +74,4 @@ lint: ## What CI checks besides the tests
 	@# On its own: the locks beside ours choose features of the Redis client that would change it for all.
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel

@@ -84,14 +84,18 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "message-of-a-former-life-believed", file: "src/claim.rs",
-        edits: &[("Phase::Waiting { ticket, seq } if token > seq => {\n                self.phase", "Phase::Waiting { ticket, .. } => {\n                self.phase")],
+        edits: &[
+            ("Phase::Waiting { ticket, seq, asked } if token > seq => {", "Phase::Waiting { ticket, seq, asked } => {"),
+            ("                    self.proven = None;\n", "                    // Believed.\n"),
+        ],
         seen: "draft: late messages of the former life",
         story: "A request whose replies were all lost was granted, expired, and is queued again by its retry. The message of its first grant comes late and is believed.",
         check: Check::Lib("claim::tests::a_message_of_a_former_life_is_ignored_before_and_after_the_reply"),
     },
     Mutant {
         name: "message-taken-for-a-renewal", file: "src/claim.rs",
-        edits: &[("Phase::Waiting { ticket, seq } if token > seq => {\n                self.phase", "Phase::Waiting { ticket, seq } if token > seq => {\n                self.prove(now, self.lease);\n                self.phase")],
+        edits: &[("                self.phase = Phase::Granted {\n                    ticket: Some(ticket),",
+            "                self.prove(now, self.lease);\n                self.phase = Phase::Granted {\n                    ticket: Some(ticket),")],
         seen: "draft: a pushed grant credited with the time of a later call",
         story: "A grant that was told is believed for a whole lease. It goes on with what is left of the one that it waited with.",
         check: Check::Lib("claim::tests::a_grant_is_not_handed_out_when_its_proof_has_run_out"),

@@ -79,7 +79,7 @@ pub const ALL: &[Bug] = &[
     bug("A server that always said that there was more to do kept `release` busy for ever.",
         "a server of nonsense", &["tests/attack/src/wild.rs a_server_that_never_has_done_with_it_does_not_keep_a_release_waiting"]),
     bug("A holder that was told that it waits, after a server went back to an earlier state, went on believing that it held.",
-        "review of a simulated rollback", &["src/claim.rs a_hold_that_waits_again_after_the_server_went_back_is_lost"]),
+        "review of a simulated rollback", &["src/claim/tests.rs a_hold_that_waits_again_after_the_server_went_back_is_lost"]),
     bug("A request expired, an acquire that the network had kept put it into the queue again, a renewal was told \"waits\", and then the message of its former life came: two writers until the next renewal.",
-        "simulation, after 80 million grants", &["src/claim.rs a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so"]),
+        "simulation, after 80 million grants", &["src/claim/tests.rs a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so"]),
 ];

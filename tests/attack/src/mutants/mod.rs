@@ -368,7 +368,12 @@ mod tests {
                 }
                 Check::Lib(name) => {
                     let (module, test) = name.split_once("::tests::").expect("module::tests::test");
-                    (format!("src/{module}.rs"), test)
+                    let of_its_own = format!("src/{module}/tests.rs");
+                    let file = match root().join(&of_its_own).exists() {
+                        true => of_its_own,
+                        false => format!("src/{module}.rs"),
+                    };
+                    (file, test)
                 }
                 Check::Loom(test) => ("src/loom_models.rs".to_owned(), test),
                 Check::Attack(name) => {

@@ -1,0 +1,195 @@
+use super::*;
+
+const LEASE: Duration = Duration::from_millis(1000);
+const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn claim() -> (Claim, Instant) {
+    let now = Instant::now();
+    (Claim::new(LEASE, Duration::MAX, now), now)
+}
+
+fn handed_out(claim: &mut Claim, now: Instant) -> Option<u64> {
+    match claim.next(now) {
+        Some(Next::HandOut { token }) => Some(token),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_lease_counts_from_the_sending_less_a_margin() {
+    let (mut claim, t) = claim();
+    claim.answered(t, Answer::Granted { token: 1 });
+    assert_eq!(handed_out(&mut claim, t + ms(900)), Some(1));
+    assert_eq!(claim.held_until(t + ms(979)), Some(t + ms(980)));
+    assert_eq!(claim.held_until(t + ms(980)), None);
+}
+
+#[test]
+fn a_lapsed_hold_stays_lost_though_a_late_renewal_succeeds() {
+    let (mut claim, t) = claim();
+    claim.answered(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    assert!(!claim.renewed(t + ms(900), t + ms(990), LEASE, Standing::Holds { token: 1 }));
+    assert_eq!(claim.held_until(t + ms(990)), None);
+}
+
+#[test]
+fn a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits);
+    // Granted 100 ms after it had queued.
+    assert!(claim.heard(t + ms(400), 100_010));
+    assert!(matches!(claim.next(t + ms(400)), Some(Next::Renew)));
+    claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Waits);
+    assert!(claim.next(t + ms(402)).is_none());
+    assert!(!claim.heard(t + ms(403), 100_010));
+    // And one of afterwards.
+    assert!(claim.heard(t + ms(500), 450_010));
+    assert_eq!(handed_out(&mut claim, t + ms(500)), Some(450_010));
+}
+
+#[test]
+fn a_grant_that_was_repeated_has_its_last_token() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits);
+    assert!(claim.heard(t + ms(400), 100_010));
+    assert!(claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Holds { token: 350_010 }));
+    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(350_010));
+}
+
+#[test]
+fn a_grant_is_not_handed_out_when_its_proof_has_run_out() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    assert!(claim.heard(t + ms(500), 11));
+    assert!(matches!(claim.next(t + ms(980)), Some(Next::Renew)));
+    assert!(claim.renewed(t + ms(985), t + ms(986), LEASE, Standing::Holds { token: 11 }));
+    assert_eq!(handed_out(&mut claim, t + ms(987)), Some(11));
+}
+
+#[test]
+fn a_message_alone_proves_nothing_about_time() {
+    let (mut claim, t) = claim();
+    assert!(!claim.heard(t, 11));
+    assert!(claim.next(t).is_none());
+    claim.answered(t, QUEUED);
+    assert_eq!(handed_out(&mut claim, t), Some(11));
+}
+
+#[test]
+fn a_message_of_a_former_life_is_ignored_before_and_after_the_reply() {
+    let (mut claim, t) = claim();
+    claim.heard(t, 9);
+    claim.answered(t, QUEUED);
+    assert!(claim.next(t).is_none());
+    assert!(!claim.heard(t, 10));
+    assert!(claim.next(t).is_none());
+    assert!(claim.heard(t, 11));
+}
+
+#[test]
+fn a_late_queued_reply_does_not_take_a_grant_back() {
+    let (mut claim, t) = claim();
+    claim.answered(t, Answer::Granted { token: 3 });
+    claim.answered(t, QUEUED);
+    assert_eq!(handed_out(&mut claim, t), Some(3));
+}
+
+#[test]
+fn a_waiter_that_the_server_forgot_asks_again_with_its_ticket() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    assert!(claim.renewed(t, t, LEASE, Standing::Unknown));
+    assert!(matches!(
+        claim.next(t),
+        Some(Next::Ended(End::Displaced { ticket: Some(7) }))
+    ));
+}
+
+#[test]
+fn a_holder_that_the_server_forgot_has_lost() {
+    let (mut claim, t) = claim();
+    claim.answered(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    assert!(claim.renewed(t, t, LEASE, Standing::Unknown));
+    assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
+}
+
+#[test]
+fn a_hold_that_waits_again_after_the_server_went_back_is_lost() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    assert!(claim.heard(t + ms(10), 11));
+    assert!(handed_out(&mut claim, t + ms(11)).is_some());
+    claim.renewed(t + ms(9), t + ms(12), LEASE, Standing::Waits);
+    assert!(
+        claim.held_until(t + ms(12)).is_some(),
+        "that call was executed before the grant"
+    );
+    assert!(claim.renewed(t + ms(13), t + ms(14), LEASE, Standing::Waits));
+    assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
+    assert!(claim.report_loss(), "its place in the queue is given up");
+}
+
+#[test]
+fn a_grant_that_waits_again_after_the_server_went_back_is_not_handed_out() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    assert!(claim.heard(t + ms(10), 11));
+    assert!(!claim.renewed(t + ms(11), t + ms(12), LEASE, Standing::Waits));
+    assert!(claim.next(t + ms(12)).is_none());
+    assert!(!claim.heard(t + ms(13), 11), "the message of the former grant");
+    assert!(claim.heard(t + ms(13), 12));
+}
+
+#[test]
+fn max_hold_cuts_renewals_and_ends_the_hold() {
+    let t = Instant::now();
+    let mut claim = Claim::new(LEASE, ms(2500), t);
+    claim.answered(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    for sent in [600, 1200, 1800] {
+        let lease = claim.renewal(t + ms(sent)).expect("held");
+        claim.renewed(t + ms(sent), t + ms(sent), lease, Standing::Holds { token: 1 });
+    }
+    assert_eq!(
+        claim.renewal(t + ms(2000)),
+        Some(ms(520)),
+        "what is left, and the margin"
+    );
+    assert!(claim.held_until(t + ms(2499)).is_some());
+    assert_eq!(claim.held_until(t + ms(2500)), None);
+    assert!(matches!(claim.ended(), Some(End::Lost(LostReason::MaxHold))));
+}
+
+#[test]
+fn a_doubted_wait_is_due_until_a_later_call_is_answered() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    assert!(claim.doubt(t + ms(10)));
+    claim.renewed(t + ms(5), t + ms(12), LEASE, Standing::Waits);
+    assert!(
+        claim.due() <= Some(t + ms(10)),
+        "that call may have been executed before"
+    );
+    claim.renewed(t + ms(11), t + ms(13), LEASE, Standing::Waits);
+    assert!(claim.due() > Some(t + ms(300)));
+}
+
+#[test]
+fn nothing_happens_to_a_claim_that_is_over() {
+    let (mut claim, t) = claim();
+    assert!(claim.end(End::Released));
+    claim.answered(t, Answer::Granted { token: 1 });
+    assert!(!claim.heard(t, 5));
+    assert!(!claim.renewed(t, t, LEASE, Standing::Holds { token: 1 }));
+    assert!(!claim.end(End::Lost(LostReason::Shutdown)));
+    assert!(matches!(claim.next(t), Some(Next::Ended(End::Released))));
+    assert_eq!(claim.renewal(t), None);
+}

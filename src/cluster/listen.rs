@@ -1,0 +1,270 @@
+//! One connection to each node on whose locks somebody waits, for their grants.
+
+use super::table::slot_of;
+use super::{Cluster, Node, ended, locked};
+use crate::client::Inner;
+use crate::key::{channel_base, introduction};
+use crate::link::{Backoff, Lane, Pulse};
+use crate::notify::{INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT, PINGS_BEFORE_RECONNECT, Releases, on_grants};
+use crate::status::ClientInfo;
+use crate::wire::{CONNECT_TIMEOUT, Wire};
+use futures::future::join_all;
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// How long a channel is kept on which nobody waits.
+const LINGER: Duration = Duration::from_secs(3);
+/// Subscriptions under way at once on a connection.
+const SUBSCRIBED_AT_ONCE: usize = 256;
+
+/// A connection that listens to one node.
+struct Ear {
+    wire: Wire,
+    ended: Arc<Notify>,
+    pulse: Arc<Pulse>,
+    /// Channels whose end we asked for ourselves.
+    letting_go: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Cluster {
+    /// An extra: failing is not fatal.
+    pub(super) async fn keep_introduced(&self, inner: &Inner) {
+        let key = introduction(&inner.prefix, &self.client);
+        let text = ClientInfo::introduction(self.label.as_deref());
+        loop {
+            let set = |_| {
+                let mut set = redis::cmd("SET");
+                set.arg(&key).arg(&text);
+                set.arg("EX").arg(3 * INTRODUCED_EVERY.as_secs());
+                set
+            };
+            if let Err(error) = self.call(Lane::Background, PING_TIMEOUT, &key, set).await {
+                tracing::debug!(%error, "cannot say who this client is");
+            }
+            sleep(INTRODUCED_EVERY).await;
+        }
+    }
+
+    /// Listens to a node while somebody waits for locks that it has. Never ends.
+    pub(super) async fn listen(&self, node: &Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
+        let mut backoff = Backoff::new();
+        loop {
+            while self.awaited_at(node).is_empty() {
+                node.suspect.store(false, Ordering::Relaxed);
+                node.wanted.notified().await;
+            }
+            let heard = match self.open(node, inner, releases).await {
+                Ok(ear) => self.hear(node, ear, inner).await,
+                Err(error) => Err(error),
+            };
+            self.deafen(node);
+            let Err(error) = heard else { continue };
+            tracing::warn!(node = %node.address, %error, "subscription lost; grants are learned from renewals meanwhile");
+            if !node.suspect.swap(true, Ordering::Relaxed) {
+                backoff = Backoff::new();
+            }
+            self.stale.notify_one();
+            backoff.pause().await;
+        }
+    }
+
+    async fn open(&self, node: &Node, inner: &Arc<Inner>, releases: &Releases) -> Result<Ear, RedisError> {
+        let ended = Arc::new(Notify::new());
+        let pulse = Arc::<Pulse>::default();
+        let letting_go = Arc::<Mutex<BTreeSet<String>>>::default();
+        let on_push = {
+            let (inner, releases) = (Arc::downgrade(inner), releases.clone());
+            let (over, alive, ours) = (Arc::clone(&ended), Arc::clone(&pulse), Arc::clone(&letting_go));
+            move |push: PushInfo| {
+                alive.beat();
+                match (&push.kind, push.data.as_slice()) {
+                    (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                        if let Some(inner) = inner.upgrade() {
+                            on_grants(&inner, &releases, payload);
+                        }
+                    }
+                    (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
+                        if std::str::from_utf8(channel).is_ok_and(|channel| locked(&ours).remove(channel)) => {}
+                    // The slot has left the node. The library takes this for a reply if it waits for one.
+                    (PushKind::SUnsubscribe | PushKind::Disconnection, _) => over.notify_one(),
+                    _ => {}
+                }
+            }
+        };
+        let (wire, _) = node
+            .backend
+            .connect(self.label.as_deref(), Some(Arc::new(on_push)))
+            .await?;
+        Ok(Ear {
+            wire,
+            ended,
+            pulse,
+            letting_go,
+        })
+    }
+
+    /// Follows what is awaited, until the connection is dead, or nobody waits any more.
+    async fn hear(&self, node: &Arc<Node>, mut ear: Ear, inner: &Inner) -> Result<(), RedisError> {
+        let mut followed = BTreeSet::new();
+        let mut failures = 0;
+        let mut ping_at = Instant::now() + PING_INTERVAL;
+        node.moved.store(true, Ordering::Relaxed);
+        loop {
+            if node.moved.swap(false, Ordering::Relaxed) {
+                let (new, gone) = self.changes(node, &followed, inner);
+                self.follow(node, &ear, inner, &mut followed, new).await?;
+                self.let_go(&ear, &mut followed, gone).await?;
+            } else {
+                let mut new = std::mem::take(&mut *locked(&node.fresh));
+                new.retain(|lock| !followed.contains(lock));
+                self.follow(node, &ear, inner, &mut followed, new).await?;
+            }
+            if followed.is_empty() && self.awaited_at(node).is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = ear.ended.notified() => return Err(ended()),
+                () = node.wanted.notified() => continue,
+                () = sleep_until(ping_at) => {}
+            }
+            match ear.pulse.answer(PING_TIMEOUT, ear.wire.send(&redis::cmd("PING"))).await {
+                Ok(_) => {
+                    failures = 0;
+                    node.suspect.store(false, Ordering::Relaxed);
+                }
+                // Another node may have the slots by now: no need to wait for the certainty.
+                Err(error) if error.is_timeout() && failures + 1 < PINGS_BEFORE_RECONNECT => {
+                    failures += 1;
+                    node.suspect.store(true, Ordering::Relaxed);
+                    self.stale.notify_one();
+                }
+                Err(error) => return Err(error),
+            }
+            ping_at = Instant::now() + PING_INTERVAL;
+            node.moved.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn channel(&self, lock: &str) -> String {
+        channel_base(lock) + &self.client
+    }
+
+    async fn follow(
+        &self,
+        node: &Arc<Node>,
+        ear: &Ear,
+        inner: &Inner,
+        followed: &mut BTreeSet<Arc<str>>,
+        new: Vec<Arc<str>>,
+    ) -> Result<(), RedisError> {
+        for some in new.chunks(SUBSCRIBED_AT_ONCE) {
+            let replies = some.iter().map(|lock| async {
+                let mut subscribe = redis::cmd("SSUBSCRIBE");
+                subscribe.arg(self.channel(lock));
+                let mut wire = ear.wire.clone();
+                let reply = ear.pulse.answer(CONNECT_TIMEOUT, wire.send(&subscribe)).await;
+                reply.and_then(Value::extract_error)
+            });
+            let replies = join_all(replies).await;
+            let now = Instant::now();
+            let mut failure = None;
+            let mut confirmed = Vec::new();
+            for (lock, reply) in some.iter().zip(replies) {
+                match reply {
+                    Ok(_) => confirmed.push(Arc::clone(lock)),
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {
+                        self.redirect(&error, node, |at| self.own(slot_of(lock), at));
+                        self.stale.notify_one();
+                    }
+                    Err(error) => failure = Some(error),
+                }
+            }
+            let mut watches = locked(&self.watches);
+            for lock in &confirmed {
+                if let Some(watch) = watches.get_mut(lock) {
+                    watch.heard = Some((now, Arc::clone(node)));
+                }
+            }
+            drop(watches);
+            // What was granted before is learned now.
+            inner.requests.resync_locks(&confirmed, now);
+            followed.extend(confirmed);
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            node.suspect.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn let_go(
+        &self,
+        ear: &Ear,
+        followed: &mut BTreeSet<Arc<str>>,
+        gone: Vec<Arc<str>>,
+    ) -> Result<(), RedisError> {
+        for lock in gone {
+            let channel = self.channel(&lock);
+            let mut unsubscribe = redis::cmd("SUNSUBSCRIBE");
+            unsubscribe.arg(&channel);
+            locked(&ear.letting_go).insert(channel);
+            followed.remove(&lock);
+            let mut wire = ear.wire.clone();
+            let reply = ear.pulse.answer(CONNECT_TIMEOUT, wire.send(&unsubscribe)).await;
+            reply.and_then(Value::extract_error)?;
+        }
+        Ok(())
+    }
+
+    /// Locks of a node that somebody waits for and that it is not listened to about, and the other way round.
+    fn changes(
+        &self,
+        node: &Arc<Node>,
+        followed: &BTreeSet<Arc<str>>,
+        inner: &Inner,
+    ) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        let now = Instant::now();
+        locked(&node.fresh).clear();
+        let mut watches = locked(&self.watches);
+        let topology = locked(&self.topology);
+        let registry = inner.registry();
+        let mut here = BTreeSet::new();
+        watches.retain(|lock, watch| {
+            if !topology.has(node, watch.slot) {
+                return true;
+            }
+            if registry.is_awaited(lock) {
+                watch.idle = None;
+            } else if now - *watch.idle.get_or_insert(now) > LINGER {
+                return false;
+            }
+            here.insert(Arc::clone(lock));
+            true
+        });
+        let new = here.difference(followed).cloned().collect();
+        let gone = followed.difference(&here).cloned().collect();
+        (new, gone)
+    }
+
+    fn awaited_at(&self, node: &Arc<Node>) -> Vec<Arc<str>> {
+        let watches = locked(&self.watches);
+        let topology = locked(&self.topology);
+        let here = watches.iter().filter(|(_, watch)| topology.has(node, watch.slot));
+        here.map(|(lock, _)| Arc::clone(lock)).collect()
+    }
+
+    /// Nothing is heard from that node.
+    fn deafen(&self, node: &Arc<Node>) {
+        for watch in locked(&self.watches).values_mut() {
+            if watch.heard.as_ref().is_some_and(|(_, by)| Arc::ptr_eq(by, node)) {
+                watch.heard = None;
+            }
+        }
+    }
+}
