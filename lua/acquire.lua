@@ -1,11 +1,12 @@
 -- Asks for the lock, now or in the queue.
 -- ARGV: 4 request, 5 lease in ms, 6 'try' or 'queue', 7 policy ('' Fifo, 'w' WriterFirst, 'r' ReaderFirst),
---       8 the ticket of a former place in the queue, or ''
+--       8 the ticket of a former place in the queue, or '', 9 ms for which nobody may enter a lock that looks free, if any
 -- Returns { status, value, next ms, seq }: 2 granted, value = token; 1 queued, value = ticket; 0 busy;
 --       -1 another reader is upgrading; -2 this owner waits here already; -3 another policy is stored, value = its
 --       code's byte or 0
 -- Wakes: whom an expiry lets in. Twice: the same answer, and the lease begins anew.
 local request, lease_ms, try, policy, ticket = ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'try', ARGV[7], ARGV[8]
+local NOBODY = '00000000000000000000000000000000'
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
 local named = named_owner(request)
 local known, next_ms, head = false, -1, {}
@@ -36,6 +37,14 @@ if state.seq then
   if (state.policy or '') ~= policy then return answer(-3, string.byte(state.policy or '')) end
 elseif policy ~= '' then
   set('policy', policy)
+end
+
+-- The server began anew and may have forgotten a hold. In its place nobody holds, who lets go of nothing.
+if ARGV[9] and not state.mode then
+  local held = 'w0:0:' .. NOBODY
+  grant(held, NOBODY)
+  lease(held, tonumber(ARGV[9]))
+  fresh_leases, next_ms = true, tonumber(ARGV[9])
 end
 
 local inside = state.writer == owner or count('r:' .. owner) > 0

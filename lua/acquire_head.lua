@@ -11,7 +11,7 @@ do
   local hash = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'seq', 'policy', 'more', 'keep', 'cap', 'sole',
     'r:' .. owner)
   local mode, rcount, writer, seq, keep = hash[1], hash[2], hash[3], hash[4], hash[7]
-  if not hash[6] and seq and (hash[5] or '') == ARGV[7] and tonumber(hash[8] or 0) >= lease_ms and ARGV[3] ~= '1' then
+  if not ARGV[9] and not hash[6] and seq and (hash[5] or '') == ARGV[7] and tonumber(hash[8] or 0) >= lease_ms and ARGV[3] ~= '1' then
     local time = redis.call('TIME')
     local us = time[1] * 1000000 + time[2]
     local now = math.floor(us / 1000)

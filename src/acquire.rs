@@ -8,6 +8,7 @@ use crate::guard::{Guard, ReadGuard};
 use crate::key::{Lock, shown};
 use crate::owner::Owner;
 use crate::registry::Request;
+use crate::replication::Replication;
 use crate::rw_lock::Policy;
 use std::fmt;
 use std::marker::PhantomData;
@@ -62,6 +63,7 @@ pub struct Acquire<M> {
     policy: Policy,
     lease: Duration,
     max_hold: Option<Duration>,
+    replication: Option<Replication>,
     /// Made from a hold: its owner may be that of a single request.
     further: bool,
     mode: PhantomData<fn() -> M>,
@@ -69,7 +71,7 @@ pub struct Acquire<M> {
 
 impl<M> Acquire<M> {
     pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>, owner: Option<Owner>, policy: Policy) -> Self {
-        let lease = handle.inner.lease;
+        let (lease, replication) = (handle.inner.lease, handle.inner.replication);
         Self {
             handle,
             lock,
@@ -77,6 +79,7 @@ impl<M> Acquire<M> {
             policy,
             lease,
             max_hold: None,
+            replication,
             further: false,
             mode: PhantomData,
         }
@@ -85,6 +88,7 @@ impl<M> Acquire<M> {
     /// A further request of an owner that holds the lock, with the settings of that hold.
     pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
         Self {
+            replication: handle.inner.replication,
             handle,
             lock: Arc::clone(&hold.lock),
             owner: Some(owner),
@@ -107,6 +111,24 @@ impl<M> Acquire<M> {
     /// and others enter, whatever its user does. No limit unless set; at least 1 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Hands the guard out only when so many replicas of the server have the grant: a replica that takes over then knows
+    /// of the hold. See [`ClientBuilder::wait_for_replicas`](crate::ClientBuilder::wait_for_replicas), which sets it for
+    /// all requests; 0 switches it off for this one.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// let guard = lock.write().wait_for_replicas(1, std::time::Duration::from_millis(500)).acquire_fair().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {
+        self.replication = (replicas > 0).then_some(Replication {
+            replicas,
+            timeout,
+            on_disk: false,
+        });
         self
     }
 }
@@ -211,8 +233,19 @@ impl<M: Access> Acquire<M> {
                 };
                 match outcome {
                     Outcome::HandOut(token) => {
-                        tracing::debug!(token, waited = ?begun.elapsed(), "acquired");
-                        return Ok(Some(attempt.into_guard(token)));
+                        let guard = attempt.into_guard(token);
+                        let guard = match self.replication {
+                            None => Some(guard),
+                            // In a box, so that who does not ask for it has no longer a future.
+                            Some(wish) => Box::pin(guard.if_replicated(wish)).await?,
+                        };
+                        if guard.is_some() {
+                            tracing::debug!(token, waited = ?begun.elapsed(), "acquired");
+                            return Ok(guard);
+                        }
+                        tracing::warn!("lock lost before its replicas knew of it; asking again");
+                        // As good a place as it had.
+                        ticket = Some(token);
                     }
                     Outcome::Busy => return Ok(None),
                     Outcome::AskAgain(place) => {
@@ -239,6 +272,9 @@ impl<M: Access> Acquire<M> {
                 Duration::from_millis(1),
                 Duration::MAX,
             )?;
+        }
+        if let Some(replication) = self.replication {
+            replication.check(&self.lock.name)?;
         }
         match self.owner {
             Some(owner) if owner.is_anonymous() && !self.further => Err(Error::InvalidOwner {

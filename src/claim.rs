@@ -86,7 +86,7 @@ pub(crate) struct Claim {
     proven: Option<Instant>,
     /// When the last call that was answered about it had been sent.
     renewed: Instant,
-    /// A message may have been missed before then: ask soon.
+    /// A message may have been missed before then, or a hold forgotten: ask soon.
     doubted: Option<Instant>,
     /// The keeper has been told that it is lost.
     reported: bool,
@@ -123,6 +123,15 @@ impl Claim {
         let waits = self.is_waiting();
         self.doubted = waits.then_some(now);
         waits
+    }
+
+    /// The server may have forgotten what it granted. Says whether that matters.
+    pub(crate) fn doubt_hold(&mut self, now: Instant) -> bool {
+        let granted = matches!(self.phase, Phase::Granted { .. } | Phase::Held { .. });
+        if granted {
+            self.doubted = Some(now);
+        }
+        granted
     }
 
     pub(crate) fn answered(&mut self, sent: Instant, answer: Answer) {
@@ -299,11 +308,13 @@ impl Claim {
 
     /// When the keeper should look at it next.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let renewal = self.renewed + self.lease / 3;
+        let renewal = match self.doubted {
+            Some(_) => self.renewed,
+            None => self.renewed + self.lease / 3,
+        };
         match self.phase {
             Phase::Asked { .. } | Phase::Over(_) => None,
             Phase::Held { until, .. } => Some(until.map_or(renewal, |until| until.min(renewal))),
-            _ if self.doubted.is_some() => Some(self.renewed),
             _ => Some(renewal),
         }
     }

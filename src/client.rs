@@ -7,7 +7,9 @@ use crate::key::{self, Lock};
 use crate::link::Lane;
 use crate::notify::Listener;
 use crate::owner::ClientId;
+use crate::quarantine::Quarantine;
 use crate::registry::{Registry, Request};
+use crate::replication::Replication;
 use crate::requests::{self, Requests};
 use crate::route::Route;
 use crate::rw_lock::RwLock;
@@ -63,6 +65,7 @@ pub(crate) struct Inner {
     pub(crate) prefix: String,
     pub(crate) channel: Channel,
     pub(crate) audience: Audience,
+    pub(crate) replication: Option<Replication>,
     pub(crate) requests: Requests,
     numbers: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -87,6 +90,8 @@ impl Client {
             lease: DEFAULT_LEASE,
             prefix: "fairlock".to_owned(),
             label: None,
+            replication: None,
+            quarantine: None,
         }
     }
 
@@ -251,6 +256,8 @@ pub struct ClientBuilder {
     lease: Duration,
     prefix: String,
     label: Option<String>,
+    replication: Option<Replication>,
+    quarantine: Option<Duration>,
 }
 
 impl ClientBuilder {
@@ -277,6 +284,51 @@ impl ClientBuilder {
         self
     }
 
+    /// A grant counts only when so many replicas of the server have it, within that time: a replica that takes over
+    /// then knows of the hold, if the one that is chosen is among them. Otherwise the grant is withdrawn, which the
+    /// server has confirmed or the lease has ended by the time when the caller sees [`Error::NotReplicated`].
+    ///
+    /// Each acquisition, upgrade included, takes a renewal and a `WAIT` more, over a further connection; those that wait
+    /// at the same time share one. What comes later, renewals, releases and downgrades, is not waited for. The
+    /// time is 1 ms to an hour and may be exceeded about twice when others wait too; the lease is renewed meanwhile.
+    /// Redis and Valkey replicate asynchronously all the same: choose at least as many replicas as may be lost at once,
+    /// and fence the resource. 0 replicas: none is waited for, which is the default.
+    pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {
+        self.replication = (replicas > 0).then_some(Replication {
+            replicas,
+            timeout,
+            on_disk: false,
+        });
+        self
+    }
+
+    /// Like [`wait_for_replicas`](Self::wait_for_replicas), and the grant must have been written to disk (`fsync` of the
+    /// append-only file) there and on the server itself. 0 replicas: only on the server itself, so that its restart
+    /// forgets no hold.
+    ///
+    /// It needs `WAITAOF` (Redis 7.2, Valkey 7.2 or later) and `appendonly yes`; without, acquiring fails with
+    /// [`Error::Server`].
+    pub fn wait_for_disks(mut self, replicas: usize, timeout: Duration) -> Self {
+        self.replication = Some(Replication {
+            replicas,
+            timeout,
+            on_disk: true,
+        });
+        self
+    }
+
+    /// After the server began anew, as a process that was started again or a replica that took over, nobody enters for
+    /// this long a lock that looks free: it may have been forgotten, and its former holder may not know yet. Give it the
+    /// longest lease that any client uses; requests queue meanwhile, and tries find the lock busy.
+    ///
+    /// All clients of a prefix should set it alike. They recognise a new server by its run id, which they keep in one key,
+    /// `PREFIX:life`, so the first use of an empty server is in quarantine too. Holds that the server still knows go on,
+    /// and who waits behind them enters. Needs the right to `INFO`. Not for clusters. None unless set; at most a year.
+    pub fn quarantine(mut self, longest_lease: Duration) -> Self {
+        self.quarantine = Some(longest_lease);
+        self
+    }
+
     /// Makes both connections and starts the background tasks on the current tokio runtime.
     ///
     /// # Errors
@@ -289,6 +341,12 @@ impl ClientBuilder {
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
         key::check_label(self.label.as_deref())?;
+        if let Some(replication) = self.replication {
+            replication.check("")?;
+        }
+        if let Some(quarantine) = self.quarantine {
+            check_duration("", "quarantine", quarantine, LEAST_LEASE, MOST_LEASE)?;
+        }
         let Server(server) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
@@ -301,8 +359,17 @@ impl ClientBuilder {
             Backend::Cluster(_) => Channel::InSlot,
             _ => Channel::OfClient(key::channel_base(&self.prefix)),
         };
+        #[cfg(feature = "cluster")]
+        if self.quarantine.is_some() && matches!(server, Backend::Cluster(_)) {
+            return Err(Error::Unsupported {
+                lock: "*".to_owned(),
+                what: "quarantine",
+                remedy: "in a cluster nothing says for all slots when a node began anew; use wait_for_replicas",
+            });
+        }
+        let quarantine = self.quarantine.map(|lasts| Quarantine::new(&self.prefix, lasts));
         let listener = Listener::new(server.clone(), &self.prefix, id, self.label.clone());
-        let route = Route::connect(&server, id, self.label);
+        let route = Route::connect(&server, id, self.label, quarantine);
         let (releases, dropped) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             route: route.await.map_err(failed)?,
@@ -311,6 +378,7 @@ impl ClientBuilder {
             prefix: self.prefix,
             channel,
             audience: Audience::default(),
+            replication: self.replication,
             requests: Requests::new(),
             numbers: AtomicU64::new(1),
             tasks: Mutex::default(),
@@ -329,7 +397,8 @@ impl ClientBuilder {
                     match (&inner.route, subscription) {
                         (Route::Server(link), Some(subscription)) => {
                             let listening = listener.run(&inner, &releases, subscription);
-                            futures::join!(link.run(), listening, link.watch());
+                            let again = || inner.requests.recheck(Instant::now(), |_| true);
+                            futures::join!(link.run(again), listening, link.watch());
                         }
                         #[cfg(feature = "cluster")]
                         (Route::Cluster(cluster), _) => cluster.run(&inner, &releases).await,

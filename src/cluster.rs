@@ -9,11 +9,13 @@ pub(crate) use seeds::seeds_of;
 use table::slot_of;
 
 use crate::client::Inner;
+use crate::error::is_transient;
 use crate::key::Lock;
 use crate::link::{Backoff, Lane, Link, Sending, Turns};
 use crate::notify::Releases;
 use crate::owner::ClientId;
-use crate::script::Dialect;
+use crate::replication::Replication;
+use crate::script::Peer;
 use crate::wire::Backend;
 use futures::stream::FuturesUnordered;
 use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
@@ -132,7 +134,7 @@ impl Cluster {
         lane: Lane,
         limit: Duration,
         key: &str,
-        command: impl Fn(Dialect) -> Cmd,
+        command: impl Fn(Peer) -> Cmd,
     ) -> Result<Value, RedisError> {
         let slot = slot_of(key);
         let begun = Instant::now();
@@ -185,6 +187,23 @@ impl Cluster {
         }
     }
 
+    /// One attempt: who waits for replicas tries again.
+    pub(crate) async fn confirm(
+        &self,
+        limit: Duration,
+        key: &str,
+        wish: Replication,
+        renew: impl Fn(Peer) -> Cmd,
+    ) -> Result<(Value, usize), RedisError> {
+        let slot = slot_of(key);
+        let node = self.owner(slot).ok_or_else(|| no_owner(slot))?;
+        let confirmed = node.link.confirm(limit, wish, renew).await;
+        if confirmed.as_ref().is_err_and(is_transient) {
+            self.stale.notify_one();
+        }
+        confirmed
+    }
+
     pub(crate) fn turns(&self, key: &str) -> Arc<Turns> {
         let owner = self.owner(slot_of(key));
         owner.map_or_else(|| Arc::clone(&self.unowned), |node| node.link.turns())
@@ -227,7 +246,7 @@ impl Cluster {
     /// Keeps the connections up and the table true. Never ends.
     pub(crate) async fn run(&self, inner: &Arc<Inner>, releases: &Releases) {
         let mut nodes = FuturesUnordered::new();
-        let mut others = pin!(async { futures::join!(self.keep_table(), self.keep_introduced(inner)) });
+        let mut others = pin!(async { futures::join!(self.keep_table(inner), self.keep_introduced(inner)) });
         loop {
             let new = std::mem::take(&mut locked(&self.topology).new);
             nodes.extend(new.into_iter().map(|node| self.run_node(node, inner, releases)));
@@ -240,11 +259,22 @@ impl Cluster {
         }
     }
 
+    /// The owner of these slots is another, or began anew: it may have forgotten holds.
+    fn recheck(inner: &Inner, slots: &BTreeSet<u16>) {
+        let concerns = |lock: &str| slots.contains(&slot_of(lock));
+        inner.requests.recheck(Instant::now(), concerns);
+    }
+
+    fn slots_of(&self, node: &Arc<Node>) -> BTreeSet<u16> {
+        let topology = locked(&self.topology);
+        (0..SLOTS as u16).filter(|slot| topology.has(node, *slot)).collect()
+    }
+
     async fn run_node(&self, node: Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
         tokio::select! {
             biased;
             () = node.gone.notified() => {}
-            () = node.link.run() => {}
+            () = node.link.run(|| Self::recheck(inner, &self.slots_of(&node))) => {}
             () = self.listen(&node, inner, releases) => {}
         }
         tracing::info!(node = %node.address, "it has no slots any more");
@@ -287,7 +317,7 @@ impl Node {
         lane: Lane,
         limit: Duration,
         sending: Sending,
-        command: &impl Fn(Dialect) -> Cmd,
+        command: &impl Fn(Peer) -> Cmd,
     ) -> Result<Value, RedisError> {
         // Made before the look: what comes after it is not missed.
         let left = self.left.notified();

@@ -28,6 +28,22 @@ pub enum Error {
         why: &'static str,
     },
 
+    /// The grant did not reach as many replicas in time as were asked for. It has been withdrawn: the lock is not held.
+    #[error(
+        "a grant of lock {lock:?} reached {reached} of {wanted} replicas within {timeout:?} and was withdrawn; check that \
+         the replicas are up and in step, then retry"
+    )]
+    NotReplicated {
+        /// The lock's name.
+        lock: String,
+        /// How many replicas were asked for.
+        wanted: usize,
+        /// How many had it. As many as were asked for, or more, if only the server's own disk was late.
+        reached: usize,
+        /// How long they had.
+        timeout: Duration,
+    },
+
     /// The owner reads and asks to write, while another reader waits to do the same. One of them has to leave.
     #[error(
         "another reader of lock {lock:?} is already waiting to write; release this read hold, then acquire to write"

@@ -2,7 +2,7 @@
 
 use crate::acquire::{Access, Acquire, Read, Write};
 use crate::claim::End;
-use crate::client::Handle;
+use crate::client::{Handle, Inner};
 use crate::error::{Error, LostReason, is_transient};
 use crate::keeper::finish;
 use crate::key::shown;
@@ -52,9 +52,13 @@ impl<M> Guard<M> {
         }
     }
 
-    fn request(&self) -> &Arc<Request> {
+    pub(crate) fn request(&self) -> &Arc<Request> {
         // Taken at the very end of release(), which consumes the guard.
         self.request.as_ref().expect("a released guard is not used again")
+    }
+
+    pub(crate) fn client(&self) -> &Inner {
+        &self.handle.inner
     }
 
     /// The number to give to the resource with every write: see [`FencingToken`].

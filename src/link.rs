@@ -2,8 +2,10 @@
 //! its command may be sent twice.
 
 use crate::keeper::CALLS_AT_ONCE;
+use crate::quarantine::Quarantine;
 use crate::random;
-use crate::script::Dialect;
+use crate::replication::Replication;
+use crate::script::{Dialect, Peer};
 use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, demoted, timed_out};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::future::Future;
@@ -12,21 +14,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// So many calls in a row without an answer, and the connection is taken for dead.
 const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 
-/// One connection, and which scripts its server understands.
+/// One connection, and what is known of its server.
 #[derive(Clone)]
 struct Connection {
     generation: u64,
     /// Of the server: see [`Backend::outdated`].
     term: u64,
     wire: Wire,
-    dialect: Dialect,
+    peer: Peer,
     turns: Arc<Semaphore>,
     pulse: Arc<Pulse>,
+    confirmed: Arc<tokio::sync::Mutex<Option<Confirmed>>>,
+}
+
+/// What a server said when it was last asked how many replicas have what had been written.
+struct Confirmed {
+    wish: Replication,
+    asked: Instant,
+    reached: usize,
 }
 
 /// Users' calls in flight on a connection. More would only queue in it, and renewals behind them: ten thousand take
@@ -117,7 +127,6 @@ pub(crate) enum Lane {
 enum State {
     Up(Connection),
     /// Nobody has needed it yet.
-    #[cfg(feature = "cluster")]
     Idle,
     Down(RedisError),
     /// For good.
@@ -151,33 +160,50 @@ pub(crate) enum Sending {
 pub(crate) struct Link {
     backend: Backend,
     label: Option<String>,
+    quarantine: Option<Quarantine>,
     state: Mutex<State>,
     /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
     changed: Notify,
     broken: Notify,
     turns: Arc<Turns>,
+    /// For calls that wait for replicas: a server that waits does nothing else for the connection.
+    confirming: Option<Box<Link>>,
 }
 
 impl Link {
-    pub(crate) async fn connect(backend: Backend, label: Option<String>) -> Result<Self, RedisError> {
-        let connection = connect(&backend, label.as_deref(), 0).await?;
-        Ok(Self::new(backend, label, State::Up(connection)))
+    pub(crate) async fn connect(
+        backend: Backend,
+        label: Option<String>,
+        quarantine: Option<Quarantine>,
+    ) -> Result<Self, RedisError> {
+        let link = Self {
+            quarantine,
+            ..Self::idle(backend, label)
+        };
+        let connection = link.new_connection(0).await?;
+        *link.state() = State::Up(connection);
+        Ok(link)
     }
 
     /// One that connects when it is needed.
-    #[cfg(feature = "cluster")]
     pub(crate) fn idle(backend: Backend, label: Option<String>) -> Self {
-        Self::new(backend, label, State::Idle)
+        let confirming = Box::new(Self::new(backend.clone(), label.clone()));
+        Self {
+            confirming: Some(confirming),
+            ..Self::new(backend, label)
+        }
     }
 
-    fn new(backend: Backend, label: Option<String>, state: State) -> Self {
+    fn new(backend: Backend, label: Option<String>) -> Self {
         Self {
             backend,
             label,
-            state: Mutex::new(state),
+            quarantine: None,
+            state: Mutex::new(State::Idle),
             changed: Notify::new(),
             broken: Notify::new(),
             turns: Arc::default(),
+            confirming: None,
         }
     }
 
@@ -192,17 +218,62 @@ impl Link {
         lane: Lane,
         limit: Duration,
         sending: Sending,
-        command: impl Fn(Dialect) -> Cmd,
+        command: impl Fn(Peer) -> Cmd,
     ) -> Result<Value, RedisError> {
         let Ok(Some(mut connection)) = timeout(limit, self.connection()).await else {
             return Err(self.down());
         };
+        self.call_over(&mut connection, lane, limit, sending, command).await
+    }
+
+    /// The reply to `renew`, and how many replicas have what it wrote. It goes over a connection of its own, since the
+    /// server does nothing else for that one while it waits. Callers share their waits: one covers whatever was written
+    /// over the connection before.
+    pub(crate) async fn confirm(
+        &self,
+        limit: Duration,
+        wish: Replication,
+        renew: impl Fn(Peer) -> Cmd,
+    ) -> Result<(Value, usize), RedisError> {
+        let link = self.confirming.as_deref().unwrap_or(self);
+        let Ok(Some(mut connection)) = timeout(limit, link.connection()).await else {
+            return Err(link.down());
+        };
+        // It stands behind at most one wait.
+        let limit = limit + wish.timeout;
+        let (lane, plainly) = (Lane::Users, Sending::Plainly);
+        let renewed = link.call_over(&mut connection, lane, limit, plainly, renew).await?;
+        let written = Instant::now();
+        let confirmed = Arc::clone(&connection.confirmed);
+        let mut confirmed = confirmed.lock().await;
+        if let Some(last) = &*confirmed
+            && last.wish == wish
+            && last.asked > written
+        {
+            return Ok((renewed, last.reached));
+        }
+        let asked = Instant::now();
+        let wait = |_| wish.command();
+        let reply = link.call_over(&mut connection, lane, limit, plainly, wait).await?;
+        let reached = wish.reached(reply)?;
+        *confirmed = Some(Confirmed { wish, asked, reached });
+        Ok((renewed, reached))
+    }
+
+    async fn call_over(
+        &self,
+        connection: &mut Connection,
+        lane: Lane,
+        limit: Duration,
+        sending: Sending,
+        command: impl Fn(Peer) -> Cmd,
+    ) -> Result<Value, RedisError> {
         let turns = Arc::clone(&connection.turns);
         let _turn = match lane {
             Lane::Users => Some(turns.acquire().await.map_err(|_| self.down())?),
             Lane::Background => None,
         };
-        let command = command(connection.dialect);
+        let command = command(connection.peer);
         let (generation, pulse) = (connection.generation, &connection.pulse);
         let result = match sending {
             Sending::Plainly if self.backend.has_successors() => {
@@ -246,7 +317,6 @@ impl Link {
             let changed = self.changed.notified();
             match &mut *self.state() {
                 State::Up(connection) => return Some(connection.clone()),
-                #[cfg(feature = "cluster")]
                 state @ State::Idle => {
                     *state = State::Down(timed_out());
                     self.broken.notify_one();
@@ -262,9 +332,7 @@ impl Link {
     fn down(&self) -> RedisError {
         match &*self.state() {
             State::Down(error) => error.clone(),
-            State::Up(_) => timed_out(),
-            #[cfg(feature = "cluster")]
-            State::Idle => timed_out(),
+            State::Up(_) | State::Idle => timed_out(),
             State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
         }
     }
@@ -288,6 +356,9 @@ impl Link {
     pub(crate) fn close(&self) {
         *self.state() = State::Closed;
         self.changed.notify_waiters();
+        if let Some(confirming) = &self.confirming {
+            confirming.close();
+        }
     }
 
     #[cfg(feature = "cluster")]
@@ -336,18 +407,50 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Keeps the connection up. Never ends.
-    pub(crate) async fn run(&self) {
+    /// Keeps its connections up, and says when that for commands has been made. Never ends.
+    pub(crate) async fn run(&self, made: impl Fn()) {
+        match &self.confirming {
+            Some(confirming) => {
+                futures::join!(self.keep_up(made), confirming.keep_up(|| ()));
+            }
+            None => self.keep_up(made).await,
+        }
+    }
+
+    async fn keep_up(&self, made: impl Fn()) {
         for generation in 1.. {
             self.until_broken().await;
             let connection = retrying(
-                || connect(&self.backend, self.label.as_deref(), generation),
+                || self.new_connection(generation),
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
             self.become_unless_closed(State::Up(connection));
-            tracing::info!("command connection made again");
+            tracing::info!("command connection made");
+            made();
         }
+    }
+
+    async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
+        let (mut wire, term) = self.backend.connect(self.label.as_deref(), None).await?;
+        let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
+        let dialect = Dialect::of_server(&hello);
+        let quarantined_until = match &self.quarantine {
+            Some(quarantine) => quarantine.of_server(&mut wire, dialect).await?,
+            None => None,
+        };
+        Ok(Connection {
+            generation,
+            term,
+            wire,
+            peer: Peer {
+                dialect,
+                quarantined_until,
+            },
+            turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
+            pulse: Arc::default(),
+            confirmed: Arc::default(),
+        })
     }
 }
 
@@ -391,19 +494,6 @@ impl Backoff {
 
 fn is_read_only(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-}
-
-async fn connect(backend: &Backend, label: Option<&str>, generation: u64) -> Result<Connection, RedisError> {
-    let (mut wire, term) = backend.connect(label, None).await?;
-    let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
-    Ok(Connection {
-        generation,
-        term,
-        wire,
-        dialect: Dialect::of_server(&hello),
-        turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
-        pulse: Arc::default(),
-    })
 }
 
 #[cfg(test)]

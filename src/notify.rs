@@ -110,7 +110,10 @@ impl Listener {
             )
             .await;
             inner.audience.start_over();
-            inner.requests.resync(Instant::now());
+            let now = Instant::now();
+            inner.requests.resync(now);
+            // Holders, whose calls may be minutes apart, learn by this that the server began anew.
+            inner.requests.recheck(now, |_| true);
             tracing::info!("subscribed again");
         }
     }

@@ -224,7 +224,22 @@ impl Registry {
         }
     }
 
-    /// The same for one lock.
+    /// What these locks' servers granted is renewed now: they may have forgotten it.
+    pub(crate) fn recheck(&mut self, now: Instant, concerns: impl Fn(&str) -> bool) {
+        let mut held = Vec::new();
+        for entry in self.locks.values().filter(|entry| concerns(&entry.lock.state)) {
+            let mut any = false;
+            for request in entry.requests.values() {
+                any |= request.claim().doubt_hold(now);
+            }
+            held.extend(any.then(|| Arc::clone(&entry.lock.state)));
+        }
+        for state in held {
+            self.reschedule(&state, now);
+        }
+    }
+
+    /// The same as `resync` for one lock.
     #[cfg(feature = "cluster")]
     pub(crate) fn resync_lock(&mut self, state: &Arc<str>, now: Instant) {
         let Some(entry) = self.locks.get(state) else { return };

@@ -56,7 +56,13 @@ impl Requests {
         self.wake_if(true);
     }
 
-    /// The same for some locks.
+    /// What these locks' servers granted is renewed now: they may have forgotten it.
+    pub(crate) fn recheck(&self, now: Instant, concerns: impl Fn(&str) -> bool) {
+        self.registry().recheck(now, concerns);
+        self.wake_if(true);
+    }
+
+    /// The same as `resync` for some locks.
     #[cfg(feature = "cluster")]
     pub(crate) fn resync_locks<'a>(&self, states: impl IntoIterator<Item = &'a Arc<str>>, now: Instant) {
         let mut registry = self.registry();

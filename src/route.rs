@@ -4,7 +4,9 @@
 use crate::cluster::Cluster;
 use crate::link::{Lane, Link, Sending, Turns};
 use crate::owner::ClientId;
-use crate::script::Dialect;
+use crate::quarantine::Quarantine;
+use crate::replication::Replication;
+use crate::script::Peer;
 use crate::wire::Backend;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
@@ -17,13 +19,19 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    pub(crate) async fn connect(server: &Backend, id: ClientId, label: Option<String>) -> Result<Self, RedisError> {
+    pub(crate) async fn connect(
+        server: &Backend,
+        id: ClientId,
+        label: Option<String>,
+        quarantine: Option<Quarantine>,
+    ) -> Result<Self, RedisError> {
         match server {
             #[cfg(feature = "cluster")]
             Backend::Cluster(seeds) => Cluster::connect(Arc::clone(seeds), id, label).await.map(Self::Cluster),
             _ => {
                 let _ = id;
-                Link::connect(server.clone(), label).await.map(Self::Server)
+                let link = Link::connect(server.clone(), label, quarantine);
+                link.await.map(Self::Server)
             }
         }
     }
@@ -34,7 +42,7 @@ impl Route {
         lane: Lane,
         limit: Duration,
         key: &str,
-        command: impl Fn(Dialect) -> Cmd,
+        command: impl Fn(Peer) -> Cmd,
     ) -> Result<Value, RedisError> {
         match self {
             Self::Server(link) => {
@@ -44,6 +52,24 @@ impl Route {
             #[cfg(feature = "cluster")]
             // In a box: it is long, and part of what users' futures are made of.
             Self::Cluster(cluster) => Box::pin(cluster.call(lane, limit, key, command)).await,
+        }
+    }
+
+    /// Sends what `renew` makes for the server that has `key`, and asks how many replicas have what that wrote.
+    pub(crate) async fn confirm(
+        &self,
+        limit: Duration,
+        key: &str,
+        wish: Replication,
+        renew: impl Fn(Peer) -> Cmd,
+    ) -> Result<(Value, usize), RedisError> {
+        match self {
+            Self::Server(link) => {
+                let _ = key;
+                link.confirm(limit, wish, renew).await
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.confirm(limit, key, wish, renew).await,
         }
     }
 

@@ -12,12 +12,14 @@ use crate::key;
 use crate::key::Lock;
 use crate::link::Lane;
 use crate::owner::Owner;
+use crate::replication::Replication;
 use crate::route::Route;
 use crate::rw_lock::Policy;
 use crate::wire::malformed;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::sync::LazyLock;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Requests in one call of release or renew: about a millisecond of the server's time.
 pub(crate) const CHUNK: usize = 500;
@@ -53,6 +55,14 @@ impl Dialect {
             _ => Self::Flags,
         }
     }
+}
+
+/// What a command has to suit: the server at the other end of the connection on which it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) dialect: Dialect,
+    /// It has begun anew and may have forgotten holds: until then nobody enters a lock that looks free.
+    pub(crate) quarantined_until: Option<Instant>,
 }
 
 struct Script {
@@ -150,34 +160,40 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn run(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd)) -> Result<Vec<i64>, RedisError> {
+    async fn run(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd, Peer)) -> Result<Vec<i64>, RedisError> {
         numbers(self.reply(lane, script, args).await?)
     }
 
-    async fn reply(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd)) -> Result<Value, RedisError> {
-        let command = |name: &str, script: &str| {
-            let mut cmd = Cmd::with_capacity(16, 256);
-            cmd.arg(name).arg(script).arg(3);
-            cmd.arg(&*self.lock.state).arg(&self.lock.queue).arg(&self.lock.leases);
-            self.channel.add_to(&mut cmd, self.lock);
-            cmd.arg(if self.listened { "1" } else { "" });
-            args(&mut cmd);
-            cmd
-        };
-        let by_hash = |dialect| command("EVALSHA", script.hash(dialect));
+    async fn reply(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd, Peer)) -> Result<Value, RedisError> {
+        let by_hash = |peer| self.command("EVALSHA", script, peer, &args);
         let key = &self.lock.state;
         match self.route.call(lane, self.limit, key, by_hash).await {
             // The server restarted or its cache was flushed. EVAL fills it again, on this server only.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let whole = |dialect| command("EVAL", script.body(dialect));
+            Err(error) if is_unknown_script(&error) => {
+                let whole = |peer| self.command("EVAL", script, peer, &args);
                 self.route.call(lane, self.limit, key, whole).await
             }
             other => other,
         }
     }
 
+    fn command(&self, name: &str, script: &Script, peer: Peer, args: &impl Fn(&mut Cmd, Peer)) -> Cmd {
+        let script = if name == "EVAL" {
+            script.body(peer.dialect)
+        } else {
+            script.hash(peer.dialect)
+        };
+        let mut cmd = Cmd::with_capacity(16, 256);
+        cmd.arg(name).arg(script).arg(3);
+        cmd.arg(&*self.lock.state).arg(&self.lock.queue).arg(&self.lock.leases);
+        self.channel.add_to(&mut cmd, self.lock);
+        cmd.arg(if self.listened { "1" } else { "" });
+        args(&mut cmd, peer);
+        cmd
+    }
+
     pub(crate) async fn acquire(&self, ask: &Ask<'_>) -> Result<Acquired, RedisError> {
-        let reply = self.run(Lane::Users, &ACQUIRE, |cmd| {
+        let reply = self.run(Lane::Users, &ACQUIRE, |cmd, peer| {
             cmd.arg(ask.request).arg(millis(ask.lease));
             cmd.arg(if ask.only_now { "try" } else { "queue" })
                 .arg(policy_code(ask.policy));
@@ -185,13 +201,16 @@ impl Call<'_> {
                 Some(ticket) => cmd.arg(ticket),
                 None => cmd.arg(""),
             };
+            if let Some(left) = peer.quarantine_left() {
+                cmd.arg(millis(left));
+            }
         });
         Acquired::read(&reply.await?, ask.only_now)
     }
 
     /// At most [`CHUNK`] requests. Says of each whether the server knew it, and when to look again.
     pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<bool>, Look), RedisError> {
-        let reply = self.run(Lane::Users, &RELEASE, |cmd| {
+        let reply = self.run(Lane::Users, &RELEASE, |cmd, _| {
             for request in requests {
                 cmd.arg(request);
             }
@@ -201,12 +220,43 @@ impl Call<'_> {
 
     /// At most [`CHUNK`] requests, each with its lease. Says how each stands, and when to look again.
     pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
-        let reply = self.run(Lane::Background, &RENEW, |cmd| {
+        let reply = self.run(Lane::Background, &RENEW, |cmd, _| {
             for (request, lease) in requests {
                 cmd.arg(request).arg(millis(*lease));
             }
         });
         read_renewed(&reply.await?, requests.len())
+    }
+
+    /// How a request stands on a server, and how many of its replicas know that.
+    pub(crate) async fn confirm(
+        &self,
+        request: &str,
+        lease: Duration,
+        wish: Replication,
+    ) -> Result<(Standing, usize), RedisError> {
+        let renew = |name: &str, peer| {
+            self.command(name, &RENEW, peer, &|cmd: &mut Cmd, _| {
+                // A millisecond more, so that it writes: WAIT is about what its connection wrote last.
+                cmd.arg(request).arg(millis(lease) + 1);
+            })
+        };
+        let key = &self.lock.state;
+        let (renewed, reached) = match self
+            .route
+            .confirm(self.limit, key, wish, |peer| renew("EVALSHA", peer))
+            .await
+        {
+            Err(error) if is_unknown_script(&error) => {
+                self.route
+                    .confirm(self.limit, key, wish, |peer| renew("EVAL", peer))
+                    .await?
+            }
+            other => other?,
+        };
+        let (standings, _) = read_renewed(&numbers(renewed)?, 1)?;
+        let standing = standings.into_iter().next().unwrap_or(Standing::Unknown);
+        Ok((standing, reached))
     }
 }
 
@@ -218,7 +268,7 @@ impl Call<'_> {
         to: &str,
         lease: Duration,
     ) -> Result<(Option<u64>, Look), RedisError> {
-        let reply = self.run(Lane::Users, &DOWNGRADE, |cmd| {
+        let reply = self.run(Lane::Users, &DOWNGRADE, |cmd, _| {
             cmd.arg(from).arg(to).arg(millis(lease));
         });
         read_downgraded(&reply.await?)
@@ -226,19 +276,30 @@ impl Call<'_> {
 
     /// How many requests of the owner were thrown out, and when to look again.
     pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
-        let reply = self.run(Lane::Users, &EVICT, |cmd| {
+        let reply = self.run(Lane::Users, &EVICT, |cmd, _| {
             cmd.arg(owner);
         });
         read_evicted(&reply.await?)
     }
 
     pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
-        let reply = self.reply(Lane::Users, &STATUS, |cmd| {
+        let reply = self.reply(Lane::Users, &STATUS, |cmd, _| {
             cmd.arg(first).arg(most).arg(most);
         });
         let reply = reply.await?;
         Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
     }
+}
+
+impl Peer {
+    fn quarantine_left(&self) -> Option<Duration> {
+        let left = self.quarantined_until?.checked_duration_since(Instant::now())?;
+        Some(left.max(Duration::from_millis(1)))
+    }
+}
+
+fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// The mode, client and owner in a request's name.

@@ -183,6 +183,20 @@ fn a_doubted_wait_is_due_until_a_later_call_is_answered() {
 }
 
 #[test]
+fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
+    let (mut claim, t) = claim();
+    claim.answered(t, Answer::Granted { token: 7 });
+    assert_eq!(handed_out(&mut claim, t), Some(7));
+    assert!(!claim.doubt(t + ms(10)), "messages do not matter any more");
+    assert!(claim.doubt_hold(t + ms(10)));
+    assert!(claim.due().is_some_and(|due| due <= t + ms(10)));
+    claim.renewed(t + ms(5), t + ms(11), ms(1000), Standing::Holds { token: 7 });
+    assert!(claim.due().is_some_and(|due| due <= t + ms(11)), "that was sent before");
+    claim.renewed(t + ms(12), t + ms(13), ms(1000), Standing::Holds { token: 7 });
+    assert!(claim.due().is_some_and(|due| due > t + ms(300)));
+}
+
+#[test]
 fn nothing_happens_to_a_claim_that_is_over() {
     let (mut claim, t) = claim();
     assert!(claim.end(End::Released));

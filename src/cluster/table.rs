@@ -1,6 +1,7 @@
 //! Which node owns which slot: the table, read again whenever something says that it may be wrong.
 
 use super::{Address, Cluster, Node, Owners, SLOTS, Topology, Watch, locked, no_seeds};
+use crate::client::Inner;
 use crate::link::{Backoff, Link};
 use crate::random;
 use crate::script::Dialect;
@@ -163,7 +164,8 @@ impl Cluster {
         read_slots(&slots, &address.host, epoch).ok_or_else(|| malformed(&slots))
     }
 
-    pub(super) fn adopt(&self, table: &Table) -> Result<(), RedisError> {
+    /// Says which slots have another owner now.
+    pub(super) fn adopt(&self, table: &Table) -> Result<BTreeSet<u16>, RedisError> {
         let mut topology = locked(&self.topology);
         let mut owners: Owners = vec![None; SLOTS];
         let mut owning = BTreeSet::new();
@@ -175,6 +177,14 @@ impl Cluster {
                 owners.fill(Some(node));
             }
         }
+        let changed = |(slot, (new, old)): (u16, (&Option<Arc<Node>>, &Option<Arc<Node>>))| {
+            let same = new.as_ref().map(Arc::as_ptr) == old.as_ref().map(Arc::as_ptr);
+            (!same).then_some(slot)
+        };
+        let changed = (0..)
+            .zip(owners.iter().zip(&topology.owners))
+            .filter_map(changed)
+            .collect();
         topology.owners = owners;
         topology.known.clone_from(&table.nodes);
         topology.nodes.retain(|address, node| {
@@ -189,17 +199,19 @@ impl Cluster {
         for node in topology.nodes.values() {
             node.look();
         }
-        Ok(())
+        Ok(changed)
     }
 
-    pub(super) async fn keep_table(&self) {
+    pub(super) async fn keep_table(&self, inner: &Inner) {
         loop {
             self.stale.notified().await;
             let begun = Instant::now();
             let mut backoff = Backoff::up_to(TABLE_AT_LEAST_EVERY);
             loop {
-                if let Err(error) = self.read_table().await.and_then(|table| self.adopt(&table)) {
-                    tracing::warn!(%error, "no node of the cluster says which has which slots");
+                match self.read_table().await.and_then(|table| self.adopt(&table)) {
+                    Ok(changed) if changed.is_empty() => {}
+                    Ok(changed) => Self::recheck(inner, &changed),
+                    Err(error) => tracing::warn!(%error, "no node of the cluster says which has which slots"),
                 }
                 sleep(TABLE_AT_MOST_EVERY).await;
                 backoff.pause().await;

@@ -569,6 +569,39 @@ async fn old_server() -> u16 {
 }
 
 #[tokio::test]
+async fn a_grant_waits_for_the_replicas_of_its_node() {
+    let cluster = Cluster::start().await;
+    let builder = Client::builder().lease(LONG).wait_for_replicas(1, LONG);
+    let client = soon("a client", builder.connect(cluster.library())).await.unwrap();
+    let guards = (0..3).map(async |node| {
+        let lock = client.rw_lock(cluster.lock_on(node).await);
+        lock.write().acquire_fair().await.unwrap()
+    });
+    for guard in soon("the guards", join_all(guards)).await {
+        guard.release().await.unwrap();
+    }
+    let more = client
+        .rw_lock("a")
+        .write()
+        .wait_for_replicas(2, ms(20))
+        .acquire_fair()
+        .await;
+    assert!(
+        matches!(
+            more,
+            Err(Error::NotReplicated {
+                wanted: 2,
+                reached: 1,
+                ..
+            })
+        ),
+        "{more:?}"
+    );
+    let careful = Client::builder().quarantine(LONG).connect(cluster.library()).await;
+    assert!(matches!(careful, Err(Error::Unsupported { .. })), "{careful:?}");
+}
+
+#[tokio::test]
 async fn a_cluster_without_sharded_channels_is_refused() {
     let old = ClusterClient::new([format!("redis://127.0.0.1:{}", old_server().await)]).unwrap();
     let error = Client::connect(old).await.unwrap_err();

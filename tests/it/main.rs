@@ -26,6 +26,8 @@ mod owners;
 mod policy;
 mod process;
 mod proxy;
+mod quarantine;
+mod replicas;
 mod review;
 mod runtime;
 mod rw_lock;

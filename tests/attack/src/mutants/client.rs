@@ -461,4 +461,47 @@ pub const ALL: &[Mutant] = &[
         story: "A stream of events tells of its gap when the connection breaks: what happens before it is subscribed again is missing after the gap.",
         check: Check::It("events::what_follows_a_gap_is_complete"),
     },
+    // ---- beyond one server
+    Mutant {
+        name: "any-number-of-replicas-will-do", file: "src/replication.rs",
+        edits: &[("if reached >= wish.replicas {", "if reached <= wish.replicas {")],
+        seen: "invented",
+        story: "A grant that no replica has counts all the same: whoever takes over grants it again.",
+        check: Check::It("replicas::a_grant_without_replicas_is_withdrawn_before_its_error_is_seen"),
+    },
+    Mutant {
+        name: "not-replicated-but-kept", file: "src/replication.rs",
+        edits: &[("if let Err(error) = self.release().await {", "let kept = std::mem::ManuallyDrop::new(self);\n        if let Err(error) = std::future::ready(Ok::<(), Error>(drop(kept))).await {")],
+        seen: "invented",
+        story: "The caller is told that the grant did not count, and the lock stays held: nobody releases it.",
+        check: Check::It("replicas::a_grant_that_was_handed_over_is_withdrawn_too_and_passed_on"),
+    },
+    Mutant {
+        name: "a-wait-that-began-before-counts", file: "src/link.rs",
+        edits: &[("            && last.asked > written\n", "            && last.asked != written\n")],
+        seen: "draft",
+        story: "Who waits for replicas takes an earlier answer, of before its own grant was written.",
+        check: Check::It("replicas::an_earlier_answer_says_nothing_about_a_later_grant"),
+    },
+    Mutant {
+        name: "no-quarantine", file: "src/script.rs",
+        edits: &[("if let Some(left) = peer.quarantine_left() {", "if let Some(left) = peer.quarantine_left().filter(|_| false) {")],
+        seen: "invented",
+        story: "A server that lost its data grants what its former life had granted.",
+        check: Check::It("quarantine::a_lock_that_looks_free_is_not_granted_in_quarantine"),
+    },
+    Mutant {
+        name: "quarantine-of-the-process-only", file: "lua/life.lua",
+        edits: &[("if run == ARGV[1] then", "if run then")],
+        seen: "invented",
+        story: "A replica that takes over has its master's note of an old life, and takes it for its own.",
+        check: Check::It("quarantine::a_replica_that_takes_over_is_in_quarantine"),
+    },
+    Mutant {
+        name: "holders-not-asked-after-a-reconnect", file: "src/registry.rs",
+        edits: &[("any |= request.claim().doubt_hold(now);", "any |= request.claim().doubt_hold(now) && false;")],
+        seen: "found here",
+        story: "A server that began anew is found out by the next renewal only, which with a long lease is minutes later.",
+        check: Check::It("quarantine::a_holder_hears_at_once_that_a_server_began_anew_without_its_data"),
+    },
 ];

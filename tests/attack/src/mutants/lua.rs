@@ -192,7 +192,7 @@ pub const ALL: &[Mutant] = &[
         "draft: more work left",
         "That `admit` stopped at its limit is stored and not told: nobody goes on before the next deadline."),
     model("free-head-ignores-more", "lua/acquire_head.lua",
-        &[("if not hash[6] and seq", "if seq")],
+        &[("not hash[6] and seq", "seq")],
         "invented",
         "A lock that is free because `admit` stopped at its limit is taken by a newcomer, past those who wait."),
     model("nothing-left-though-there-is", "lua/lock.lua",
