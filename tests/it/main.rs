@@ -38,6 +38,7 @@ mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
+mod servers;
 mod status;
 #[cfg(feature = "tls-rustls")]
 mod tls;

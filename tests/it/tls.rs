@@ -1,61 +1,114 @@
 //! `rediss://` with certificates made on the spot.
 
+use crate::observe::LONG;
 use crate::server::{Server, free_port, in_time, soon};
 use fairlock::{Client, Error};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use redis::TlsCertificates;
-use std::path::Path;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use redis::{ClientTlsConfig, TlsCertificates};
 
-/// A certificate authority, and a server's certificate for 127.0.0.1 signed by it, in `dir`. Returns the authority's.
-fn certificates(dir: &Path) -> Vec<u8> {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let certificate = params.signed_by(&key, &authority).unwrap();
-    std::fs::write(dir.join("ca.pem"), authority.pem()).unwrap();
-    std::fs::write(dir.join("server.pem"), certificate.pem()).unwrap();
-    std::fs::write(dir.join("server.key"), key.serialize_pem()).unwrap();
-    authority.pem().into_bytes()
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn pem(&self) -> Vec<u8> {
+        self.0.pem().into_bytes()
+    }
+
+    /// A certificate for that name, and its key.
+    fn signs(&self, name: &str) -> ClientTlsConfig {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // Not the authority's: OpenSSL would take it for signed by itself.
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        ClientTlsConfig {
+            client_cert: certificate.pem().into_bytes(),
+            client_key: key.serialize_pem().into_bytes(),
+        }
+    }
 }
 
-fn url(port: &str) -> String {
-    format!("rediss://127.0.0.1:{port}")
+/// A server with a certificate for 127.0.0.1, which its clients may or must answer with one of their own.
+async fn server(authority: &Authority, clients: &str) -> (Server, String) {
+    let (mut server, port) = (Server::start().await, free_port().to_string());
+    let own = authority.signs("127.0.0.1");
+    std::fs::write(server.dir().join("ca.pem"), authority.pem()).unwrap();
+    std::fs::write(server.dir().join("server.pem"), own.client_cert).unwrap();
+    std::fs::write(server.dir().join("server.key"), own.client_key).unwrap();
+    server.kill();
+    server.add_args(&["--tls-port", &port, "--tls-auth-clients", clients]);
+    server.add_args(&["--tls-ca-cert-file", "ca.pem", "--tls-cert-file", "server.pem"]);
+    server.add_args(&["--tls-key-file", "server.key"]);
+    server.start_again().await;
+    (server, port)
+}
+
+fn url(host: &str, port: &str) -> String {
+    format!("rediss://{host}:{port}")
+}
+
+async fn connect(url: String, trusted: &Authority, client_tls: Option<ClientTlsConfig>) -> Result<Client, Error> {
+    let certificates = TlsCertificates {
+        client_tls,
+        root_cert: Some(trusted.pem()),
+    };
+    let client = redis::Client::build_with_tls(url, certificates).unwrap();
+    Client::builder().lease(LONG).connect(client).await
+}
+
+/// Both connections work: no renewal is due for minutes.
+async fn hand_over(client: &Client, server: &Server) {
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    guard.release().await.unwrap();
+    let next = soon("the hand-over", waiter).await.unwrap().unwrap();
+    next.release().await.unwrap();
+}
+
+fn assert_refused(what: &str, outcome: Result<Client, Error>) {
+    assert!(matches!(outcome, Err(Error::Connect { .. })), "{what}: {outcome:?}");
 }
 
 #[tokio::test]
 async fn a_server_with_a_trusted_certificate_is_used_and_another_refused() {
     in_time(async || {
-        let (mut server, port) = (Server::start().await, free_port().to_string());
-        let root = certificates(server.dir());
-        server.kill();
-        server.add_args(&[
-            "--tls-port",
-            &port,
-            "--tls-auth-clients",
-            "no",
-            "--tls-ca-cert-file",
-            "ca.pem",
-        ]);
-        server.add_args(&["--tls-cert-file", "server.pem", "--tls-key-file", "server.key"]);
-        server.start_again().await;
+        let authority = Authority::new();
+        let (server, port) = server(&authority, "no").await;
+        let client = connect(url("127.0.0.1", &port), &authority, None).await.unwrap();
+        hand_over(&client, &server).await;
+        assert_refused(
+            "the system's authorities",
+            Client::connect(url("127.0.0.1", &port)).await,
+        );
+        let stranger = connect(url("127.0.0.1", &port), &Authority::new(), None).await;
+        assert_refused("another authority", stranger);
+        // The server answers there too, but not under that name.
+        assert_refused("another name", connect(url("localhost", &port), &authority, None).await);
+    })
+    .await;
+}
 
-        let trusting = TlsCertificates {
-            client_tls: None,
-            root_cert: Some(root),
-        };
-        let trusting = redis::Client::build_with_tls(url(&port), trusting).unwrap();
-        let client = Client::connect(trusting).await.unwrap();
-        let lock = client.rw_lock("a");
-        let guard = lock.write().acquire_fair().await.unwrap();
-        let waiter = tokio::spawn(lock.write().acquire_fair());
-        server.until_queued("a", 1).await;
-        guard.release().await.unwrap();
-        drop(soon("the hand-over", waiter).await.unwrap().unwrap());
-
-        let refused = Client::connect(url(&port)).await;
-        assert!(matches!(refused, Err(Error::Connect { .. })), "{refused:?}");
+#[tokio::test]
+async fn a_client_shows_its_certificate_on_all_of_its_connections() {
+    in_time(async || {
+        let authority = Authority::new();
+        let (server, port) = server(&authority, "yes").await;
+        let ours = connect(url("127.0.0.1", &port), &authority, Some(authority.signs("us"))).await;
+        let ours = ours.unwrap();
+        hand_over(&ours, &server).await;
+        assert_refused(
+            "no certificate",
+            connect(url("127.0.0.1", &port), &authority, None).await,
+        );
+        let foreign = Some(Authority::new().signs("us"));
+        assert_refused("another's", connect(url("127.0.0.1", &port), &authority, foreign).await);
     })
     .await;
 }
