@@ -20,6 +20,8 @@ mod faults;
 mod input;
 mod lease;
 mod lua;
+#[cfg(target_os = "linux")]
+mod netns;
 mod observe;
 mod operator_scripts;
 mod owners;

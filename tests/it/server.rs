@@ -91,7 +91,7 @@ impl Server {
             {
                 return false;
             }
-            // It makes its socket once it has its port: before that, whoever answers there is not ours.
+            // It makes its socket once it has its port.
             if self.socket().exists() && self.answers().await {
                 return true;
             }
@@ -104,7 +104,8 @@ impl Server {
     async fn answers(&self) -> bool {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let ping = async {
-            let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.ok()?;
+            // Whoever answers there is ours.
+            let mut stream = tokio::net::UnixStream::connect(self.socket()).await.ok()?;
             stream.write_all(b"PING\r\n").await.ok()?;
             let mut reply = [0; 64];
             let n = stream.read(&mut reply).await.ok()?;
