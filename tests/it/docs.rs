@@ -140,6 +140,53 @@ fn commands_of_the_pages_name_what_exists() {
     }
 }
 
+/// The numbers that the guide to leases computes with are the code's.
+#[test]
+fn formulae_of_the_guide_to_leases_are_those_of_the_code() {
+    let root = Path::new(ROOT);
+    let guide = read_to_string(root.join("docs/leases.md")).expect("the guide");
+    for (said, file, code) in [
+        (
+            "10 s unless set",
+            "client.rs",
+            "DEFAULT_LEASE: Duration = Duration::from_secs(10)",
+        ),
+        (
+            "from 100 ms to a year",
+            "client.rs",
+            "LEAST_LEASE: Duration = Duration::from_millis(100)",
+        ),
+        (
+            "from 100 ms to a year",
+            "client.rs",
+            "MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600)",
+        ),
+        (
+            "`L / 6`, but 50 ms to 1 s",
+            "client.rs",
+            "(lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))",
+        ),
+        (
+            "`max(L / 50, 2 ms)`",
+            "claim.rs",
+            "(self.lease / 50).max(Duration::from_millis(2))",
+        ),
+        ("renewed every | `L / 3`", "claim.rs", "self.renewed + self.lease / 3"),
+        ("two such calls", "link.rs", "TIMEOUTS_BEFORE_RECONNECT: u32 = 2"),
+        ("up to 500 of", "script.rs", "CHUNK: usize = 500"),
+    ] {
+        let source = read_to_string(root.join("src").join(file)).expect("a source");
+        assert!(
+            guide.contains(said),
+            "the guide to leases does not say {said:?} any more"
+        );
+        assert!(
+            source.contains(code),
+            "src/{file} has no {code:?} any more: what of docs/leases.md?"
+        );
+    }
+}
+
 /// In code: after a backtick, or at the beginning of a line of a block. An option may stand anywhere.
 fn words_after<'a>(text: &'a str, command: &str) -> Vec<&'a str> {
     let in_block = |at: usize| text[..at].matches("```").count() % 2 == 1;

@@ -231,10 +231,13 @@ mod tests {
 
     #[test]
     fn who_was_passed_by_most_is_named() {
-        assert_eq!(panel(&[10.0, 11.0, 12.0]).said(), "nobody was passed");
+        assert_eq!(
+            panel(&[10.0, 11.0, 12.0]).said(1),
+            "number 2 waited 10 ms; nobody was passed"
+        );
         let scrambled = panel(&[12.0, 30.0, 11.0, 13.0]);
         assert_eq!(scrambled.unluckiest(), (1, 2));
-        assert_eq!(scrambled.said(), "number 2 waited 29 ms, passed by 2 who came later");
+        assert_eq!(scrambled.said(1), "number 2 waited 29 ms, passed by 2 who came later");
     }
 
     #[test]
