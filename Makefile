@@ -1,5 +1,6 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup servers demo test matrix slice simulate model explore torture mutants loom fuzz bench bench-check bench-page lint
+.PHONY: help setup servers demo test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
+	bench-page picture lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -59,6 +60,9 @@ bench-check: setup ## Measure again and compare with the figures in the reposito
 
 bench-page: ## Make the page of results from the last run
 	$(BENCH) page $(ARGS)
+
+picture: setup ## Draw the README's picture: who waits how long, under a lock that polls and under fairlock
+	$(BENCH) picture $(ARGS)
 
 # Stable Rust will do: cargo-fuzz (installed from crates.io) and libFuzzer need a C++ compiler, but no sanitizer.
 MINUTES ?= 1

@@ -102,6 +102,7 @@ impl<M> Acquire<M> {
 
     /// The lease of this request: how long others wait if this process dies, and how long it may be cut off without
     /// losing the lock. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
+    /// How to choose it: [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -184,6 +185,15 @@ impl<M: Access> Acquire<M> {
 
     /// Takes the lock if that is possible now: nobody who conflicts holds it and nobody waits. `None`: it is not.
     ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// match lock.write().try_acquire().await? {
+    ///     Some(guard) => guard.release().await?,
+    ///     None => println!("somebody else is at it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Fairness
     /// It never enters before somebody who waits, unless its owner is inside already.
     ///
@@ -199,6 +209,16 @@ impl<M: Access> Acquire<M> {
     /// Waits in the queue for at most this time. `None`: its turn did not come. Zero is
     /// [`try_acquire`](Self::try_acquire); [`Duration::MAX`] waits without limit. The first answer of the server is waited
     /// for even if it takes longer, as `try_acquire` does.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// use std::time::Duration;
+    /// let Some(guard) = lock.read().try_acquire_for(Duration::from_secs(5)).await? else {
+    ///     return Ok(()); // not within five seconds
+    /// };
+    /// guard.release().await
+    /// # }
+    /// ```
     ///
     /// # Fairness and cancel safety
     /// Those of [`acquire_fair`](Self::acquire_fair). When the time is over the place in the queue is given up.

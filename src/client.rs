@@ -77,6 +77,9 @@ impl Client {
     /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`]; with
     /// the features `cluster` and `sentinel` a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
     ///
+    /// # Cancel safety
+    /// Dropped, it closes its connections again.
+    ///
     /// # Errors
     /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
     /// subscribe.
@@ -85,6 +88,20 @@ impl Client {
     }
 
     /// A client with other settings.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fairlock::Error> {
+    /// use fairlock::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder()
+    ///     .lease(Duration::from_secs(5))
+    ///     .label("billing-7f9c")
+    ///     .prefix("shop")
+    ///     .connect("redis://127.0.0.1:6379")
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
             lease: DEFAULT_LEASE,
@@ -106,6 +123,9 @@ impl Client {
 
     /// What happens to all locks under this client's prefix from now on: see [`RwLock::events`].
     ///
+    /// # Cancel safety
+    /// That of [`RwLock::events`].
+    ///
     /// # Errors
     /// Those of [`RwLock::events`].
     pub async fn events(&self) -> Result<Events, Error> {
@@ -117,6 +137,9 @@ impl Client {
 
     /// Leaves every queue, releases every hold and ends the background tasks. Guards that still exist report
     /// [`Error::Lost`], acquisitions under way fail with [`Error::Shutdown`]; the same goes for all clones.
+    ///
+    /// Call it before the process exits: what was dropped just before might otherwise not be released any more, and the
+    /// next one would wait for the lease.
     ///
     /// Waits until the server has confirmed, at most about three seconds; what it did not confirm ends with its lease.
     ///
@@ -264,7 +287,7 @@ impl ClientBuilder {
     /// The lease of requests that do not set their own: 10 s unless set, at least 100 ms, at most a year.
     ///
     /// It is renewed at a third of it. It is how long others wait for a process that died while it held the lock, and
-    /// how long a process may be frozen or cut off without losing it.
+    /// how long a process may be frozen or cut off without losing it: see [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -330,6 +353,9 @@ impl ClientBuilder {
     }
 
     /// Makes both connections and starts the background tasks on the current tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Dropped, it closes its connections again.
     ///
     /// # Errors
     /// [`Error::Connect`] as in [`Client::connect`]; [`Error::InvalidDuration`], [`Error::InvalidPrefix`] and

@@ -243,7 +243,7 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
             error.kind(),
             ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown)
         )
-        || error.code() == Some("BUSY")
+        || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
 }
 
 fn remedy(error: &RedisError) -> &'static str {
@@ -256,6 +256,8 @@ fn remedy(error: &RedisError) -> &'static str {
         "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +exists +del +time on keys \
          ~fairlock:* and channels &fairlock:* (or the prefix that the client was given); in a cluster also +cluster|slots \
          +cluster|info"
+    } else if said("NOREPLICAS") {
+        "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
     } else if said("READONLY") {
         "it is a replica: connect to its master"
     } else if text.contains("no sharded pub/sub") {

@@ -86,6 +86,17 @@ impl<M> Guard<M> {
 
     /// Resolves when the hold is lost, and says why. While it is held it never resolves.
     ///
+    /// ```no_run
+    /// # async fn example(guard: fairlock::WriteGuard, mut rows: tokio::sync::mpsc::Receiver<u64>) {
+    /// loop {
+    ///     tokio::select! {
+    ///         reason = guard.lost() => return println!("stop: {reason}"),
+    ///         Some(row) = rows.recv() => println!("row {row}"),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
     /// # Cancel safety
     /// It may be dropped and called again at any time.
     pub async fn lost(&self) -> LostReason {
@@ -212,6 +223,9 @@ impl ReadGuard {
 
     /// Writes too if nobody else reads. `None`: others do. Like [`upgrade`](Self::upgrade) otherwise.
     ///
+    /// # Fairness
+    /// It goes before all who wait, like every upgrade: they could not have entered before this read hold ends.
+    ///
     /// # Cancel safety
     /// Dropping the future gives the write back, in the background, if it was granted; the read hold stays.
     ///
@@ -245,6 +259,17 @@ impl ReadGuard {
 impl WriteGuard {
     /// Turns the write hold into a read hold. Never waits for anybody; readers at the head of the queue come in with it.
     /// The token stays. If its owner holds other writes, the lock stays written.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// let writing = lock.write().acquire_fair().await?;
+    /// let reading = writing.downgrade().await?; // nobody has written in between
+    /// reading.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Fairness
+    /// Readers enter beside it up to the first writer in the queue. Nobody is passed.
     ///
     /// # Cancel safety
     /// Dropping the future releases the hold, in the background.

@@ -1,5 +1,8 @@
 //! A fair read/write lock over Redis and Valkey: first come first served, handed over rather than polled for.
 //!
+//! Several processes share something that one may change or many may look at, and have a server in common. Whoever asks
+//! first enters first, readers next to each other enter together, and the one that waits is told when it is its turn.
+//!
 //! ```no_run
 //! use fairlock::Client;
 //! use std::time::Duration;
@@ -24,14 +27,36 @@
 //!
 //! # What it does
 //!
-//! Waiters, readers and writers alike, stand in one queue in the server and enter strictly in order; readers next to
-//! each other enter together. The script that frees the lock grants it, in the same atomic step, to whoever is next,
-//! and tells them by pub/sub. Nobody polls: a task that waits costs a renewal of its lease now and then, sent together
-//! with all others of its process.
+//! Waiters, readers and writers alike, stand in one queue in the server and enter strictly in order. The script that
+//! frees the lock grants it, in the same atomic step, to whoever is next, and tells them by pub/sub. Nobody polls: a task
+//! that waits costs a renewal of its lease now and then, sent together with all others of its process.
 //!
 //! Every hold and every place in the queue has a lease, on the server's clock, renewed in the background. A process
 //! that dies costs the others at most one lease, however many places it had. A holder that is cut off learns from its
-//! guard that it lost the lock before anybody else gets it.
+//! guard that it lost the lock before anybody else gets it; the exceptions, such as a server that lost its data, are
+//! [listed](guide::failures).
+//!
+//! # Where to look
+//!
+//! | you want to | look at |
+//! |---|---|
+//! | connect | [`Client::connect`], [`ClientBuilder`] |
+//! | take a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
+//! | not wait, or not for long | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
+//! | know that you have it still | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
+//! | keep a late writer out | [`Guard::fencing_token`] |
+//! | let go | [`Guard::release`], or drop the guard |
+//! | take it again in a function that you call | [`Owner`], [`RwLock::with_owner`] |
+//! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
+//! | bound a hold | [`Acquire::max_hold`] |
+//! | let writers or readers first | [`Policy`] |
+//! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
+//! | end in order | [`Client::shutdown`] |
+//!
+//! And the guides: [the life of a request](guide::life), [choosing leases](guide::leases),
+//! [what happens in each failure](guide::failures), [cancellation](guide::cancellation),
+//! [owners across processes](guide::owners), [tuning](guide::tuning),
+//! [coming from Redisson, redsync, rslock](guide::migration), [questions](guide::faq), and how it is made: [`design`].
 //!
 //! # When to use it, and when not
 //!
@@ -40,29 +65,29 @@
 //!
 //! * Within one process use [`tokio::sync::RwLock`]: it needs no network.
 //! * For rows of one SQL database use its own locks: they end with the transaction.
+//! * For one change of a value in Redis use a command or a script: they are atomic.
+//! * If nobody ever waits and order is all the same to you, `SET NX` with a random token does less and costs two thirds.
 //! * Where two holders at once would be a disaster, let the resource check the [`FencingToken`]: no lock with a lease
 //!   can exclude that a paused process wakes up late, and Redis' replication can lose a grant in a failover.
-//!
-//! # Choosing a lease
-//!
-//! The lease ([`ClientBuilder::lease`], [`Acquire::lease`]; 10 s unless set) has nothing to do with how long work takes:
-//! it is renewed at a third of it for as long as the guard lives. It is how long others wait for a process that died,
-//! and how long a process may be frozen or cut off from the server without losing the lock. To bound the work itself
-//! use [`Acquire::max_hold`].
+//! * If it has to survive the loss of any one machine without two holders, take a system with consensus.
 //!
 //! # Cancellation
 //!
 //! Every future can be dropped at any point. Dropping an acquisition leaves the queue; if the lock was granted at that
 //! moment, the grant is passed on. Dropping a guard, or a release that has not been answered, releases in the
-//! background.
+//! background. [For each method](guide::cancellation).
 //!
 //! # Features
 //!
-//! * `tls-rustls`: `rediss://` URLs.
+//! None is on unless you choose it.
 //!
-//! # How it works
+//! | feature | adds |
+//! |---|---|
+//! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
+//! | `cluster` | `redis::cluster::ClusterClient`: Redis Cluster, 7 or later; everything but streams of events |
+//! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //!
-//! See [`design`]: the state in Redis, the scripts, the client, the invariants, the bounds, and what is not promised.
+//! Rust 1.88 or later, tokio.
 
 mod acquire;
 #[cfg(feature = "attack")]
@@ -76,6 +101,7 @@ mod cluster;
 mod error;
 mod event;
 mod guard;
+pub mod guide;
 mod keeper;
 mod key;
 mod link;

@@ -12,7 +12,8 @@ use uuid::Uuid;
 /// already waits for a lock is refused a second place in the queue ([`Error::OwnerWaiting`]), because the two could
 /// wait for each other.
 ///
-/// A request made without an owner is its own owner and never reenters.
+/// A request made without an owner is its own owner and never reenters. More, and how to hand an owner to another
+/// process: [`owners`](crate::guide::owners).
 ///
 /// [`Error::OwnerWaiting`]: crate::Error::OwnerWaiting
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

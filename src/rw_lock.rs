@@ -56,12 +56,13 @@ impl RwLock {
         &self.lock.name
     }
 
-    /// A request for the lock alone.
+    /// A request for the lock alone. Nothing is sent before one of the acquire methods of [`Acquire`] is awaited.
     pub fn write(&self) -> Acquire<Write> {
         self.request()
     }
 
-    /// A request for the lock together with other readers.
+    /// A request for the lock together with other readers. Nothing is sent before one of the acquire methods of
+    /// [`Acquire`] is awaited.
     pub fn read(&self) -> Acquire<Read> {
         self.request()
     }
@@ -75,7 +76,8 @@ impl RwLock {
         }
     }
 
-    /// The same lock with another policy. Every user of the lock must choose the same.
+    /// The same lock with another policy. Every user of the lock must choose the same: others get
+    /// [`Error::PolicyMismatch`] as long as the lock is in use and for about a minute after.
     #[must_use]
     pub fn policy(&self, policy: Policy) -> Self {
         Self { policy, ..self.clone() }
@@ -105,6 +107,9 @@ impl RwLock {
 
     /// The same, with the waiters from that position on.
     ///
+    /// # Cancel safety
+    /// It changes nothing.
+    ///
     /// # Errors
     /// Those of [`status`](Self::status).
     pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
@@ -127,6 +132,14 @@ impl RwLock {
     /// reaches them, or with `UnknownToServer` at the next renewal; **until then it believes that it holds the lock**, and others are inside
     /// already: only the fencing token keeps them apart. A waiter that misses the message asks again.
     ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// if let Some(holder) = lock.status().await?.holders.first() {
+    ///     lock.evict(&holder.owner).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Cancel safety
     /// Dropped, it may or may not have happened; it may be called again.
     ///
@@ -148,9 +161,25 @@ impl RwLock {
     /// be missing. While nobody listens, events cost nothing. An item is an error when events were missed, because they
     /// were read too slowly or the connection was lost; the stream goes on after it.
     ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// use tokio_stream::StreamExt; // or futures::StreamExt
+    /// let mut events = lock.events().await?;
+    /// while let Some(event) = events.next().await {
+    ///     match event {
+    ///         Ok(event) => println!("{:?} by {}", event.kind, event.owner),
+    ///         Err(missed) => eprintln!("{missed}"),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropped, it lets go of its subscription within seconds.
+    ///
     /// # Errors
-    /// [`Error::Unavailable`] if the subscription is not confirmed in time, [`Error::Shutdown`] or
-    /// [`Error::InvalidName`].
+    /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Unsupported`] on a
+    /// cluster, [`Error::Shutdown`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
         self.inner()?;
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await

@@ -5,7 +5,8 @@ use std::fmt;
 /// A number that is greater than that of every earlier grant of the same lock.
 ///
 /// Give it to the resource with every write, and let the resource refuse a token smaller than the greatest it has
-/// seen. Then a holder that was paused past its lease can do no harm, whatever happened meanwhile. No lock with a
+/// seen. Then a holder that was paused past its lease can do no harm, whatever happened meanwhile. How, and when it
+/// matters: [`failures`](crate::guide::failures#where-exclusion-is-not-kept). No lock with a
 /// lease can promise that by itself; see Martin Kleppmann, "How to do distributed locking" (2016).
 ///
 /// Tokens grow within one lock, not between locks. They keep growing when the server restarts, also without its

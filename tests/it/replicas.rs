@@ -227,6 +227,40 @@ async fn a_grant_can_wait_for_disks_where_the_server_can() {
 }
 
 #[tokio::test]
+async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() {
+    let server = Server::start().await;
+    let holder = connected(Client::builder().lease(LONG), server.url())
+        .await
+        .rw_lock("a");
+    let lock = connected(Client::builder().lease(ms(1000)), server.url())
+        .await
+        .rw_lock("a");
+    let guard = holder.write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    let wants = async |replicas: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("min-replicas-to-write").arg(replicas);
+        set.query_async::<()>(&mut server.redis().await).await.unwrap();
+    };
+    wants("1").await;
+    let rejected = async || {
+        let stats = info(&server, "commandstats").await;
+        let evalsha = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"))
+            .unwrap_or_default()
+            .to_owned();
+        !(evalsha.contains("rejected_calls=0") && evalsha.contains("failed_calls=0"))
+    };
+    eventually("renewals are refused", rejected).await;
+    assert!(!waiter.is_finished());
+    wants("0").await;
+    soon("the release", guard.release()).await.unwrap();
+    drop(soon("the hand-over", waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
 async fn a_time_that_cannot_be_is_refused() {
     let server = Server::start().await;
     for timeout in [Duration::ZERO, Duration::MAX] {

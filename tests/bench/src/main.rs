@@ -23,6 +23,7 @@ mod p8;
 mod p9;
 mod page;
 mod peers;
+mod picture;
 mod report;
 mod svg;
 mod worker;
@@ -56,6 +57,8 @@ enum Command {
     Check(check::Args),
     /// Writes the page of results and its pictures
     Page(page::Args),
+    /// Draws who waits how long for one lock, under a lock that polls and under fairlock: the README's picture
+    Picture(picture::Args),
     /// A process that a row starts: it talks over stdin and stdout
     #[command(hide = true)]
     Worker(worker::Args),
@@ -116,14 +119,20 @@ async fn main() -> ExitCode {
             print!("{}", report.table());
         }
         Command::Check(args) => return check::run(args).await,
-        Command::Page(args) => match page::run(&args) {
-            Ok(written) => println!("{written}"),
-            Err(error) => {
-                eprintln!("bench: {error}");
-                return ExitCode::FAILURE;
-            }
-        },
+        Command::Page(args) => return said(page::run(&args)),
+        Command::Picture(args) => return said(picture::run(&args).await),
         Command::Worker(args) => worker::run(args).await,
+    }
+    ExitCode::SUCCESS
+}
+
+fn said(result: Result<String, String>) -> ExitCode {
+    match result {
+        Ok(text) => println!("{text}"),
+        Err(error) => {
+            eprintln!("bench: {error}");
+            return ExitCode::FAILURE;
+        }
     }
     ExitCode::SUCCESS
 }

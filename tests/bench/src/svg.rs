@@ -40,7 +40,7 @@ const TOP: f64 = 44.0;
 const BOTTOM: f64 = 56.0;
 
 /// For as many lines as any chart has; told apart by those who do not tell red from green, too.
-const STYLE: &str = "\
+pub const STYLE: &str = "\
     text { font: 13px system-ui, sans-serif; fill: #1f2328 } .title { font-size: 15px; font-weight: 600 }\n\
     .back { fill: #ffffff } .grid { stroke: #d8dee4; stroke-width: 1 } .axis { stroke: #59636e; stroke-width: 1 }\n\
     polyline { fill: none; stroke-width: 2.2; stroke-linejoin: round }\n\

@@ -1,0 +1,95 @@
+//! Guides: how to choose, what happens, and why. No code, only pages.
+//!
+//! | page | answers |
+//! |---|---|
+//! | [`life`] | what happens to a request, and in a hand-over: two pictures |
+//! | [`leases`] | which lease, and what it costs; formulae |
+//! | [`failures`] | what happens when processes, networks, servers and people fail: a table, each cell with its test |
+//! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
+//! | [`owners`] | reentry, and how to hand a lock to another process |
+//! | [`tuning`] | server and client settings, many locks, hot locks |
+//! | [`migration`] | from Redisson, redsync and rslock, call by call |
+//! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
+//!
+//! How it is made is in the [`design`](crate::design).
+//!
+//! The pages are the files in `docs/` of the repository. Links from them to tests lead there.
+
+// A definition of a link that comes first counts. Those here lead to the items; the ones at the end of each file, to the
+// sources, for who reads it in the repository.
+
+#[doc = "[design]: crate::design\n\n"]
+#[doc = include_str!("../docs/life.md")]
+pub mod life {}
+
+#[doc = "[`ClientBuilder::lease`]: crate::ClientBuilder::lease"]
+#[doc = "[`Acquire::lease`]: crate::Acquire::lease"]
+#[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
+#[doc = "[`Error::Unavailable`]: crate::Error::Unavailable\n\n"]
+#[doc = include_str!("../docs/leases.md")]
+pub mod leases {}
+
+#[doc = "[`FencingToken`]: crate::FencingToken"]
+#[doc = "[design]: crate::design\n\n"]
+#[doc = include_str!("../docs/failures.md")]
+pub mod failures {}
+
+#[doc = "[`Acquire::acquire_fair`]: crate::Acquire::acquire_fair"]
+#[doc = "[`Acquire::try_acquire_for`]: crate::Acquire::try_acquire_for"]
+#[doc = "[`Acquire::try_acquire`]: crate::Acquire::try_acquire"]
+#[doc = "[`Guard`]: crate::Guard"]
+#[doc = "[`Guard::release`]: crate::Guard::release"]
+#[doc = "[`Guard::while_held`]: crate::Guard::while_held"]
+#[doc = "[`Guard::lost`]: crate::Guard::lost"]
+#[doc = "[`ReadGuard::upgrade`]: crate::ReadGuard::upgrade"]
+#[doc = "[`ReadGuard::try_upgrade`]: crate::ReadGuard::try_upgrade"]
+#[doc = "[`WriteGuard::downgrade`]: crate::WriteGuard::downgrade"]
+#[doc = "[`RwLock::status`]: crate::RwLock::status"]
+#[doc = "[`RwLock::status_from`]: crate::RwLock::status_from"]
+#[doc = "[`RwLock::evict`]: crate::RwLock::evict"]
+#[doc = "[`RwLock::events`]: crate::RwLock::events"]
+#[doc = "[`Client::events`]: crate::Client::events"]
+#[doc = "[`Client::shutdown`]: crate::Client::shutdown"]
+#[doc = "[`ClientBuilder::connect`]: crate::ClientBuilder::connect\n\n"]
+#[doc = include_str!("../docs/cancellation.md")]
+pub mod cancellation {}
+
+#[doc = "[`Owner`]: crate::Owner"]
+#[doc = "[`Error::UpgradeConflict`]: crate::Error::UpgradeConflict"]
+#[doc = "[`Error::OwnerWaiting`]: crate::Error::OwnerWaiting"]
+#[doc = "[`Error::InvalidOwner`]: crate::Error::InvalidOwner"]
+#[doc = "[`RwLock::status`]: crate::RwLock::status\n\n"]
+#[doc = include_str!("../docs/owners.md")]
+pub mod owners {}
+
+#[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
+#[doc = "[`ClientBuilder::wait_for_disks`]: crate::ClientBuilder::wait_for_disks"]
+#[doc = "[`ClientBuilder::quarantine`]: crate::ClientBuilder::quarantine"]
+#[doc = "[`Acquire::wait_for_replicas`]: crate::Acquire::wait_for_replicas"]
+#[doc = "[leases]: crate::guide::leases"]
+#[doc = "[`Client`]: crate::Client"]
+#[doc = "[`ClientBuilder::label`]: crate::ClientBuilder::label"]
+#[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
+#[doc = "[`Acquire::try_acquire_for`]: crate::Acquire::try_acquire_for"]
+#[doc = "[`Owner`]: crate::Owner\n\n"]
+#[doc = include_str!("../docs/tuning.md")]
+pub mod tuning {}
+
+#[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
+#[doc = "[`Owner`]: crate::Owner"]
+#[doc = "[questions]: crate::guide::faq"]
+#[doc = "[owners]: crate::guide::owners\n\n"]
+#[doc = include_str!("../docs/migration.md")]
+pub mod migration {}
+
+#[doc = "[failures]: crate::guide::failures"]
+#[doc = "[leases]: crate::guide::leases"]
+#[doc = "[tuning]: crate::guide::tuning"]
+#[doc = "[design]: crate::design"]
+#[doc = "[`FencingToken`]: crate::FencingToken"]
+#[doc = "[`Owner`]: crate::Owner"]
+#[doc = "[`Policy`]: crate::Policy"]
+#[doc = "[`RwLock::status`]: crate::RwLock::status"]
+#[doc = "[`RwLock::events`]: crate::RwLock::events\n\n"]
+#[doc = include_str!("../docs/faq.md")]
+pub mod faq {}
