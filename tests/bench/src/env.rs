@@ -30,7 +30,11 @@ impl Env {
     }
 
     pub async fn another_server(&self) -> Server {
-        Server::start_program(std::slice::from_ref(&self.program), &[]).await
+        self.another_server_with(&[]).await
+    }
+
+    pub async fn another_server_with(&self, args: &[&str]) -> Server {
+        Server::start_program(std::slice::from_ref(&self.program), args).await
     }
 
     /// So many when all is measured, a fifth with `--quick`.

@@ -9,6 +9,7 @@ mod env;
 mod handover;
 mod hot;
 mod lua;
+mod masters;
 mod memory;
 mod mixes;
 mod p1;
@@ -85,7 +86,9 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 11] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "mix"];
+const ROWS: [&str; 12] = [
+    "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "mix", "masters",
+];
 
 async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, report: &mut Report) {
     match row {
@@ -100,6 +103,7 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
         "p9" => p9::run(env, retention.take().expect("begun"), report).await,
         "p10" => p10::run(env, report).await,
         "mix" => mixes::run(env, report).await,
+        "masters" => masters::run(env, report).await,
         _ => unreachable!("the names of the rows are checked"),
     }
 }

@@ -49,6 +49,17 @@ pub async fn run(env: &Env, retention: Retention, report: &mut Report) {
         "bytes in the client per waiter that is gone",
         &of(|waiting| waiting.left),
     );
+    let (held, connection) = resident(env, count).await;
+    report.beside(
+        "p9_held",
+        "bytes of the server's used_memory per lock that is held",
+        &[held],
+    );
+    report.beside(
+        "p9_connection",
+        "bytes of the server's used_memory per idle connection",
+        &[connection],
+    );
     let left = retention.keys_left(env.quick).await;
     let title = if env.quick {
         "keys whose TTL will not take them in time after the last use"
@@ -103,6 +114,37 @@ impl Waiting {
             left,
         }
     }
+}
+
+/// Bytes of the server for a lock that somebody holds and nobody wants, and for a connection.
+async fn resident(env: &Env, count: usize) -> (f64, f64) {
+    let server = env.another_server().await;
+    let mut redis = connection(&server.url()).await;
+    let client = connect(&server.url()).await;
+    drop(
+        client
+            .rw_lock("first")
+            .write()
+            .lease(LEASE)
+            .acquire_fair()
+            .await
+            .expect("granted"),
+    );
+    let used = info(&mut redis, "used_memory").await;
+    let mut guards = Vec::with_capacity(count);
+    for n in 0..count {
+        let lock = client.rw_lock(format!("resident:{n:06}"));
+        guards.push(lock.write().lease(LEASE).acquire_fair().await.expect("granted"));
+    }
+    let held = (info(&mut redis, "used_memory").await - used) / count as f64;
+    let used = info(&mut redis, "used_memory").await;
+    let mut connections = Vec::new();
+    for _ in 0..count / 10 {
+        connections.push(connection(&server.url()).await);
+    }
+    let each = (info(&mut redis, "used_memory").await - used) / connections.len() as f64;
+    client.shutdown().await;
+    (held, each)
 }
 
 struct Crowd {

@@ -390,8 +390,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "noscript-is-an-error", file: "src/script.rs",
-        edits: &[("Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {",
-            "Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) && script.body[0].is_empty() => {")],
+        edits: &[("    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)\n", "    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) && false\n")],
         seen: "redlock-rb#148",
         story: "The server's cache of scripts is empty, after a restart or a flush, and nobody sends them again.",
         check: Check::It("faults::scripts_flushed_at_any_moment_are_loaded_again"),
