@@ -28,12 +28,14 @@ if leases[1] then redis.call('ZADD', LEASES, unpack(leases)) end
 
 -- A clock that was stepped back has left deadlines too far ahead.
 local last = redis.call('ZRANGE', LEASES, -1, -1, 'WITHSCORES')
-local latest = now_ms() + count('cap')
+local latest, more_far = now_ms() + count('cap'), false
 if state.cap and last[1] and tonumber(last[2]) > latest then
   local far = redis.call('ZRANGEBYSCORE', LEASES, '(' .. int(latest), '+inf', 'LIMIT', 0, EXPIRY_BATCH)
   for _, request in ipairs(far) do redis.call('ZADD', LEASES, int(latest), request) end
+  more_far = #far == EXPIRY_BATCH
 end
 local next_ms = sweep(not state.mode)
+if more_far then next_ms = 0 end
 
 local holding = redis.call('ZCARD', LEASES) - redis.call('ZCARD', QUEUE)
 if holding ~= count('rcount') + count('wcount') then

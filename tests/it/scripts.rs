@@ -845,6 +845,28 @@ async fn a_pulled_back_clock_leaves_no_deadline_farther_than_the_longest_lease()
 }
 
 #[tokio::test]
+async fn a_pulled_back_clock_keeps_no_crowd_alive_for_longer_than_a_lease() {
+    let (_server, lock) = lock().await;
+    let dead: Vec<_> = (1..450).map(|n| format!("w1:{n}")).collect();
+    lock.fill(&dead).await;
+    lock.acquire("w2:1").await.ticket();
+    let hours_ahead = lock.state().await.now_ms + 7_200_000;
+    for request in &dead {
+        lock.set_deadline(request, hours_ahead).await;
+    }
+    let (mut next_ms, _) = lock.renew(&["w2:1"]).await;
+    let mut calls = 1;
+    while next_ms == 0 {
+        (next_ms, _) = lock.renew(&[]).await;
+        calls += 1;
+    }
+    assert_eq!(calls, 3, "200 a call, and it says when there is more");
+    let state = lock.state().await;
+    let last = dead.iter().filter_map(|request| state.deadline(request)).max();
+    assert!(last <= Some(state.now_ms + LEASE_MS), "{last:?}");
+}
+
+#[tokio::test]
 async fn a_pulled_back_clock_is_noticed_too_when_the_dead_holder_was_alone() {
     let (_server, lock) = lock().await;
     lock.acquire("w1:1").await;

@@ -898,8 +898,11 @@ impl Step<'_> {
         for (pair, _) in requests.clone().zip(&known).filter(|(_, known)| **known) {
             self.lease(pair[0], number(pair[1]));
         }
-        self.pull_back();
+        let more_far = self.pull_back();
         let mut next_ms = self.sweep(self.lock.mode.is_none());
+        if more_far {
+            next_ms = 0;
+        }
         let holding = self.lock.leases.len() as i64 - self.lock.queue.len() as i64;
         if holding != (self.lock.readers + self.lock.writes) as i64 {
             self.start_over();
@@ -916,17 +919,19 @@ impl Step<'_> {
     }
 
     /// A clock that was stepped back has left deadlines too far ahead.
-    fn pull_back(&mut self) {
-        let Some(cap) = self.lock.cap else { return };
+    /// Says whether there may be more.
+    fn pull_back(&mut self) -> bool {
+        let Some(cap) = self.lock.cap else { return false };
         let latest = (self.now_ms() + cap) as i64;
         let above = self.lock.leases.order.range((latest + 1, Name::default())..);
         let far: Vec<Name> = above
             .take(self.lock.limits.expiries)
             .map(|(_, request)| Arc::clone(request))
             .collect();
-        for request in far {
-            self.lock.leases.put(&request, latest);
+        for request in &far {
+            self.lock.leases.put(request, latest);
         }
+        far.len() == self.lock.limits.expiries
     }
 
     fn downgrade(&mut self, from: &str, to: &str, lease_ms: u64) -> Vec<i64> {
