@@ -12,7 +12,7 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 	cargo run --release --example demo
 
 test: setup ## Run all tests against real servers that they start themselves
-	cargo test --features tls-rustls,cluster,sentinel
+	cargo test --features tls-rustls,cluster,sentinel,cli
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
