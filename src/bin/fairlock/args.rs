@@ -16,7 +16,8 @@ use std::time::Duration;
 /// when its lease has run out. The locks are those of the Rust crate fairlock: services and this command use the same
 /// ones.
 #[derive(Debug, Parser)]
-#[command(name = "fairlock", version, max_term_width = 100, subcommand_required = true)]
+#[command(name = "fairlock", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(override_usage = "fairlock [OPTIONS] COMMAND")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) server: ServerArgs,

@@ -375,23 +375,30 @@ async fn messages(
 ) -> Result<(), Failure> {
     let client = server.redis_client()?;
     let prefix = safe(&server.prefix);
-    let remedy = format!("let the user run +subscribe +psubscribe +publish on &{prefix}:*");
+    let remedy = format!("let the user run +subscribe +publish on &{prefix}:*");
+    // A rule for channels allows a pattern only if it is the same, letter for letter.
+    let pattern = format!("{}:{{*}}:events", server.prefix);
     let trip = async {
         let mut ears = client.get_async_pubsub().await?;
         ears.subscribe(&probe.channel).await?;
-        ears.psubscribe(format!("{}:{{*}}:events", server.prefix)).await?;
         let begun = Instant::now();
         redis::cmd("PUBLISH")
             .arg(&probe.channel)
             .arg("doctor")
             .query_async::<u64>(redis)
             .await?;
-        let mut messages = ears.into_on_message();
-        messages.next().await;
-        Ok::<_, RedisError>(begun.elapsed())
+        ears.on_message().next().await;
+        let took = begun.elapsed();
+        Ok::<_, RedisError>((took, ears.psubscribe(&pattern).await))
     };
     match timeout(PATIENCE, trip).await {
-        Ok(Ok(took)) => findings.good("pub/sub", format!("a message came after {}", fine(took))),
+        Ok(Ok((took, all_events))) => {
+            findings.good("pub/sub", format!("a message came after {}", fine(took)));
+            if let Err(error) = all_events {
+                let remedy = format!("+psubscribe &{}, if it is to watch all locks at once", safe(&pattern));
+                findings.note("events", format!("it cannot subscribe to {pattern}: {error}"), &remedy);
+            }
+        }
         Ok(Err(error)) => findings.wrong("pub/sub", error.to_string(), &remedy),
         Err(_) => findings.wrong("pub/sub", format!("no message came within {}", span(PATIENCE)), &remedy),
     }

@@ -143,38 +143,42 @@ pub(crate) fn man(page: Option<&str>) -> Outcome {
 
 fn render(command: clap::Command, name: &str, page: &mut Vec<u8>) -> io::Result<()> {
     use io::Write as _;
+    let title = match name {
+        "fairlock" => name.to_owned(),
+        _ => format!("fairlock-{name}"),
+    };
     let has_subcommands = command.has_subcommands();
-    let title = if name == "fairlock" {
-        name.to_owned()
+    // What is said in a line of the name need not be said again below it.
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+    let long = long
+        .trim_start_matches(&about)
+        .trim_start_matches('.')
+        .trim_start()
+        .to_owned();
+    let command = if long.is_empty() {
+        command
     } else {
-        format!("fairlock-{name}")
+        command.long_about(long)
     };
-    let usage_of = |command: clap::Command| {
-        if has_subcommands {
-            command
-        } else {
-            command.display_name(title.clone())
-        }
-    };
-    let man = Man::new(usage_of(command).disable_help_subcommand(true)).title(title.to_uppercase());
+    let version = concat!("fairlock ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.display_name(&title))
+        .title(title.to_uppercase())
+        .source(version);
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;
     man.render_description_section(page)?;
     man.render_options_section(page)?;
     if has_subcommands {
-        writeln!(page, ".SH COMMANDS")?;
         man.render_subcommands_section(page)?;
     }
     for (heading, text) in sections(name) {
         // Laid out as they are.
         writeln!(page, ".SH \"{heading}\"\n.nf")?;
         for line in text.lines() {
-            writeln!(
-                page,
-                "\\&{}",
-                line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq")
-            )?;
+            let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+            writeln!(page, "\\&{line}")?;
         }
         writeln!(page, ".fi")?;
     }

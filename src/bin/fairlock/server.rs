@@ -15,10 +15,16 @@ const ATTEMPTS: usize = 5;
 pub(crate) struct ServerArgs {
     /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH
     /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     url: Option<String>,
     /// What the keys of the locks begin with
-    #[arg(long, global = true, value_name = "PREFIX", default_value = "fairlock")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PREFIX",
+        default_value = "fairlock",
+        help_heading = "Server"
+    )]
     pub(crate) prefix: String,
 }
 
