@@ -101,6 +101,8 @@ impl Client {
 
     /// What happens to all locks under this client's prefix from now on: see [`RwLock::events`].
     ///
+    /// A user with ACL rules needs `&PREFIX:{*}:events` for it, letter for letter: a wider rule does not allow a pattern.
+    ///
     /// # Errors
     /// Those of [`RwLock::events`].
     pub async fn events(&self) -> Result<Events, Error> {

@@ -149,8 +149,8 @@ impl RwLock {
     /// were read too slowly or the connection was lost; the stream goes on after it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the subscription is not confirmed in time, [`Error::Shutdown`] or
-    /// [`Error::InvalidName`].
+    /// [`Error::Unavailable`] if the subscription is not confirmed in time, [`Error::Server`] if it is refused,
+    /// [`Error::Shutdown`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
         self.inner()?;
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await

@@ -26,8 +26,13 @@ impl Running {
     }
 
     fn spawn(cli: &Cli, options: &[&str], lock: &str, script: &str) -> Self {
+        let options = if options.contains(&"--lease") {
+            options
+        } else {
+            &[&["--lease", LONG], options].concat()
+        };
         let mut child = cli
-            .command(&["run", "--lease", LONG])
+            .command(&["run"])
             .args(options)
             .args([lock, "--", "sh", "-c", script])
             .spawn()
@@ -241,6 +246,20 @@ async fn the_longest_hold_ends_the_command() {
         .await;
     assert_eq!(ended.status, 76, "{ended:?}");
     assert!(said(&ended.stderr, &["max_hold", "status 143"]), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_command_is_ended_when_the_server_has_been_away_for_a_lease() {
+    let mut server = Server::start().await;
+    let script = "echo ready; exec sleep 600";
+    let running = Running::start(&Cli::of(&server), &["--lease", "1s"], "a", script).await;
+    server.kill();
+    let (_, ended) = running.end().await;
+    assert_eq!(ended.status, 76, "{ended:?}");
+    assert!(
+        said(&ended.stderr, &["could not be renewed", "status 143"]),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test]
