@@ -203,6 +203,18 @@ async fn signals_reach_the_command() {
 }
 
 #[tokio::test]
+async fn signals_reach_what_the_command_has_started() {
+    let server = Server::start().await;
+    let script = "sleep 600 & echo $!; echo ready; wait";
+    let mut running = Running::spawn(&Cli::of(&server), &[], "a", script);
+    let grandchild = running.line().await;
+    assert_eq!(running.line().await, "ready");
+    running.signal(Signal::TERM);
+    assert_eq!(ended(running.child).await.status, 128 + 15);
+    eventually("what it started is gone", async || is_gone(&grandchild)).await;
+}
+
+#[tokio::test]
 async fn a_command_whose_lock_is_lost_gets_term_and_then_kill_with_all_that_it_started() {
     let server = Server::start().await;
     let cli = Cli::of(&server);
