@@ -62,9 +62,9 @@ pub(crate) enum Command {
 
     /// Show the busiest locks, live
     ///
-    /// The lock with the longest queue comes first; below is who holds the selected lock and who waits for it. A queue is
-    /// drawn from its head: W waits to write, R to read, U reads and waits to write. Keys: up and down (or k and j) select
-    /// a lock, space pauses, q ends.
+    /// The lock with the longest queue comes first; below is who holds the selected lock and who waits for it. A queue
+    /// is drawn from its head: W waits to write, R to read, U reads and waits to write. Keys: up and down (or k and j)
+    /// select a lock, space pauses, q ends.
     Top(TopArgs),
 
     /// Show what an owner waits for and who stands before it
@@ -75,15 +75,16 @@ pub(crate) enum Command {
 
     /// Throw an owner out of a lock: an operator's last resort
     ///
-    /// Whatever OWNER holds of the lock and waits for is taken away, and whoever is next enters at once. OWNER learns it
-    /// a moment later, or if it is frozen, much later: until then it believes that it holds the lock. Only fencing tokens
-    /// keep the two apart. End the process first if you can.
+    /// Whatever OWNER holds of the lock and waits for is taken away, and whoever is next enters at once. OWNER learns
+    /// it a moment later, or if it is frozen, much later: until then it believes that it holds the lock. Only fencing
+    /// tokens keep the two apart. End the process first if you can.
     Evict(EvictArgs),
 
     /// Check whether a server is fit for locks
     ///
-    /// Looks at the server's version, role, memory policy, persistence and clock, measures the latency, tries every right
-    /// that the locks' users need on a lock of its own, which it removes again, and says what to do about each finding.
+    /// Looks at the server's version, role, memory policy, persistence and clock, measures the latency, tries every
+    /// right that the locks' users need on a lock of its own, which it removes again, and says what to do about each
+    /// finding.
     Doctor(OutputArgs),
 
     /// Print a completion script for a shell

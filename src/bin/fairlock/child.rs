@@ -40,7 +40,7 @@ impl Child {
         self.process.wait().await
     }
 
-    /// Passes a signal on that came to us. Not before the command has been waited for: its number is its own until then.
+    /// Passes a signal on that came to us. Only until the command has been waited for, while its number is its own.
     pub(crate) fn forward(&self, signal: Signal) {
         let of_the_terminal = matches!(signal, Signal::INT | Signal::QUIT);
         if of_the_terminal && self.is_in_the_foreground() {

@@ -4,8 +4,8 @@ use fairlock::{ClientInfo, Mode, Policy};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
-/// The text without anything that a terminal could act on, or that is not visible: that is shown as an escape. Names and
-/// labels come from whoever can write to the server.
+/// The text without anything that a terminal could act on, or that is not visible: that is shown as an escape. Names
+/// and labels come from whoever can write to the server.
 pub(crate) fn safe(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
