@@ -47,8 +47,8 @@ pub(crate) enum Command {
 
     /// List the locks that are held or waited for
     ///
-    /// Goes through all keys of the server's database in small steps (SCAN) and looks at each lock that it finds. The
-    /// ones with the longest queues come first.
+    /// Goes through all keys of the server's database in small steps (SCAN, which an ACL user must be allowed, as for top
+    /// and blockers) and looks at each lock that it finds. The ones with the longest queues come first.
     Ls(LsArgs),
 
     /// Show who holds a lock and who waits for it, in order
