@@ -16,7 +16,7 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 	cargo run --release --example demo
 
 test: setup servers ## Run all tests against real servers that they start themselves, some on all servers at hand
-	cargo test --features tls-rustls,cluster,sentinel
+	cargo test --features tls-rustls,cluster,sentinel,cli
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 matrix: setup servers ## Run all tests on all servers at hand, side by side

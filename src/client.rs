@@ -123,6 +123,8 @@ impl Client {
 
     /// What happens to all locks under this client's prefix from now on: see [`RwLock::events`].
     ///
+    /// A user with ACL rules needs `&PREFIX:{*}:events` for it, letter for letter: a wider rule does not allow a pattern.
+    ///
     /// # Cancel safety
     /// That of [`RwLock::events`].
     ///

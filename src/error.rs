@@ -254,8 +254,8 @@ fn remedy(error: &RedisError) -> &'static str {
     // When a script does what its user may not, Redis 7 says the second and Valkey 9 the third.
     } else if said("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure") {
         "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +exists +del +time on keys \
-         ~fairlock:* and channels &fairlock:* (or the prefix that the client was given); in a cluster also +cluster|slots \
-         +cluster|info"
+         ~fairlock:* and channels &fairlock:* (or the prefix that the client was given), for the events of all locks at \
+         once also &fairlock:{*}:events; in a cluster also +cluster|slots +cluster|info"
     } else if said("NOREPLICAS") {
         "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
     } else if said("READONLY") {

@@ -11,6 +11,7 @@ use crate::owner::Owner;
 use crate::script::{MOST_NUMBER, read_name};
 use crate::token::FencingToken;
 use crate::wire::{CONNECT_TIMEOUT, timed_out};
+use redis::RedisError;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
@@ -77,7 +78,8 @@ enum Item {
 
 /// The events of one lock, or of all locks of a client: see [`RwLock::events`](crate::RwLock::events).
 ///
-/// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds.
+/// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds. It ends only if the
+/// server refuses to subscribe again after a lost connection.
 #[must_use = "events are dropped if nobody reads the stream"]
 pub struct Events {
     stream: BroadcastStream<Item>,
@@ -108,7 +110,8 @@ impl Events {
         let audience = &handle.inner.audience;
         let stream = audience.listen(channel.clone(), subject);
         let subscribed = timeout(CONNECT_TIMEOUT, audience.subscribed(&channel)).await;
-        subscribed.map_err(|_| Error::of_server(name, timed_out()))?;
+        let subscribed = subscribed.unwrap_or_else(|_| Err(timed_out()));
+        subscribed.map_err(|error| Error::of_server(name, error))?;
         Ok(Self {
             stream: BroadcastStream::new(stream),
             lock: shown(name),
@@ -167,6 +170,8 @@ pub(crate) struct Audience {
     any: AtomicBool,
     heard: Mutex<BTreeMap<String, Instant>>,
     sources: Mutex<BTreeMap<String, Source>>,
+    /// The last answer to who may not subscribe to this.
+    refused: Mutex<BTreeMap<String, RedisError>>,
     /// The subscription connection has something to do.
     pub(crate) changed: Notify,
     /// It has done it.
@@ -200,6 +205,7 @@ impl Audience {
     fn listen(&self, channel: String, subject: String) -> broadcast::Receiver<Item> {
         // This client's own calls need not wait for the announcement.
         self.hear(&subject);
+        locked(&self.refused).remove(&channel);
         let mut sources = locked(&self.sources);
         let source = sources.entry(channel).or_insert_with(|| Source {
             subject,
@@ -213,17 +219,27 @@ impl Audience {
         receiver
     }
 
-    async fn subscribed(&self, channel: &str) {
+    async fn subscribed(&self, channel: &str) -> Result<(), RedisError> {
         loop {
             let followed = self.followed.notified();
             if locked(&self.sources)
                 .get(channel)
                 .is_some_and(|source| source.subscribed)
             {
-                return;
+                return Ok(());
+            }
+            if let Some(error) = locked(&self.refused).get(channel) {
+                return Err(error.clone());
             }
             followed.await;
         }
+    }
+
+    /// Nothing will come by this subscription: its streams end.
+    pub(crate) fn is_refused(&self, channel: &str, error: RedisError) {
+        locked(&self.refused).insert(channel.to_owned(), error);
+        locked(&self.sources).remove(channel);
+        self.followed.notify_waiters();
     }
 
     /// Channels to subscribe to, and channels that nobody reads any more.

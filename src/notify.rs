@@ -12,7 +12,7 @@ use crate::rw_lock::Policy;
 use crate::script::{read_message, read_request};
 use crate::status::ClientInfo;
 use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
-use redis::{PushInfo, PushKind, RedisError, Value};
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
@@ -165,12 +165,20 @@ impl Subscription {
         let wire = &mut self.wire;
         let changes = self.pulse.answer(CONNECT_TIMEOUT, async {
             for topic in new {
-                match &topic {
-                    Topic::Channel(channel) => wire.subscribe(&[channel]).await?,
-                    Topic::Pattern(pattern) => wire.psubscribe(pattern).await?,
-                }
+                let subscribed = match &topic {
+                    Topic::Channel(channel) => wire.subscribe(&[channel]).await,
+                    Topic::Pattern(pattern) => wire.psubscribe(pattern).await,
+                };
                 let (Topic::Channel(followed) | Topic::Pattern(followed)) = topic;
-                audience.follows(&followed);
+                match subscribed {
+                    Ok(()) => audience.follows(&followed),
+                    // A new connection would be refused the same, and the grants that come over this one missed.
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                        tracing::warn!(%error, topic = followed, "the server refuses to bring events");
+                        audience.is_refused(&followed, error);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             for topic in gone {
                 match topic {

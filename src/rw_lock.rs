@@ -178,8 +178,8 @@ impl RwLock {
     /// Dropped, it lets go of its subscription within seconds.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Unsupported`] on a
-    /// cluster, [`Error::Shutdown`] or [`Error::InvalidName`].
+    /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Server`] if it is refused,
+    /// [`Error::Unsupported`] on a cluster, [`Error::Shutdown`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
         self.inner()?;
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await

@@ -483,3 +483,43 @@ async fn events_of_a_bad_name_or_a_closed_client_are_a_typed_error() {
     let closed = client.events().await;
     assert!(matches!(closed, Err(Error::Shutdown { .. })), "{closed:?}");
 }
+
+#[tokio::test]
+async fn events_that_a_user_may_not_subscribe_to_are_refused_and_grants_still_come() {
+    let server = Server::start().await;
+    let mut redis = server.redis().await;
+    let mut rules = redis::cmd("ACL");
+    rules.arg(&[
+        "SETUSER",
+        "app",
+        "on",
+        ">s3cret",
+        "~fairlock:*",
+        "resetchannels",
+        "&fairlock:*",
+        "+@all",
+    ]);
+    let set: Result<(), _> = rules.query_async(&mut redis).await;
+    set.unwrap();
+    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
+    let client = connected(Client::builder().lease(LONG), url).await;
+    let connections = server.connections().await;
+    let refused = soon("an answer", client.events()).await;
+    let Err(Error::Server { remedy, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(remedy.contains("&fairlock:{*}:events"), "{remedy}");
+    // The subscription connection is the one that it was: nothing was missed. The lease is too long to learn it otherwise.
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let waiting = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    guard.release().await.unwrap();
+    let granted = soon("the grant", waiting).await.unwrap().unwrap();
+    granted.release().await.unwrap();
+    assert_eq!(server.connections().await, connections);
+    // The rule for one lock's channel is wide enough.
+    let mut events = lock.events().await.unwrap();
+    let _guard = lock.write().acquire_fair().await.unwrap();
+    soon("an event", events.next()).await.unwrap().unwrap();
+}

@@ -10,6 +10,10 @@
 )]
 
 mod cancellation;
+#[cfg(all(unix, feature = "cli"))]
+mod cli;
+#[cfg(all(unix, feature = "cli"))]
+mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod docs;

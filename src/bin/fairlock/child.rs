@@ -1,0 +1,151 @@
+//! The command that runs under the lock, as a process: how it begins, how signals reach it, and that it ends with us.
+
+use crate::outcome::{Failure, Status};
+use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, test_kill_process_group};
+use rustix::termios::tcgetpgrp;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::ExitStatus;
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+pub(crate) struct Child {
+    process: tokio::process::Child,
+    pid: Pid,
+    /// The terminal whose keys reach the command too, since it is in our group. Without one it leads its own.
+    terminal: Option<File>,
+}
+
+impl Child {
+    pub(crate) fn start(command: &[OsString], variables: [(&str, &str); 2]) -> Result<Self, Failure> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(Failure::usage("there is no command to run"));
+        };
+        let mut command = prepared(program);
+        command.args(arguments).envs(variables).kill_on_drop(true);
+        let terminal = File::open("/dev/tty").ok();
+        if terminal.is_none() {
+            command.process_group(0);
+        }
+        let process = command.spawn().map_err(|error| cannot_run(program, &error))?;
+        let pid = process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let pid = pid.ok_or_else(|| Failure::new(Status::BROKEN, "the command has no process number"))?;
+        Ok(Self { process, pid, terminal })
+    }
+
+    pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.process.wait().await
+    }
+
+    /// Passes a signal on that came to us. Only until the command has been waited for, while its number is its own.
+    pub(crate) fn forward(&self, signal: Signal) {
+        let of_the_terminal = matches!(signal, Signal::INT | Signal::QUIT);
+        if of_the_terminal && self.is_in_the_foreground() {
+            // The key that was pressed has reached the command too.
+            return;
+        }
+        self.send(signal);
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        // It fails if nobody is there any more.
+        let _ = match self.terminal {
+            Some(_) => kill_process(self.pid, signal),
+            None => kill_process_group(self.pid, signal),
+        };
+    }
+
+    /// Whatever the command has left of its group when it ended: waits for it, and kills it then.
+    pub(crate) async fn clear_group(&self, until: Instant) {
+        if self.terminal.is_some() {
+            return;
+        }
+        // A group's number is not used again as long as somebody is in it.
+        while test_kill_process_group(self.pid).is_ok() {
+            if Instant::now() >= until {
+                let _ = kill_process_group(self.pid, Signal::KILL);
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn is_in_the_foreground(&self) -> bool {
+        let foreground = self.terminal.as_ref().and_then(|terminal| tcgetpgrp(terminal).ok());
+        foreground == Some(getpgrp())
+    }
+}
+
+/// As a shell shows how a command ended.
+pub(crate) fn status_of(ended: ExitStatus) -> Status {
+    match (ended.code(), ended.signal()) {
+        (Some(code), _) => Status(u8::try_from(code).unwrap_or(u8::MAX)),
+        (None, Some(signal)) => Status::of_signal(signal),
+        (None, None) => Status::BROKEN,
+    }
+}
+
+fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        _ => 126,
+    };
+    let program = crate::text::safe_bytes(program.as_encoded_bytes());
+    Failure::new(Status(status), format!("cannot run {program}: {error}"))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prepared(program: &OsStr) -> Command {
+    Command::new(program)
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use on_linux::become_command;
+#[cfg(target_os = "linux")]
+use on_linux::prepared;
+
+/// On Linux a process can ask to be killed when its parent ends, also by KILL. It has to ask itself; what it asked for
+/// survives exec. So we start ourselves, and the new process asks and then becomes the command.
+#[cfg(target_os = "linux")]
+mod on_linux {
+    use super::*;
+    use rustix::process::{getpid, getppid, set_parent_process_death_signal};
+    use std::path::Path;
+
+    /// What the new process is told. Nobody types it.
+    const BECOME: &str = "__become";
+    const OURSELVES: &str = "/proc/self/exe";
+
+    pub(super) fn prepared(program: &OsStr) -> Command {
+        if !Path::new(OURSELVES).exists() {
+            return Command::new(program);
+        }
+        let mut command = Command::new(OURSELVES);
+        command
+            .arg0("fairlock")
+            .arg(BECOME)
+            .arg(getpid().to_string())
+            .arg(program);
+        command
+    }
+
+    /// Does not return if this process is to become the command and can. `None`: it is not.
+    pub(crate) fn become_command() -> Option<Failure> {
+        let mut arguments = std::env::args_os().skip(1);
+        if arguments.next()? != BECOME {
+            return None;
+        }
+        let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw);
+        let program = arguments.next()?;
+        // Without it the command may outlive us, no more.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        if getppid() != parent {
+            return Some(Failure::new(Status::of_signal(Signal::KILL.as_raw()), ""));
+        }
+        let error = std::process::Command::new(&program).args(arguments).exec();
+        Some(cannot_run(&program, &error))
+    }
+}

@@ -1,0 +1,85 @@
+//! What the commands print for programs. Durations are in milliseconds, times in the form of RFC 3339.
+
+use crate::outcome::{Failure, say};
+use crate::text;
+use fairlock::{ClientInfo, Event, EventKind, Holder, Status, Waiter};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// One document.
+pub(crate) fn document(value: &Value) -> Result<(), Failure> {
+    say(&format!("{value:#}\n"))
+}
+
+/// One of many, on a line.
+pub(crate) fn line(value: &Value) -> Result<(), Failure> {
+    say(&format!("{value}\n"))
+}
+
+pub(crate) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn status(lock: &str, status: &Status) -> Value {
+    json!({
+        "lock": lock,
+        "mode": status.mode.map(text::mode),
+        "policy": text::policy(status.policy),
+        "holding": status.holding,
+        "waiting": status.waiting,
+        "holders": status.holders.iter().map(holder).collect::<Value>(),
+        "waiters": status.waiters.iter().map(waiter).collect::<Value>(),
+    })
+}
+
+pub(crate) fn holder(holder: &Holder) -> Value {
+    json!({
+        "owner": holder.owner.to_string(),
+        "mode": text::mode(holder.mode),
+        "holds": holder.holds,
+        "token": holder.token.get(),
+        "held_ms": ms(holder.held_for),
+        "lease_left_ms": ms(holder.lease_left),
+        "client": client(&holder.client),
+    })
+}
+
+pub(crate) fn waiter(waiter: &Waiter) -> Value {
+    json!({
+        "owner": waiter.owner.to_string(),
+        "mode": text::mode(waiter.mode),
+        "upgrade": waiter.upgrade,
+        "position": waiter.position,
+        "waited_ms": ms(waiter.waited),
+        "lease_left_ms": ms(waiter.lease_left),
+        "client": client(&waiter.client),
+    })
+}
+
+fn client(client: &ClientInfo) -> Value {
+    json!({"id": client.id, "label": client.label, "process": client.process, "host": client.host})
+}
+
+pub(crate) fn event(event: &Event) -> Value {
+    json!({
+        "at": humantime::format_rfc3339_micros(event.at).to_string(),
+        "event": kind(event.kind),
+        "lock": event.lock,
+        "mode": text::mode(event.mode),
+        "owner": event.owner.to_string(),
+        "client": event.client,
+        "token": event.token.map(u64::from),
+    })
+}
+
+pub(crate) fn kind(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Queued => "queued",
+        EventKind::Granted => "granted",
+        EventKind::Released => "released",
+        EventKind::Expired => "expired",
+        EventKind::Left => "left",
+        EventKind::Evicted => "evicted",
+        _ => "unknown",
+    }
+}

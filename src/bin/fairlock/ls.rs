@@ -1,0 +1,73 @@
+//! `fairlock ls`
+
+use crate::args::LsArgs;
+use crate::json;
+use crate::locks::{self, Found};
+use crate::outcome::{Outcome, Status, complain, say};
+use crate::server::ServerArgs;
+use crate::text::{self, Table, safe, span};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
+    let client = server.client().await?;
+    let mut redis = server.redis().await?;
+    let mut found = locks::find(server, &client, &mut redis, args.pattern.as_deref()).await?;
+    client.shutdown().await;
+    found.retain(|found| args.all || found.in_use());
+    found.sort_by(Found::order);
+    if args.output.json {
+        json::document(&found.iter().map(summary).collect::<Value>())?;
+        return Ok(Status::OK);
+    }
+    if found.is_empty() {
+        complain("no lock is held or waited for");
+        return Ok(Status::OK);
+    }
+    let mut table = Table::new(["LOCK", "MODE", "HOLDING", "WAITING", "HELD", "WAITED", "HELD BY"]);
+    for lock in &found {
+        let status = &lock.status;
+        table.row([
+            safe(&lock.name),
+            status.mode.map_or("free", text::mode).to_owned(),
+            status.holding.to_string(),
+            status.waiting.to_string(),
+            longest_hold(lock).map_or("-".to_owned(), span),
+            longest_wait(lock).map_or("-".to_owned(), span),
+            held_by(lock),
+        ]);
+    }
+    say(&table.render())?;
+    Ok(Status::OK)
+}
+
+fn summary(found: &Found) -> Value {
+    json!({
+        "lock": found.name,
+        "mode": found.status.mode.map(text::mode),
+        "policy": text::policy(found.status.policy),
+        "holding": found.status.holding,
+        "waiting": found.status.waiting,
+        "longest_hold_ms": longest_hold(found).map(json::ms),
+        "longest_wait_ms": longest_wait(found).map(json::ms),
+        "holder": found.status.holders.first().map(json::holder),
+    })
+}
+
+pub(crate) fn longest_hold(found: &Found) -> Option<Duration> {
+    found.status.holders.iter().map(|holder| holder.held_for).max()
+}
+
+pub(crate) fn longest_wait(found: &Found) -> Option<Duration> {
+    found.status.waiters.iter().map(|waiter| waiter.waited).max()
+}
+
+/// The one who has been inside longest.
+pub(crate) fn held_by(found: &Found) -> String {
+    let oldest = found.status.holders.iter().max_by_key(|holder| holder.held_for);
+    match (oldest, found.status.holding) {
+        (None, _) => "-".to_owned(),
+        (Some(holder), 1) => text::origin_in_short(&holder.client),
+        (Some(holder), n) => format!("{} and {} more", text::origin_in_short(&holder.client), n - 1),
+    }
+}

@@ -1,0 +1,168 @@
+//! `fairlock run`
+
+use crate::args::RunArgs;
+use crate::child::{Child, status_of};
+use crate::outcome::{Failure, Outcome, Status, complain};
+use crate::server::ServerArgs;
+use crate::signals::Signals;
+use crate::text::{safe, span};
+use fairlock::{Access, Acquire, Client, Error, Guard};
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+const FORWARDED: [Signal; 6] = [
+    Signal::INT,
+    Signal::TERM,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+];
+
+pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
+    // Before anything is asked of the server: whoever interrupts us leaves nothing behind.
+    let signals = Signals::listen(&FORWARDED);
+    let mut signals = signals.map_err(|error| Failure::new(Status::BROKEN, format!("no signals: {error}")))?;
+    let label = args.label.clone().or_else(|| label_of(args.command.first()?));
+    let label = label.unwrap_or_else(|| "fairlock".to_owned());
+    let client = tokio::select! {
+        biased;
+        signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
+        client = server.connect(Client::builder().lease(args.lease).label(label)) => client,
+    };
+    let outcome = match client {
+        Ok(client) => {
+            let outcome = with_client(&client, &args, &mut signals).await;
+            client.shutdown().await;
+            outcome
+        }
+        Err(failure) => Err(failure),
+    };
+    outcome.map_err(|failure| Failure {
+        status: match failure.status {
+            Status::UNAVAILABLE => Status(args.unavailable_status),
+            Status::LOST => Status(args.lost_status),
+            Status::BUSY => Status(args.busy_status),
+            status => status,
+        },
+        ..failure
+    })
+}
+
+async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals) -> Outcome {
+    let lock = client.rw_lock(args.name.as_str()).policy(args.policy.into());
+    if args.read {
+        under(lock.read(), args, signals).await
+    } else {
+        under(lock.write(), args, signals).await
+    }
+}
+
+async fn under<M: Access>(request: Acquire<M>, args: &RunArgs, signals: &mut Signals) -> Outcome {
+    let request = match args.max_hold {
+        Some(max_hold) => request.max_hold(max_hold),
+        None => request,
+    };
+    let acquiring = async {
+        match (args.no_wait, args.wait) {
+            (true, _) => request.try_acquire().await,
+            (false, Some(limit)) => request.try_acquire_for(limit).await,
+            (false, None) => request.acquire_fair().await.map(Some),
+        }
+    };
+    let guard = tokio::select! {
+        biased;
+        // The place in the queue goes with the future; the client's shutdown waits until the server knows.
+        signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
+        guard = Box::pin(acquiring) => guard?,
+    };
+    let Some(guard) = guard else {
+        let why = match args.wait {
+            Some(limit) if !limit.is_zero() => format!("not acquired within {}", span(limit)),
+            _ => "busy".to_owned(),
+        };
+        return Err(Failure::new(Status::BUSY, format!("{}: {why}", safe(&args.name))));
+    };
+    let token = guard.fencing_token().to_string();
+    let variables = [
+        ("FAIRLOCK_TOKEN", token.as_str()),
+        ("FAIRLOCK_NAME", args.name.as_str()),
+    ];
+    let mut child = Child::start(&args.command, variables)?;
+    let ended = while_it_runs(&mut child, &guard, signals, args.grace).await?;
+    settle(guard, &ended).await
+}
+
+/// How the command ended, and whether the lock had been lost by then.
+struct Ended {
+    status: Status,
+    lost: bool,
+}
+
+async fn while_it_runs<M: Access>(
+    child: &mut Child,
+    guard: &Guard<M>,
+    signals: &mut Signals,
+    grace: Duration,
+) -> Result<Ended, Failure> {
+    let lost = guard.lost();
+    tokio::pin!(lost);
+    let mut is_lost = false;
+    // None: not yet, or not any more.
+    let mut kill_at = None;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = child.wait() => break ended,
+            signal = signals.next() => child.forward(signal),
+            reason = &mut lost, if !is_lost => {
+                complain(&format!("lost the lock: {reason}; ending the command"));
+                child.send(Signal::TERM);
+                is_lost = true;
+                kill_at = Instant::now().checked_add(grace);
+            }
+            () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
+                complain("the command has not ended in time: killing it");
+                child.send(Signal::KILL);
+                kill_at = None;
+            }
+        }
+    };
+    let ended = ended.map_err(|error| Failure::new(Status::BROKEN, format!("cannot wait for the command: {error}")))?;
+    if is_lost {
+        child.clear_group(kill_at.unwrap_or_else(Instant::now)).await;
+    }
+    Ok(Ended {
+        status: status_of(ended),
+        lost: is_lost,
+    })
+}
+
+/// Releases, and says how all of it ended. A command that ran without its lock, if only at its end, has not succeeded.
+async fn settle<M: Access>(guard: Guard<M>, ended: &Ended) -> Outcome {
+    match guard.release().await {
+        Ok(()) => Ok(ended.status),
+        Err(Error::Lost { reason, .. }) => {
+            let status = ended.status.0;
+            let message = match ended.lost {
+                true => format!("the command ended with status {status} after the lock was lost"),
+                false => format!("lost the lock before the command ended with status {status}: {reason}"),
+            };
+            Err(Failure::new(Status::LOST, message))
+        }
+        Err(error) => {
+            complain(&format!("not released, it is free when its lease has run out: {error}"));
+            Ok(ended.status)
+        }
+    }
+}
+
+/// The command's name, as far as it can be a label.
+fn label_of(program: impl AsRef<OsStr>) -> Option<String> {
+    let name = Path::new(program.as_ref()).file_name()?.to_string_lossy();
+    let label: String = name.chars().filter(char::is_ascii_graphic).take(128).collect();
+    (!label.is_empty()).then_some(label)
+}

@@ -1,0 +1,112 @@
+//! Which server, how to reach it, and what to say when it does not answer.
+
+use crate::outcome::{Failure, Status};
+use clap::Args;
+use fairlock::redis::aio::MultiplexedConnection;
+use fairlock::redis::{self, AsyncConnectionConfig, RedisError};
+use fairlock::{Client, ClientBuilder, Error};
+use std::time::Duration;
+
+const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+/// A machine that is busy may take longer than the two seconds that the library allows.
+const ATTEMPTS: usize = 5;
+
+#[derive(Args, Debug)]
+pub(crate) struct ServerArgs {
+    /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH
+    /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
+    url: Option<String>,
+    /// What the keys of the locks begin with
+    #[arg(
+        long,
+        global = true,
+        value_name = "PREFIX",
+        default_value = "fairlock",
+        help_heading = "Server"
+    )]
+    pub(crate) prefix: String,
+}
+
+impl ServerArgs {
+    pub(crate) fn url(&self) -> String {
+        let variable = || std::env::var("REDIS_URL").ok();
+        let url = self.url.clone().or_else(variable).filter(|url| !url.is_empty());
+        url.unwrap_or_else(|| DEFAULT_URL.to_owned())
+    }
+
+    /// The URL without its secrets. A URL that cannot be read is not shown: nobody knows where its password is.
+    pub(crate) fn shown(&self) -> String {
+        let Some(mut url) = redis::parse_redis_url(&self.url()) else {
+            return "the server".to_owned();
+        };
+        // Not every kind of URL can have one.
+        let _ = url.set_password(None);
+        url.set_query(None);
+        url.to_string()
+    }
+
+    /// A client that operators look through.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        self.connect(Client::builder().label("fairlock")).await
+    }
+
+    pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
+        let builder = builder.prefix(&self.prefix);
+        let mut attempt = 1;
+        loop {
+            match builder.clone().connect(self.url()).await {
+                Ok(client) => return Ok(client),
+                Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
+                Err(Error::Connect { source, remedy, .. }) => return Err(self.unreachable(&source, remedy)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// A plain connection, for what the library does not offer.
+    pub(crate) async fn redis(&self) -> Result<MultiplexedConnection, Failure> {
+        let failed = |error| self.unreachable(&error, "check its version and log");
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(Duration::from_secs(5)))
+            .set_response_timeout(Some(Duration::from_secs(10)));
+        let client = self.redis_client()?;
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(failed)
+    }
+
+    pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {
+        redis::Client::open(self.url()).map_err(|error| {
+            let what = "cannot read the server's URL";
+            Failure::usage(format!(
+                "{what}: {error}; write it like {DEFAULT_URL}, in --url or REDIS_URL"
+            ))
+        })
+    }
+
+    /// The server answered a plain command with an error, or not at all.
+    pub(crate) fn refused(&self, what: &str, error: &RedisError) -> Failure {
+        let message = format!("{what}: {} says: {error}", self.shown());
+        Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    fn unreachable(&self, error: &RedisError, remedy: &str) -> Failure {
+        if error.kind() == redis::ErrorKind::InvalidClientConfig {
+            return Failure::usage(format!("cannot use the server's URL: {error}; {remedy}"));
+        }
+        let shown = self.shown();
+        if !error.is_io_error() {
+            let message = format!("cannot connect to {shown}: {error}; {remedy}");
+            return Failure::new(Status::UNAVAILABLE, message);
+        }
+        let message = format!(
+            "no server answers at {shown}: {error}\n\
+             Name yours by --url or REDIS_URL, or start one:\n    \
+             redis-server --port 6379\n    \
+             docker run --rm -p 6379:6379 valkey/valkey"
+        );
+        Failure::new(Status::UNAVAILABLE, message)
+    }
+}

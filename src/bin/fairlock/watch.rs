@@ -1,0 +1,71 @@
+//! `fairlock watch`
+
+use crate::args::WatchArgs;
+use crate::json;
+use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::server::ServerArgs;
+use crate::text::{self, safe};
+use fairlock::{Error, Event};
+use futures::StreamExt;
+use serde_json::json;
+
+pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
+    let client = server.client().await?;
+    let mut events = match &args.name {
+        Some(name) => client.rw_lock(name.as_str()).events().await?,
+        None => client.events().await?,
+    };
+    let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
+    complain(&format!("watching {subject}"));
+    let interrupted = interrupted();
+    tokio::pin!(interrupted);
+    let outcome = loop {
+        let event = tokio::select! {
+            signal = &mut interrupted => break Err(Failure::signal(signal)),
+            event = events.next() => event,
+        };
+        let said = match event {
+            None => break Ok(Status::OK),
+            Some(Ok(event)) if args.output.json => json::line(&json::event(&event)),
+            Some(Ok(event)) => say(&line(&event)),
+            Some(Err(error @ Error::EventsMissed { .. })) => {
+                complain(&error.to_string());
+                match args.output.json {
+                    true => json::line(&json!({"event": "missed", "why": error.to_string()})),
+                    false => Ok(()),
+                }
+            }
+            Some(Err(error)) => Err(error.into()),
+        };
+        if let Err(failure) = said {
+            break Err(failure);
+        }
+    };
+    drop(events);
+    client.shutdown().await;
+    outcome
+}
+
+fn line(event: &Event) -> String {
+    let at = humantime::format_rfc3339_micros(event.at).to_string();
+    let (kind, mode) = (json::kind(event.kind), text::mode(event.mode));
+    let mut line = format!(
+        "{at}  {kind:<8}  {mode:<5}  {}  owner {}",
+        safe(&event.lock),
+        event.owner
+    );
+    if let Some(token) = event.token {
+        line += &format!("  token {token}");
+    }
+    line + "\n"
+}
+
+/// Somebody asks us to end.
+pub(crate) async fn interrupted() -> i32 {
+    #[cfg(unix)]
+    if let Ok(mut signals) = crate::signals::Signals::listen(&crate::signals::ENDING) {
+        return signals.next().await.as_raw();
+    }
+    let _ = tokio::signal::ctrl_c().await;
+    2
+}
