@@ -1,6 +1,6 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
 .PHONY: help setup servers demo test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
-	bench-page picture lint
+	bench-page picture terminal lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -63,6 +63,9 @@ bench-page: ## Make the page of results from the last run
 
 picture: setup ## Draw the README's picture: who waits how long, under a lock that polls and under fairlock
 	$(BENCH) picture $(ARGS)
+
+terminal: setup ## Draw the README's picture of `fairlock top`
+	docs/terminal.sh
 
 # Stable Rust will do: cargo-fuzz (installed from crates.io) and libFuzzer need a C++ compiler, but no sanitizer.
 MINUTES ?= 1

@@ -177,7 +177,7 @@ async fn those_who_wait_for_replicas_at_once_share_a_wait() {
     }
     replica.thaw();
     for guard in soon("the guards", join_all(asked)).await {
-        guard.unwrap().unwrap();
+        drop(guard.unwrap().unwrap());
     }
     let waits = master.calls("wait").await;
     assert!(waits <= 10, "{waits} of WAIT for 50 grants");
