@@ -12,6 +12,7 @@
 mod cancellation;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod conformance;
 mod events;
 mod evict;
 mod examples;
