@@ -27,6 +27,7 @@ mod owners;
 mod policy;
 mod process;
 mod proxy;
+mod python;
 mod review;
 mod runtime;
 mod rw_lock;
