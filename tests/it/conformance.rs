@@ -104,7 +104,9 @@ enum Publish {
 struct Run<'a> {
     scripts: &'a Scripts,
     publish: Publish,
+    /// What is no script's is done by an administrator.
     lock: Lock,
+    user: redis::aio::MultiplexedConnection,
     channels: String,
     pushes: mpsc::UnboundedReceiver<(String, String)>,
     /// Ends the subscriptions when it is dropped.
@@ -119,7 +121,8 @@ impl<'a> Run<'a> {
     async fn new(server: &Server, url: &str, scripts: &'a Scripts, publish: Publish, name: &str) -> Self {
         let user = redis::Client::open(url).expect("a URL");
         let user = user.get_multiplexed_async_connection_with_config(&patient()).await;
-        let lock = Lock::through(user.expect("a connection"), name);
+        let user = user.expect("a connection");
+        let lock = Lock::new(server, name).await;
         let (told, pushes) = mpsc::unbounded_channel();
         let config: AsyncConnectionConfig = patient().set_push_sender(move |push: PushInfo| {
             let text = |at: usize| redis::from_redis_value::<String>(push.data[at].clone());
@@ -148,6 +151,7 @@ impl<'a> Run<'a> {
             scripts,
             publish,
             lock,
+            user,
             channels,
             pushes,
             _listening: listening,
@@ -253,7 +257,7 @@ impl<'a> Run<'a> {
                 other => command.arg(other.as_u64().expect("a number")),
             };
         }
-        let reply = command.query_async(&mut self.lock.redis.clone()).await;
+        let reply = command.query_async(&mut self.user.clone()).await;
         reply.map_err(|error| format!("failed: {error}"))
     }
 
@@ -436,9 +440,10 @@ fn scenarios() -> Vec<(String, Scenario)> {
     files.iter().flat_map(of_file).collect()
 }
 
-/// The first scenario that fails, and why; otherwise how many passed. `url` is that of the user that runs the scripts.
-pub async fn run(server: &Server, url: &str, flagged: bool, sharded: bool) -> Result<usize, String> {
-    run_scripts(server, url, &Scripts::released(flagged), sharded, "").await
+/// The scenarios of a file, whose scripts are run by the user of the URL. The first one that fails, and why; otherwise how
+/// many passed.
+pub async fn run(server: &Server, url: &str, file: &str) -> Result<usize, String> {
+    run_scripts(server, url, &Scripts::released(false), Publish::Plainly, file).await
 }
 
 /// Those of one file only, if one is named.
@@ -446,10 +451,9 @@ async fn run_scripts(
     server: &Server,
     url: &str,
     scripts: &Scripts,
-    sharded: bool,
+    publish: Publish,
     only: &str,
 ) -> Result<usize, String> {
-    let publish = if sharded { Publish::Sharded } else { Publish::Plainly };
     let mut scenarios = scenarios();
     scenarios.retain(|(file, _)| only.is_empty() || file == only);
     for (n, (file, scenario)) in scenarios.iter().enumerate() {
@@ -466,8 +470,8 @@ async fn run_scripts(
 #[tokio::test]
 async fn the_scripts_pass_the_suite() {
     let server = Server::start().await;
-    for (flagged, sharded) in [(false, false), (true, true)] {
-        let passed = run(&server, &server.url(), flagged, sharded).await;
+    for (flagged, publish) in [(false, Publish::Plainly), (true, Publish::Sharded)] {
+        let passed = run_scripts(&server, &server.url(), &Scripts::released(flagged), publish, "").await;
         println!("{} scenarios passed", passed.unwrap_or_else(|why| panic!("{why}")));
     }
 }
@@ -484,7 +488,15 @@ async fn the_suite_goes_red_when_a_script_is_changed() {
             true => text.replacen(&from, &to, 1),
             false => text,
         };
-        match run_scripts(&server, &server.url(), &Scripts::new(true, change), false, &only).await {
+        match run_scripts(
+            &server,
+            &server.url(),
+            &Scripts::new(true, change),
+            Publish::Plainly,
+            &only,
+        )
+        .await
+        {
             Ok(_) => passed.push((file, from, to)),
             Err(why) => println!("{from:?} -> {to:?}: {}", why.chars().take(160).collect::<String>()),
         }

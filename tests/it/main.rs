@@ -9,6 +9,7 @@
     reason = "nobody imports a test; what its parts share panics and prints like the test itself"
 )]
 
+mod acl;
 mod cancellation;
 #[cfg(feature = "cluster")]
 mod cluster;

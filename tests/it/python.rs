@@ -60,9 +60,9 @@ async fn both_clients_stand_in_one_queue_and_are_granted_by_messages() {
     python.ask(3, 'r', "a", None);
     server.until_queued("a", 3).await;
     let fourth = queued(&server, lock.read(), 4).await;
-    python.ask(5, 'w', "a", None);
-    server.until_queued("a", 5).await;
-    let sixth = queued(&server, lock.read(), 6).await;
+    let fifth = queued(&server, lock.write(), 5).await;
+    python.ask(6, 'r', "a", None);
+    server.until_queued("a", 6).await;
 
     let mut tokens = vec![first.fencing_token().get()];
     first.release().await.unwrap();
@@ -79,16 +79,16 @@ async fn both_clients_stand_in_one_queue_and_are_granted_by_messages() {
     fourth.release().await.unwrap();
     assert_eq!(server.queued("a").await, 2, "another reader is inside");
     released(&mut python, 3).await;
-    tokens.push(python.entered(5).await);
-    released(&mut python, 5).await;
-    let sixth = sixth.enters().await;
-    tokens.push(sixth.fencing_token().get());
-    sixth.release().await.unwrap();
+    let fifth = fifth.enters().await;
+    tokens.push(fifth.fencing_token().get());
+    fifth.release().await.unwrap();
+    tokens.push(python.entered(6).await);
+    released(&mut python, 6).await;
 
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert_eq!(
         server.calls("evalsha").await,
-        12,
+        14,
         "one to acquire and one to release, each"
     );
 }
