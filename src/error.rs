@@ -237,9 +237,9 @@ fn remedy(error: &RedisError) -> &'static str {
         "check user and password in the URL"
     // When a script does what its user may not, Redis 7 says the second and Valkey 9 the third.
     } else if said("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure") {
-        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +exists +del +time on keys \
-         ~fairlock:* and channels &fairlock:* (or the prefix that the client was given); in a cluster also +cluster|slots \
-         +cluster|info"
+        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del \
+         +time on keys ~fairlock:* and channels &fairlock:* &fairlock:{*}:events (or the prefix that the client was given); \
+         in a cluster also +cluster|slots +cluster|info; SECURITY.md has narrower rules"
     } else if said("READONLY") {
         "it is a replica: connect to its master"
     } else if text.contains("no sharded pub/sub") {

@@ -64,6 +64,9 @@
 //!
 //! See [`design`]: the state in Redis, the scripts, the client, the invariants, the bounds, and what is not promised.
 
+// On docs.rs items say which feature they need.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod acquire;
 #[cfg(feature = "attack")]
 #[doc(hidden)]

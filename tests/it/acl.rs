@@ -305,6 +305,36 @@ async fn tenants_cannot_touch_each_others_locks() {
     }
 }
 
+/// The same of a forged grant: it is believed until the next renewal.
+#[tokio::test]
+async fn a_forged_grant_is_believed_until_the_next_renewal() {
+    let server = Server::start().await;
+    let lock = connected(Client::builder().lease(LEASE), server.url())
+        .await
+        .rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let waiting = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    let mut redis = server.redis().await;
+    let request: Vec<String> = redis::cmd("ZRANGE")
+        .arg("fairlock:{a}:queue")
+        .arg(0)
+        .arg(0)
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    let client = &lock.status().await.unwrap().waiters[0].client.id;
+    redis::cmd("PUBLISH")
+        .arg(format!("fairlock:c:{client}"))
+        .arg(format!("{} {}\nfairlock:{{a}}", request[0], 1_u64 << 52))
+        .exec_async(&mut redis)
+        .await
+        .unwrap();
+    let deceived = soon("the forged grant", waiting).await.unwrap().unwrap();
+    soon("its end", deceived.lost()).await;
+    assert!(guard.is_held());
+}
+
 /// What SECURITY.md says of who may publish on a client's channel: a forged grant is believed by who waits, and a forged
 /// eviction by who holds. Neither changes the lock.
 #[tokio::test]

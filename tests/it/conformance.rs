@@ -536,6 +536,19 @@ async fn exists(server: &Server, hash: &str) -> bool {
     exists[0]
 }
 
+#[test]
+fn the_page_composes_the_scripts_as_the_suite_does() {
+    let page = include_str!("../../PROTOCOL.md");
+    for (name, script) in read::<BTreeMap<String, Composition>>(&suite().join("scripts.json")) {
+        let flags = match script.flags.as_str() {
+            "" => String::new(),
+            flags => format!("`{flags}` "),
+        };
+        let row = format!("| {name} | `{}` | {flags}|", script.files.join("` `"));
+        assert!(page.contains(&row), "PROTOCOL.md has no {row}");
+    }
+}
+
 #[derive(Deserialize)]
 struct Names {
     prefix: String,

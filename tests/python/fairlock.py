@@ -390,11 +390,11 @@ class Client:
 
     def listen(self):
         ear = Connection(*self.server, timeout=DEAD_AFTER, protocol=2, **self.login)
-        for subject in ear.call("SMEMBERS", f"{self.prefix}:listen"):
-            self.audience[subject] = time.monotonic() + BELIEVED_FOR
         ear.send("SUBSCRIBE", f"{self.prefix}:c:{self.id}", f"{self.prefix}:listen")
         for _ in range(2):
             ear.read()
+        for subject in self.command("SMEMBERS", f"{self.prefix}:listen"):
+            self.audience[subject] = time.monotonic() + BELIEVED_FOR
         threading.Thread(target=self.ping, args=(ear,), daemon=True).start()
         return ear
 
