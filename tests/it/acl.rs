@@ -40,9 +40,7 @@ async fn refused(server: &Server, user: &str) -> Vec<String> {
         .await
         .expect("ACL LOG");
     let Value::Array(entries) = log else { panic!("{log:?}") };
-    let entries = entries
-        .into_iter()
-        .map(|entry| redis::from_redis_value::<Vec<String>>(entry));
+    let entries = entries.into_iter().map(redis::from_redis_value::<Vec<String>>);
     let entries = entries.map(|entry| entry.expect("names and values"));
     let of = |entry: &[String], name: &str| {
         let mut pairs = entry.chunks_exact(2);
@@ -71,7 +69,13 @@ async fn until_quiet(server: &Server, user: &str) {
 }
 
 async fn client(url: &str, user: &str) -> Result<Client, Error> {
-    Client::builder().lease(LEASE).label(user).connect(url).await
+    loop {
+        match Client::builder().lease(LEASE).label(user).connect(url).await {
+            // A busy machine's: the server is up.
+            Err(Error::Connect { source, .. }) if source.is_timeout() => {}
+            connected => return connected,
+        }
+    }
 }
 
 async fn streams(client: &Client, lock: &str) -> Result<(Events, Events), Error> {

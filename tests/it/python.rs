@@ -2,7 +2,7 @@
 
 use crate::lua::{Lock, RELEASE};
 use crate::process::{Process, Resource};
-use crate::server::{Server, eventually};
+use crate::server::{Server, eventually, in_time};
 use crate::users::{LEASE, LONG, queued, user, write};
 use fairlock::{Mode, RwLock};
 use std::collections::BTreeSet;
@@ -185,24 +185,28 @@ async fn python_waits_no_longer_than_the_lease_of_a_holder_that_was_killed() {
 
 #[tokio::test]
 async fn a_python_holder_renews_and_one_that_was_frozen_knows_that_it_lost() {
-    let server = Server::start().await;
-    let Some(mut python) = python(&server, LEASE).await else {
-        return;
-    };
-    python.ask(1, 'w', "a", None);
-    python.entered(1).await;
-    let before = server.calls("evalsha").await;
-    eventually("renewals", async || server.calls("evalsha").await >= before + 4).await;
-    python.tell("held 1");
-    assert_eq!(python.line().await, "held 1 true");
-    python.freeze();
-    let guard = write(&user(&server, LEASE).await).await;
-    python.thaw();
-    python.tell("held 1");
-    assert_eq!(python.line().await, "held 1 false");
-    python.tell("release 1");
-    assert_eq!(python.line().await, "released 1 false");
-    assert!(guard.is_held());
+    in_time(async || {
+        let server = Server::start().await;
+        let Some(mut python) = python(&server, 3 * LEASE).await else {
+            return;
+        };
+        python.ask(1, 'w', "a", None);
+        python.entered(1).await;
+        let before = server.calls("evalsha").await;
+        // For longer than its lease.
+        eventually("renewals", async || server.calls("evalsha").await >= before + 4).await;
+        python.tell("held 1");
+        assert_eq!(python.line().await, "held 1 true");
+        python.freeze();
+        let guard = write(&user(&server, 3 * LEASE).await).await;
+        python.thaw();
+        python.tell("held 1");
+        assert_eq!(python.line().await, "held 1 false");
+        python.tell("release 1");
+        assert_eq!(python.line().await, "released 1 false");
+        assert!(guard.is_held());
+    })
+    .await;
 }
 
 #[tokio::test]
