@@ -252,6 +252,8 @@ fn remedy(error: &RedisError) -> &'static str {
         "its memory is exhausted: raise maxmemory or free some; holds and releases still work"
     } else if said("WRONGTYPE") {
         "a key of another kind lies under the lock's name: delete it, or choose another name or prefix"
+    } else if text.contains("another version of fairlock") {
+        "let all its users run versions that share a layout; the lock's state goes a minute after its last use"
     } else if text.contains("DB index") {
         "choose a database number that the server has, or raise its setting `databases`"
     } else if error.kind() == ErrorKind::InvalidClientConfig {

@@ -392,7 +392,7 @@ async fn tenants_cannot_touch_each_others_locks() {
     }
 }
 
-/// The same of a forged grant: it is believed until the next renewal.
+/// And a forged grant, until the next renewal.
 #[tokio::test]
 async fn a_forged_grant_is_believed_until_the_next_renewal() {
     let server = Server::start().await;
@@ -422,8 +422,7 @@ async fn a_forged_grant_is_believed_until_the_next_renewal() {
     assert!(guard.is_held());
 }
 
-/// What SECURITY.md says of who may publish on a client's channel: a forged grant is believed by who waits, and a forged
-/// eviction by who holds. Neither changes the lock.
+/// What SECURITY.md says of who may publish on a client's channel: a forged eviction is believed. The lock stays as it is.
 #[tokio::test]
 async fn who_may_publish_on_a_clients_channel_can_deceive_it_but_not_the_lock() {
     let server = Server::start().await;

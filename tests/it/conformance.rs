@@ -440,8 +440,8 @@ fn scenarios() -> Vec<(String, Scenario)> {
     files.iter().flat_map(of_file).collect()
 }
 
-/// The scenarios of a file, whose scripts are run by the user of the URL. The first one that fails, and why; otherwise how
-/// many passed.
+/// The scenarios of a file, whose scripts are run by the user of the URL. The first one that fails, and why; otherwise
+/// how many passed.
 pub async fn run(server: &Server, url: &str, file: &str) -> Result<usize, String> {
     run_scripts(server, url, &Scripts::released(false), Publish::Plainly, file).await
 }
@@ -545,6 +545,20 @@ async fn exists(server: &Server, hash: &str) -> bool {
         .await
         .unwrap();
     exists[0]
+}
+
+#[tokio::test]
+async fn the_client_refuses_a_lock_in_another_layout_and_says_so() {
+    let server = Server::start().await;
+    let raw = Lock::new(&server, "a").await;
+    raw.run("HSET", &[&raw.keys[0], "seq", "2000000000000000", "policy", "2"])
+        .await;
+    let lock = connected(Client::builder(), server.url()).await.rw_lock("a");
+    let error = lock.write().try_acquire().await.unwrap_err().to_string();
+    assert!(
+        error.contains("another version of fairlock") && error.contains("share a layout"),
+        "{error}"
+    );
 }
 
 #[test]
