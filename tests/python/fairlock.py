@@ -186,7 +186,8 @@ class Client:
                     hello = self.commands.call("HELLO")
                     version = hello[hello.index("version") + 1]
                     self.texts = scripts(int(version.split(".")[0]) >= 7)
-                    self.hashes = {name: self.commands.call("SCRIPT", "LOAD", text) for name, text in self.texts.items()}
+                    load = self.commands.call
+                    self.hashes = {name: load("SCRIPT", "LOAD", text) for name, text in self.texts.items()}
                 return self.commands.call(*words)
             except ServerError:
                 raise
@@ -244,7 +245,8 @@ class Client:
         while True:
             sent = time.monotonic()
             try:
-                reply = self.script("acquire", lock, name, int(self.lease * 1000), "try" if only_now else "queue", policy, ticket)
+                how = "try" if only_now else "queue"
+                reply = self.script("acquire", lock, name, int(self.lease * 1000), how, policy, ticket)
                 break
             except ConnectionError:
                 lost_replies = True
