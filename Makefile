@@ -1,6 +1,6 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
 .PHONY: help setup servers demo test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
-	bench-page picture terminal lint
+	bench-page picture terminal conformance lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -80,6 +80,46 @@ fuzz: ## Feed whatever the client reads to its parsers, guided by coverage: MINU
 			tests/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- \
 			-max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -print_final_stats=1 || exit 1; \
 	done
+
+conformance: setup ## The protocol's suite, and the client in Python beside this one
+	cargo test --test it -- conformance:: python:: --nocapture
+
+# What is public: see Cargo.toml.
+FEATURES = tls-rustls,cluster,sentinel
+
+features: ## Check every combination of the features
+	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+	@for tls in "" tls-rustls; do for cluster in "" cluster; do for sentinel in "" sentinel; do \
+		echo "features: $$tls $$cluster $$sentinel"; \
+		cargo clippy --quiet --lib --features "$$tls $$cluster $$sentinel" -- -D warnings || exit 1; \
+	done; done; done
+
+# As its users get it: of this workspace's Cargo.lock some parts need a newer one, for what only the bench needs.
+msrv: ## Check that the oldest Rust that Cargo.toml names will do
+	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	rustup toolchain list | grep -q "^$$version" || rustup toolchain install "$$version" --profile minimal || exit 1; \
+	rm -rf target/msrv/package && mkdir -p target/msrv/package || exit 1; \
+	cargo package --quiet --allow-dirty --no-verify --target-dir target/msrv || exit 1; \
+	tar -xzf target/msrv/package/fairlock-*.crate -C target/msrv/package --strip-components=1 || exit 1; \
+	cd target/msrv/package && rm Cargo.lock && printf '\n[workspace]\n' >> Cargo.toml && \
+	echo "msrv: Rust $$version" && \
+	cargo "+$$version" check --lib --features $(FEATURES) --target-dir ../check
+
+deny: ## Check what we depend on, without the network: licences, sources, duplicates. ARGS=advisories needs it
+	@cargo deny --version || { echo "deny: installing cargo-deny"; cargo install cargo-deny --locked; }
+	cargo deny check $(or $(ARGS),licenses bans sources)
+
+docs-rs: ## Make the pages as docs.rs does; needs a nightly Rust
+	RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --no-deps --features $(FEATURES) --target-dir target/docs-rs
+
+semver: ## Compare the API with the last release
+	@cargo semver-checks --version || { echo "semver: installing cargo-semver-checks"; cargo install cargo-semver-checks --locked; }
+	cargo semver-checks --features $(FEATURES)
+
+package: ## Show what a release would contain, and how much
+	cargo package --list --allow-dirty
+	cargo package --allow-dirty --no-verify
+	@ls -l target/package/*.crate
 
 lint: ## What CI checks besides the tests
 	cargo fmt --all --check

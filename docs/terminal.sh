@@ -5,11 +5,12 @@ cd "$(dirname "$0")/.."
 cargo build --quiet --features cli
 fairlock=${CARGO_TARGET_DIR:-target}/debug/fairlock
 dir=$(mktemp -d)
-redis-server --port 0 --unixsocket "$dir/socket" --save "" --dir "$dir" >/dev/null &
+port=$((20000 + RANDOM % 10000))
+redis-server --bind 127.0.0.1 --port $port --save "" --dir "$dir" >/dev/null &
 server=$!
 running=()
 trap 'kill "${running[@]}" 2>/dev/null || true; kill $server; wait || true; rm -rf "$dir"' EXIT
-export REDIS_URL="unix://$dir/socket"
+export REDIS_URL="redis://127.0.0.1:$port"
 until "$fairlock" ls >/dev/null 2>&1; do sleep 0.1; done
 
 # Who, what, how

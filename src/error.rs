@@ -253,9 +253,9 @@ fn remedy(error: &RedisError) -> &'static str {
         "check user and password in the URL"
     // When a script does what its user may not, Redis 7 says the second and Valkey 9 the third.
     } else if said("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure") {
-        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +exists +del +time on keys \
-         ~fairlock:* and channels &fairlock:* (or the prefix that the client was given), for the events of all locks at \
-         once also &fairlock:{*}:events; in a cluster also +cluster|slots +cluster|info"
+        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del \
+         +time on keys ~fairlock:* and channels &fairlock:* &fairlock:{*}:events (or the prefix that the client was given); \
+         in a cluster also +cluster|slots +cluster|info; SECURITY.md has narrower rules"
     } else if said("NOREPLICAS") {
         "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
     } else if said("READONLY") {
@@ -270,6 +270,8 @@ fn remedy(error: &RedisError) -> &'static str {
         "its memory is exhausted: raise maxmemory or free some; holds and releases still work"
     } else if said("WRONGTYPE") {
         "a key of another kind lies under the lock's name: delete it, or choose another name or prefix"
+    } else if text.contains("another version of fairlock") {
+        "let all its users run versions that share a layout; the lock's state goes a minute after its last use"
     } else if text.contains("DB index") {
         "choose a database number that the server has, or raise its setting `databases`"
     } else if error.kind() == ErrorKind::InvalidClientConfig {

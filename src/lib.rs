@@ -90,6 +90,9 @@
 //!
 //! Rust 1.88 or later, tokio.
 
+// On docs.rs items say which feature they need.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod acquire;
 #[cfg(feature = "attack")]
 #[doc(hidden)]

@@ -357,6 +357,7 @@ impl Acquired {
             0 if only_now => Some(Self::Busy),
             -1 => Some(Self::Conflict),
             -2 => Some(Self::OwnerWaits),
+            -3 if policy_of(value).is_none() && u8::try_from(value).is_ok() => return Err(other_layout()),
             -3 => policy_of(value).map(Self::OtherPolicy),
             _ => None,
         };
@@ -462,6 +463,14 @@ pub(crate) fn numbers(reply: Value) -> Result<Vec<i64>, RedisError> {
             .collect(),
         _ => Err(malformed(&reply)),
     }
+}
+
+/// See *Versions* in PROTOCOL.md.
+fn other_layout() -> RedisError {
+    RedisError::from((
+        ErrorKind::UnexpectedReturnType,
+        "the lock is in use by another version of fairlock",
+    ))
 }
 
 fn unexpected(reply: &[i64]) -> RedisError {

@@ -642,8 +642,9 @@ async fn a_user_that_may_not_subscribe_cannot_connect() {
 async fn rights_named_by_the_remedy_are_enough() {
     let server = Server::start().await;
     let list = "-@all +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire \
-                +pexpireat +exists +del +time";
-    let rules: Vec<_> = list.split(' ').chain(["~fairlock:*", "&fairlock:*"]).collect();
+                +pexpireat +del +time";
+    let channels = ["&fairlock:*", "&fairlock:{*}:events"];
+    let rules: Vec<_> = list.split(' ').chain(["~fairlock:*"]).chain(channels).collect();
     rights(&server, &rules).await;
     let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
     assert_connects(&server, &url).await;

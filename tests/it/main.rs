@@ -9,6 +9,7 @@
     reason = "nobody imports a test; what its parts share panics and prints like the test itself"
 )]
 
+mod acl;
 mod cancellation;
 #[cfg(all(unix, feature = "cli"))]
 mod cli;
@@ -16,6 +17,7 @@ mod cli;
 mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod conformance;
 mod docs;
 mod events;
 mod evict;
@@ -33,6 +35,7 @@ mod owners;
 mod policy;
 mod process;
 mod proxy;
+mod python;
 mod quarantine;
 mod replicas;
 mod review;

@@ -27,9 +27,16 @@ pub struct Process {
 impl Process {
     /// Starts it and waits until its client is connected.
     pub async fn start(url: &str, lease: Duration) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("our own path"))
+        let mut command = Command::new(std::env::current_exe().expect("our own path"));
+        command
             .args(["--exact", "process::child", "--nocapture"])
-            .env(VARIABLE, format!("{url} {}", lease.as_millis()))
+            .env(VARIABLE, format!("{url} {}", lease.as_millis()));
+        Self::running(command).await
+    }
+
+    /// The same for another program that obeys the same lines.
+    pub async fn running(mut command: Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -118,7 +125,7 @@ impl Resource {
     }
 
     /// Notes an entry; says whether nobody is inside who conflicts.
-    async fn enter(&mut self, mode: char) -> bool {
+    pub async fn enter(&mut self, mode: char) -> bool {
         let (readers, writers): (i64, i64) = redis::pipe()
             .atomic()
             .hincr(&self.key, "r", i64::from(mode == 'r'))
@@ -129,7 +136,7 @@ impl Resource {
         writers == 0 || (writers == 1 && readers == 0)
     }
 
-    async fn leave(&mut self, mode: char) {
+    pub async fn leave(&mut self, mode: char) {
         redis::cmd("HINCRBY")
             .arg(&self.key)
             .arg(mode.to_string())

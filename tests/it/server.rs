@@ -6,7 +6,9 @@ use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::path::{Path, PathBuf};
+#[cfg(any(feature = "tls-rustls", feature = "sentinel"))]
+use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +118,7 @@ impl Server {
     }
 
     /// Further arguments for the next start.
+    #[cfg(feature = "tls-rustls")]
     pub fn add_args(&mut self, args: &[&str]) {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
     }
@@ -124,7 +127,7 @@ impl Server {
         self.port
     }
 
-    #[allow(dead_code, reason = "for tests of the feature `cluster`")]
+    #[cfg(feature = "cluster")]
     pub fn bus_port(&self) -> u16 {
         self.bus_port
     }
@@ -137,6 +140,7 @@ impl Server {
         self.dir.join("socket")
     }
 
+    #[cfg(any(feature = "tls-rustls", feature = "sentinel"))]
     pub fn dir(&self) -> &Path {
         &self.dir
     }

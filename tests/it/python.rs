@@ -1,0 +1,251 @@
+//! A client in another language, `tests/python`, in one queue with this one. Skipped, aloud, where there is no python3.
+
+use crate::lua::{Lock, RELEASE};
+use crate::process::{Process, Resource};
+use crate::server::{Server, eventually, in_time};
+use crate::users::{LEASE, LONG, queued, user, write};
+use fairlock::{Mode, RwLock};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A program of `tests/python`.
+fn program(name: &str) -> Option<Command> {
+    let found = Command::new("python3").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: there is no python3 on the PATH, so no client in Python is tried");
+        return None;
+    }
+    let mut command = Command::new("python3");
+    // No files beside the sources.
+    command.arg("-B");
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name));
+    Some(command)
+}
+
+/// A process with a client in Python.
+async fn python(server: &Server, lease: Duration) -> Option<Process> {
+    let mut command = program("worker.py")?;
+    command.args([server.url(), lease.as_millis().to_string()]);
+    Some(Process::running(command).await)
+}
+
+#[tokio::test]
+async fn the_suite_passes_from_python() {
+    let server = Server::start().await;
+    let Some(mut command) = program("conformance.py") else {
+        return;
+    };
+    command.args(["127.0.0.1", &server.port().to_string()]);
+    let output = tokio::task::spawn_blocking(move || command.output());
+    let output = output.await.expect("no panic").expect("python3 runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains(" passed, 0 failed"));
+}
+
+#[tokio::test]
+async fn both_clients_stand_in_one_queue_and_are_granted_by_messages() {
+    let server = Server::start().await;
+    // Leases so long that no renewal helps.
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    let lock = user(&server, LONG).await;
+    let first = write(&lock).await;
+    python.ask(1, 'w', "a", None);
+    server.until_queued("a", 1).await;
+    let second = queued(&server, lock.write(), 2).await;
+    python.ask(3, 'r', "a", None);
+    server.until_queued("a", 3).await;
+    let fourth = queued(&server, lock.read(), 4).await;
+    let fifth = queued(&server, lock.write(), 5).await;
+    python.ask(6, 'r', "a", None);
+    server.until_queued("a", 6).await;
+
+    let mut tokens = vec![first.fencing_token().get()];
+    first.release().await.unwrap();
+    tokens.push(python.entered(1).await);
+    assert!(!second.entered());
+    released(&mut python, 1).await;
+    let second = second.enters().await;
+    tokens.push(second.fencing_token().get());
+    second.release().await.unwrap();
+    // Two readers, side by side.
+    tokens.push(python.entered(3).await);
+    let fourth = fourth.enters().await;
+    tokens.push(fourth.fencing_token().get());
+    fourth.release().await.unwrap();
+    assert_eq!(server.queued("a").await, 2, "another reader is inside");
+    released(&mut python, 3).await;
+    let fifth = fifth.enters().await;
+    tokens.push(fifth.fencing_token().get());
+    fifth.release().await.unwrap();
+    tokens.push(python.entered(6).await);
+    released(&mut python, 6).await;
+
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert_eq!(
+        server.calls("evalsha").await,
+        14,
+        "one to acquire and one to release, each"
+    );
+}
+
+async fn released(python: &mut Process, id: usize) {
+    python.tell(&format!("release {id}"));
+    assert_eq!(python.line().await, format!("released {id} true"));
+}
+
+/// Token, and whether nobody was inside who conflicts.
+async fn one_entry(lock: RwLock, mode: char, mut resource: Resource) -> (u64, bool) {
+    const HOLD: Duration = Duration::from_millis(1);
+    macro_rules! entry {
+        ($acquire:expr) => {{
+            let guard = $acquire.acquire_fair().await.expect("the lock");
+            let clear = resource.enter(mode).await;
+            tokio::time::sleep(HOLD).await;
+            resource.leave(mode).await;
+            let token = guard.fencing_token().get();
+            guard.release().await.expect("still held");
+            (token, clear)
+        }};
+    }
+    if mode == 'w' {
+        entry!(lock.write())
+    } else {
+        entry!(lock.read())
+    }
+}
+
+#[tokio::test]
+async fn both_clients_exclude_each_other() {
+    const EACH: usize = 30;
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    let lock = user(&server, LONG).await;
+    let resource = Resource::new(server.redis().await, "a");
+    let mode = |n: usize| if n.is_multiple_of(3) { 'r' } else { 'w' };
+    let mut entries = tokio::task::JoinSet::new();
+    for n in 0..EACH {
+        python.ask(n, mode(n), "a", Some(Duration::from_millis(1)));
+        entries.spawn(one_entry(lock.clone(), mode(n), resource.clone()));
+    }
+    let mut tokens = BTreeSet::new();
+    for (token, clear) in entries.join_all().await {
+        assert!(clear && tokens.insert(token), "{token}");
+    }
+    for _ in 0..2 * EACH {
+        let line = python.line().await;
+        let words: Vec<_> = line.split(' ').collect();
+        match words[0] {
+            "entered" => assert!(
+                words[4] == "clear" && tokens.insert(words[2].parse().unwrap()),
+                "{line}"
+            ),
+            _ => assert_eq!((words[0], words[2]), ("released", "true"), "{line}"),
+        }
+    }
+    assert_eq!(tokens.len(), 2 * EACH);
+}
+
+#[tokio::test]
+async fn a_killed_python_holder_costs_its_lease_and_not_the_one_of_who_waits() {
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LEASE).await else {
+        return;
+    };
+    python.ask(1, 'w', "a", None);
+    let token = python.entered(1).await;
+    let lock = user(&server, LONG).await;
+    let waiting = queued(&server, lock.write(), 1).await;
+    python.kill();
+    // Long before its own next renewal.
+    let guard = waiting.enters().await;
+    assert!(guard.fencing_token().get() > token);
+}
+
+#[tokio::test]
+async fn python_waits_no_longer_than_the_lease_of_a_holder_that_was_killed() {
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    let mut rust = Process::start(&server.url(), LEASE).await;
+    rust.ask(1, 'w', "a", None);
+    let token = rust.entered(1).await;
+    python.ask(2, 'w', "a", None);
+    server.until_queued("a", 1).await;
+    rust.kill();
+    assert!(python.entered(2).await > token);
+}
+
+#[tokio::test]
+async fn a_python_holder_renews_and_one_that_was_frozen_knows_that_it_lost() {
+    in_time(async || {
+        let server = Server::start().await;
+        let Some(mut python) = python(&server, 3 * LEASE).await else {
+            return;
+        };
+        python.ask(1, 'w', "a", None);
+        python.entered(1).await;
+        let before = server.calls("evalsha").await;
+        // For longer than its lease.
+        eventually("renewals", async || server.calls("evalsha").await >= before + 4).await;
+        python.tell("held 1");
+        assert_eq!(python.line().await, "held 1 true");
+        python.freeze();
+        let guard = write(&user(&server, 3 * LEASE).await).await;
+        python.thaw();
+        python.tell("held 1");
+        assert_eq!(python.line().await, "held 1 false");
+        python.tell("release 1");
+        assert_eq!(python.line().await, "released 1 false");
+        assert!(guard.is_held());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn python_asks_again_when_its_subscription_was_lost_and_a_message_with_it() {
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    let lock = Lock::new(&server, "a").await;
+    let token = lock.acquire("w1:1").await.token();
+    python.ask(1, 'w', "a", None);
+    server.until_queued("a", 1).await;
+    // In one step: it cannot have been heard.
+    let mut deafened = redis::pipe();
+    deafened.atomic().cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub");
+    deafened.add_command(lock.command(RELEASE, &["w1:1".to_owned()]));
+    deafened.exec_async(&mut server.redis().await).await.unwrap();
+    assert!(python.entered(1).await > token);
+}
+
+#[tokio::test]
+async fn a_status_names_the_client_in_python_and_an_eviction_reaches_it() {
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    let lock = user(&server, LONG).await;
+    let guard = write(&lock).await;
+    python.ask(1, 'r', "a", None);
+    server.until_queued("a", 1).await;
+    let status = lock.status().await.unwrap();
+    let waiter = &status.waiters[0];
+    assert_eq!(
+        (waiter.client.label.as_deref(), waiter.mode),
+        (Some("python"), Mode::Read)
+    );
+    assert!(waiter.client.process.is_some());
+    assert_eq!(lock.evict(&waiter.owner).await.unwrap(), 1);
+    let line = python.line().await;
+    assert!(line.starts_with("failed 1 Lost"), "{line}");
+    assert!(guard.is_held());
+}

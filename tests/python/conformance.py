@@ -1,0 +1,212 @@
+"""Runs tests/conformance against a server: `python3 conformance.py HOST PORT [USER PASSWORD]`. See the README there."""
+
+import json
+import pathlib
+import sys
+import time
+import uuid
+
+import fairlock
+from resp import Connection, ServerError
+
+SUITE = pathlib.Path(__file__).resolve().parents[1] / "conformance"
+PATIENCE = 60.0
+
+
+class Failed(Exception):
+    pass
+
+
+def fits(pattern, reply, numbers):
+    """Raises Failed unless the reply fits; takes note of the numbers that the pattern names."""
+    if isinstance(pattern, list):
+        if not isinstance(reply, list) or len(pattern) != len(reply):
+            raise Failed(f"{reply!r} is not {pattern}")
+        for item, value in zip(pattern, reply):
+            fits(item, value, numbers)
+        return
+    if not isinstance(pattern, dict):
+        if type(pattern) is not type(reply) or pattern != reply:
+            raise Failed(f"{reply!r} is not {pattern!r}")
+        return
+    number = int(reply)
+    conditions = {
+        "from": lambda least: number >= least,
+        "to": lambda most: number <= most,
+        "above": lambda name: number > numbers[name],
+        "is": lambda name: number == numbers[name],
+        "as": lambda name: True,
+    }
+    if not all(conditions[condition](value) for condition, value in pattern.items()):
+        raise Failed(f"{number} is not {pattern}, with {numbers}")
+    if "as" in pattern:
+        numbers[pattern["as"]] = number
+
+
+def with_number(value, n):
+    if isinstance(value, str):
+        return value.replace("#", str(n))
+    return [with_number(item, n) for item in value] if isinstance(value, list) else value
+
+
+class Run:
+    """One run of a scenario, on a lock of its own."""
+
+    def __init__(self, server, login, scripts, sharded):
+        self.scripts, self.numbers = scripts, {}
+        self.keys = fairlock.keys("fairlock", f"conformance:{uuid.uuid4()}")
+        self.publish = "SPUBLISH" if sharded else "PUBLISH"
+        self.channels = f"{self.keys[0]}:c:" if sharded else "fairlock:c:"
+        self.calls = Connection(*server, timeout=PATIENCE, **login)
+        self.ear = Connection(*server, timeout=PATIENCE, **login)
+        channels = [f"{self.keys[0]}:events"] + [f"{self.channels}{client}" for client in range(10)]
+        self.ear.send("SSUBSCRIBE" if sharded else "SUBSCRIBE", *channels)
+        for _ in channels:
+            self.ear.read()
+
+    def close(self):
+        self.calls.close()
+        self.ear.close()
+
+    def step(self, step):
+        first, last = step.get("for", (0, 0))
+        for n in range(first, last + 1):
+            one = {key: with_number(value, n) for key, value in step.items()} if "for" in step else step
+            if "call" in one:
+                self.call(one)
+            for request in one.get("expire", []):
+                self.expire(request)
+            if "redis" in one:
+                state, waiting, leases = self.keys
+                places = {"{state}": state, "{queue}": waiting, "{leases}": leases}
+                self.calls.call(*[places.get(word, word) for word in one["redis"]])
+        if "keys" in step:
+            self.check_keys(step["keys"])
+
+    def expire(self, request):
+        if self.calls.call("ZADD", self.keys[2], "XX", "CH", 1, request) == 0:
+            self.calls.call("HSET", self.keys[0], "sole", f"{request} 1")
+
+    def call(self, step):
+        args = [self.numbers[arg["value"]] if isinstance(arg, dict) else arg for arg in step["args"]]
+        listened = "1" if step.get("listened") else ""
+        until = time.monotonic() + (PATIENCE if step.get("until") else 0)
+        while True:
+            reply = self.calls.call(
+                "EVALSHA", self.scripts[step["call"]], 3, *self.keys, self.publish, self.channels, listened, *args)
+            grants, events = self.hear()
+            numbers = dict(self.numbers)
+            try:
+                fits(step["reply"], reply, numbers)
+                break
+            except Failed:
+                if time.monotonic() >= until:
+                    raise
+        self.numbers = numbers
+        self.check_heard(step, grants, events)
+
+    def hear(self):
+        """All that was published until now."""
+        mark = f"{self.channels}0"
+        self.calls.call(self.publish, mark, "end")
+        grants, events = {}, []
+        while True:
+            _, channel, payload = self.ear.read()
+            if channel == mark:
+                return grants, events
+            if channel.startswith(self.channels):
+                client = channel[len(self.channels):]
+                if client in grants:
+                    raise Failed(f"two messages for {client}")
+                grants[client] = payload
+            else:
+                events.append(payload)
+
+    def check_heard(self, step, grants, events):
+        expected = step.get("messages", {})
+        if grants.keys() != expected.keys():
+            raise Failed(f"messages came: {grants}")
+        for client, payload in sorted(grants.items()):
+            message = fairlock.read_message(payload)
+            if message is None or message[1] != self.keys[0]:
+                raise Failed(f"not a message: {payload!r}")
+            if isinstance(expected[client], int):
+                fits(expected[client], len(message[0]), self.numbers)
+            else:
+                fits(expected[client], [list(grant) for grant in message[0]], self.numbers)
+        lines = [line.split(" ") for payload in events for line in payload.split("\n")[1:]]
+        if len(events) != bool(step.get("events")):
+            raise Failed(f"events came: {events}")
+        fits(step.get("events", []), [[what, request, int(token)] for what, request, token in lines], self.numbers)
+
+    def check_keys(self, expected):
+        state, waiting, leases = self.keys
+        hash_ = self.calls.call("HGETALL", state)
+        hash_ = dict(zip(hash_[::2], hash_[1::2]))
+        scores = self.calls.call("ZRANGE", leases, 0, -1, "WITHSCORES")
+        scores = dict(zip(scores[::2], map(int, scores[1::2])))
+        queue = self.calls.call("ZRANGE", waiting, 0, -1)
+        seconds, micros = map(int, self.calls.call("TIME"))
+        now_ms = seconds * 1000 + micros // 1000
+        fits(expected["queue"], queue, self.numbers)
+
+        def is_deadline(at, most):
+            return most - 30_000 < at - now_ms <= most
+
+        if scores.keys() != expected["leases"].keys():
+            raise Failed(f"leases: {scores}")
+        if not all(is_deadline(at, expected["leases"][request]) for request, at in scores.items()):
+            raise Failed(f"leases at {now_ms}: {scores}")
+        fields = dict(expected["state"])
+        if ("sole" in fields) != ("sole" in hash_):
+            raise Failed(f"sole: {hash_}")
+        if "sole" in fields:
+            (request, most), (found, at) = fields.pop("sole"), hash_.pop("sole").split(" ")
+            if request != found or not is_deadline(int(at), most):
+                raise Failed(f"sole at {now_ms}: {found} {at}")
+        for field in ("keep", "cap"):
+            hash_.pop(field, None)
+        if hash_.keys() != fields.keys():
+            raise Failed(f"fields: {hash_}")
+        for field, pattern in fields.items():
+            fits(pattern, hash_[field], self.numbers)
+        for key in self.keys:
+            if self.calls.call("PTTL", key) == -1:
+                raise Failed(f"{key} does not expire")
+
+
+def check_names():
+    for names in json.loads((SUITE / "names.json").read_text()):
+        found = fairlock.keys(names["prefix"], names["name"])
+        fits([names["state"], names["queue"], names["leases"]], list(found), {})
+
+
+def main():
+    server, login = (sys.argv[1], int(sys.argv[2])), {}
+    if len(sys.argv) > 3:
+        login = {"user": sys.argv[3], "password": sys.argv[4]}
+    check_names()
+    connection = Connection(*server, timeout=PATIENCE, protocol=2, **login)
+    hello = connection.call("HELLO")
+    modern = int(hello[hello.index("version") + 1].split(".")[0]) >= 7
+    passed, failed = 0, 0
+    for sharded in [False, True] if modern else [False]:
+        texts = fairlock.scripts(flagged=sharded)
+        scripts = {name: connection.call("SCRIPT", "LOAD", text) for name, text in texts.items()}
+        for path in sorted((SUITE / "scenarios").glob("*.json")):
+            for scenario in json.loads(path.read_text()):
+                run = Run(server, login, scripts, sharded)
+                try:
+                    for step in scenario["steps"]:
+                        run.step(step)
+                    passed += 1
+                except (Failed, ServerError) as error:
+                    failed += 1
+                    print(f"{path.stem}: {scenario['scenario']}: {json.dumps(step)}: {error}")
+                run.close()
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

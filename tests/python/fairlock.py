@@ -1,0 +1,476 @@
+"""A small client of fairlock: PROTOCOL.md in Python, standard library only.
+
+It exists to prove the protocol: it stands in one queue with the Rust client, and no more. One server, threads, two
+connections. `Client.acquire` waits; two threads in the background renew what is held or waits, and listen.
+"""
+
+import json
+import os
+import pathlib
+import secrets
+import socket
+import threading
+import time
+
+from resp import Connection, ServerError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHUNK = 500              # requests in one call
+PING_EVERY = 1.0
+DEAD_AFTER = 3.0         # seconds without a sign of life
+INTRODUCED_EVERY = 30.0
+BELIEVED_FOR = 10.0
+FINISH_PATIENCE = 3.0
+
+
+class Lost(Exception):
+    """The lock is held no longer: stop what it guards."""
+
+
+class Refused(Exception):
+    """The server answered, and it is no."""
+
+
+def scripts(flagged):
+    """The scripts by name, composed of the files in lua/."""
+    composed = {}
+    for name, script in json.loads((ROOT / "tests/conformance/scripts.json").read_text()).items():
+        text = "".join((ROOT / "lua" / file).read_text() for file in script["files"])
+        flags = f" flags={script['flags']}" if script["flags"] else ""
+        composed[name] = f"#!lua{flags}\n{text}" if flagged else text
+    return composed
+
+
+def keys(prefix, name):
+    """The state, the queue and the leases of a lock."""
+    if not 1 <= len(name.encode()) <= 1024:
+        raise ValueError("a name has 1 to 1024 bytes")
+    state = "%s:{%s}" % (prefix, name.replace("%", "%25").replace("}", "%7D"))
+    return state, state + ":queue", state + ":leases"
+
+
+def read_message(payload):
+    """The requests and tokens of a message, and the key of their lock. None: it is not one of ours."""
+    grants, line_feed, key = payload.partition("\n")
+    words = grants.split(" ")
+    if not line_feed or len(words) % 2 or not all(word.isdecimal() for word in words[1::2]):
+        return None
+    return list(zip(words[::2], map(int, words[1::2]))), key
+
+
+class Request:
+    """One call of acquire: what is known of it, and what that proves. Knowledge only moves forward."""
+
+    def __init__(self, number, name, lock, lease):
+        self.number, self.name, self.lock, self.lease = number, name, lock, lease
+        self.phase = "asked"     # waiting, granted, held, over
+        self.why = None          # of "over": displaced, evicted, lost, released
+        self.ticket = None
+        self.seq = 0             # the counter when it was told "queued"
+        self.asked = 0.0         # when that call was sent
+        self.token = 0
+        self.since = 0.0         # a call that was sent later was executed after the grant
+        self.proven = 0.0        # the server keeps it at least until then
+        self.renewed = time.monotonic()
+        self.due = self.renewed + lease / 3
+
+    def prove(self, sent):
+        """A call that was sent then has been answered: the server gave it a lease after that."""
+        self.proven = max(self.proven, sent + self.lease - max(self.lease / 50, 0.002))
+        self.renewed = max(self.renewed, sent)
+        self.due = self.renewed + self.lease / 3
+
+    def granted(self, token, since):
+        self.phase, self.token, self.since = "granted", token, since
+
+    def end(self, why):
+        self.phase, self.why = "over", why
+
+    def queued(self, sent, ticket, seq):
+        if self.phase == "asked" and self.token > seq:       # its message came first
+            self.ticket = ticket
+            self.granted(self.token, sent)
+        elif self.phase == "asked":
+            self.phase, self.ticket, self.seq, self.asked = "waiting", ticket, seq, sent
+        self.prove(sent)
+
+    def heard(self, token):
+        if token == 0:
+            self.end("evicted")
+        elif self.phase == "asked":
+            self.token = max(self.token, token)
+        elif self.phase == "waiting" and token > self.seq:   # otherwise it is of a former life
+            if token < self.seq + (self.renewed - self.asked) * 1e6:
+                self.proven = 0.0                            # of before a call that was told "waiting": ask
+            self.granted(token, time.monotonic())
+
+    def stands(self, sent, standing):
+        """A renewal that was sent then says so."""
+        self.lapse()
+        if self.phase in ("asked", "over"):
+            return
+        if standing == -1:
+            return self.end("lost" if self.phase == "held" else "displaced")
+        if standing == 0 and self.phase == "held" and sent > self.since:
+            return self.end("lost")                          # the server went back to an earlier state
+        if standing == 0 and self.phase == "granted" and sent > self.since:
+            self.phase, self.seq, self.asked = "waiting", self.token, sent
+            self.ticket = self.ticket or self.token
+        elif standing > 0 and self.phase == "waiting":
+            self.granted(standing, time.monotonic())
+        elif standing > 0 and self.phase == "granted":
+            self.token = max(self.token, standing)
+        self.prove(sent)
+
+    def lapse(self):
+        """A hold whose proof has run out is lost for ever, whatever a late reply says."""
+        if self.phase == "held" and time.monotonic() >= self.proven:
+            self.end("lost")
+
+
+class Hold:
+    """The lock, until `release` or until it is lost."""
+
+    def __init__(self, client, request):
+        self.client, self.request, self.token = client, request, request.token
+
+    def is_held(self):
+        with self.client.changed:
+            self.request.lapse()
+            return self.request.phase == "held"
+
+    def release(self):
+        with self.client.changed:
+            self.request.lapse()
+            lost = self.request.phase != "held"
+            self.request.end("released")
+        try:
+            lost |= self.client.release(self.request) == 0
+        except (ConnectionError, ServerError):
+            self.client.leave(self.request)      # nobody knows whether it was executed
+            raise
+        if lost:
+            raise Lost(self.request.lock[0])
+
+
+class Client:
+    """A connection to the server that keeps the locks: one for commands, and one that listens."""
+
+    def __init__(self, host, port, prefix="fairlock", lease=10.0, label="", user=None, password=None):
+        self.server, self.login = (host, port), {"user": user, "password": password}
+        self.prefix, self.lease, self.label = prefix, lease, label
+        self.id = "%015x" % secrets.randbits(60)
+        self.number = 0
+        self.requests = {}          # by number; what is not over, or not yet known to be released
+        self.left = []              # to be released in the background, each with the end of its patience
+        self.looks = {}             # lock -> when to look at it though nothing of ours is due
+        self.audience = {}          # lock's key or "*" -> until when it is believed that somebody listens
+        self.closed = False
+        self.changed = threading.Condition(threading.RLock())
+        self.commands, self.texts, self.hashes = None, {}, {}
+        self.connecting = threading.RLock()
+        self.introduce()
+        self.ear = self.listen()
+        self.threads = [threading.Thread(target=task, daemon=True) for task in (self.hear, self.keep)]
+        for thread in self.threads:
+            thread.start()
+
+    # ---- calls
+
+    def command(self, *words):
+        """A reply, or ConnectionError: then it may or may not have been executed, and the next call connects anew."""
+        with self.connecting:
+            try:
+                if self.commands is None:
+                    self.commands = Connection(*self.server, **self.login)
+                    hello = self.commands.call("HELLO")
+                    version = hello[hello.index("version") + 1]
+                    self.texts = scripts(int(version.split(".")[0]) >= 7)
+                    load = self.commands.call
+                    self.hashes = {name: load("SCRIPT", "LOAD", text) for name, text in self.texts.items()}
+                return self.commands.call(*words)
+            except ServerError:
+                raise
+            except (OSError, ValueError) as error:
+                if self.commands is not None:
+                    self.commands.close()
+                self.commands = None
+                raise ConnectionError(str(error)) from error
+
+    def script(self, name, lock, *args):
+        listened = any(self.audience.get(subject, 0) > time.monotonic() for subject in (lock[0], "*"))
+        rest = [3, *lock, "PUBLISH", f"{self.prefix}:c:", "1" if listened else "", *args]
+        try:
+            with self.connecting:
+                if self.commands is None:
+                    self.command("PING")
+                return self.command("EVALSHA", self.hashes[name], *rest)
+        except ServerError as error:
+            if error.code != "NOSCRIPT":
+                raise
+            return self.command("EVAL", self.texts[name], *rest)
+
+    def finish(self, lock, next_ms):
+        """A script stopped at its batch limit: has the rest done."""
+        until = time.monotonic() + FINISH_PATIENCE
+        while next_ms == 0 and time.monotonic() < until:
+            next_ms = self.script("renew", lock)[0]
+
+    # ---- acquire and release
+
+    def acquire(self, name, mode="w", owner="", policy="", timeout=None):
+        """A Hold; None if its turn did not come within `timeout` seconds (0: now or never)."""
+        lock = keys(self.prefix, name)
+        until = None if timeout is None else time.monotonic() + timeout
+        ticket = ""
+        while True:
+            request = self.ask(lock, mode, owner, policy, ticket, only_now=timeout == 0)
+            if request is None:
+                return None
+            outcome = self.wait(request, until)
+            if outcome == "held":
+                return Hold(self, request)
+            if outcome == "late":
+                return None
+            ticket = request.ticket or ""       # it lost its place: asks again with its ticket
+
+    def ask(self, lock, mode, owner, policy, ticket, only_now):
+        with self.changed:
+            self.number += 1
+            name = f"{mode}{self.id}:{self.number}" + (f":{owner}" if owner else "")
+            # Registered before it is sent: no message can come too early.
+            request = self.requests[self.number] = Request(self.number, name, lock, self.lease)
+        patience = time.monotonic() + self.lease
+        lost_replies = False
+        while True:
+            sent = time.monotonic()
+            try:
+                how = "try" if only_now else "queue"
+                reply = self.script("acquire", lock, name, int(self.lease * 1000), how, policy, ticket)
+                break
+            except ConnectionError:
+                lost_replies = True
+                if time.monotonic() > patience:
+                    self.leave(request)
+                    raise
+                time.sleep(0.02)
+            except ServerError:
+                self.leave(request)
+                raise
+        status, value, next_ms, seq = reply
+        with self.changed:
+            if status == 2:
+                request.prove(sent)
+                if request.phase == "asked":
+                    request.granted(value, sent)
+            elif status == 1:
+                request.queued(sent, value, seq)
+                self.look(lock, next_ms)
+            self.changed.notify_all()
+        if status in (1, 2):
+            return request
+        if lost_replies:
+            self.leave(request)                 # an earlier sending may have been taken all the same
+        else:
+            self.forget(request)
+        if status == 0:
+            return None
+        said = {-1: "another reader is upgrading", -2: "this owner waits here already"}
+        raise Refused(said.get(status, f"the lock has another policy or layout: {chr(value)!r}"))
+
+    def wait(self, request, until):
+        while True:
+            with self.changed:
+                while request.phase == "waiting":
+                    left = None if until is None else until - time.monotonic()
+                    if left is not None and left <= 0:
+                        break
+                    self.changed.wait(left)
+                if request.phase == "granted" and request.proven > time.monotonic():
+                    request.phase = "held"
+                    return "held"
+                if request.phase == "over":
+                    self.forget(request)
+                    if request.why == "evicted":
+                        raise Lost("an operator evicted the owner")
+                    return "again"
+                if request.phase == "waiting":
+                    self.leave(request)
+                    return "late"
+            self.renew(request.lock, [request])  # granted, but the proof is too old: ask first
+
+    def release(self, request):
+        """2 it held, 1 it waited, 0 the server does not know it."""
+        next_ms, status = self.script("release", request.lock, request.name)
+        self.forget(request)
+        self.finish(request.lock, next_ms)
+        return status
+
+    def leave(self, request):
+        """Released in the background, until its lease must have ended."""
+        with self.changed:
+            request.end("released")
+            self.left.append((request, time.monotonic() + request.lease))
+            self.changed.notify_all()
+
+    def forget(self, request):
+        with self.changed:
+            self.requests.pop(request.number, None)
+
+    # ---- renewals
+
+    def look(self, lock, next_ms):
+        """Somebody's lease ends then: looks whether that lets one of ours in."""
+        if next_ms >= 0:
+            at = time.monotonic() + next_ms / 1000
+            self.looks[lock] = min(self.looks.get(lock, at), at)
+
+    def keep(self):
+        while not self.closed:
+            with self.changed:
+                now = time.monotonic()
+                due, next_at = self.due(now)
+                left, self.left = self.left, []
+                if not due and not left:
+                    self.changed.wait(max(next_at - now, 0))
+                    continue
+            for lock, requests in due.items():
+                for chunk in [requests[at:at + CHUNK] for at in range(0, max(len(requests), 1), CHUNK)]:
+                    self.renew(lock, chunk)
+            for request, until in left:
+                try:
+                    self.release(request)
+                except (ConnectionError, ServerError):
+                    if time.monotonic() < until:
+                        self.left.append((request, until))
+                    else:
+                        self.forget(request)
+                    time.sleep(0.02)
+
+    def due(self, now):
+        """What is to be renewed now, by lock, and when to look next."""
+        due, next_at = {}, now + 1.0
+        for request in list(self.requests.values()):
+            was_held = request.phase == "held"
+            request.lapse()
+            if was_held and request.phase == "over":
+                self.leave(request)              # others need not wait for the end of its lease
+            if request.phase in ("waiting", "granted", "held"):
+                if request.due <= now:
+                    due.setdefault(request.lock, []).append(request)
+                    request.due = now + 0.05     # should the call fail
+                next_at = min(next_at, request.due)
+        waiting = {request.lock for request in self.requests.values() if request.phase == "waiting"}
+        for lock, at in list(self.looks.items()):
+            if lock not in waiting:
+                del self.looks[lock]
+            elif at <= now:
+                del self.looks[lock]
+                due.setdefault(lock, [])
+            else:
+                next_at = min(next_at, at)
+        return due, next_at
+
+    def renew(self, lock, requests):
+        sent = time.monotonic()
+        pairs = [word for request in requests for word in (request.name, int(request.lease * 1000))]
+        try:
+            next_ms, *standings = self.script("renew", lock, *pairs)
+        except (ConnectionError, ServerError):
+            time.sleep(0.02)
+            with self.changed:
+                self.look(lock, 50)
+            return
+        with self.changed:
+            for request, standing in zip(requests, standings):
+                request.stands(sent, standing)
+            if not requests or 0 in standings:
+                self.look(lock, next_ms)
+            self.changed.notify_all()
+
+    # ---- messages
+
+    def listen(self):
+        ear = Connection(*self.server, timeout=DEAD_AFTER, protocol=2, **self.login)
+        ear.send("SUBSCRIBE", f"{self.prefix}:c:{self.id}", f"{self.prefix}:listen")
+        for _ in range(2):
+            ear.read()
+        for subject in self.command("SMEMBERS", f"{self.prefix}:listen"):
+            self.audience[subject] = time.monotonic() + BELIEVED_FOR
+        threading.Thread(target=self.ping, args=(ear,), daemon=True).start()
+        return ear
+
+    def ping(self, ear):
+        """So that a connection that is dead shows it."""
+        while not self.closed:
+            try:
+                ear.send("PING")
+            except OSError:
+                return
+            if time.monotonic() >= self.introduced:
+                self.introduce()
+            time.sleep(PING_EVERY)
+
+    def introduce(self):
+        """An extra, for status: failing is not fatal."""
+        self.introduced = time.monotonic() + INTRODUCED_EVERY
+        text = f"{os.getpid()}\n{socket.gethostname()}\n{self.label}"
+        try:
+            self.command("SET", f"{self.prefix}:client:{self.id}", text, "EX", 90)
+        except (ConnectionError, ServerError):
+            pass
+
+    def hear(self):
+        while not self.closed:
+            try:
+                reply = self.ear.read()
+                if isinstance(reply, list) and reply[0] == "message":
+                    self.take(reply[1], reply[2])
+            except (OSError, ValueError):
+                self.ear.close()
+                self.hear_again()
+
+    def hear_again(self):
+        while not self.closed:
+            try:
+                self.ear = self.listen()
+                break
+            except (OSError, ServerError):
+                time.sleep(0.05)
+        with self.changed:                       # a message may have been missed
+            for request in self.requests.values():
+                if request.phase == "waiting":
+                    request.due = 0.0
+            self.changed.notify_all()
+
+    def take(self, channel, payload):
+        if channel == f"{self.prefix}:listen":
+            self.audience[payload] = time.monotonic() + BELIEVED_FOR
+            return
+        message = read_message(payload)
+        if message is None:
+            return
+        grants, key = message
+        with self.changed:
+            for name, token in grants:
+                client, number, *_ = name[1:].split(":")
+                request = self.requests.get(int(number))
+                if request is not None and request.name == name:
+                    request.heard(token)
+                elif client == self.id and token > 0 and int(number) <= self.number:
+                    # Nobody will use it: an acquire that was executed after it had been given up.
+                    lock = (key, key + ":queue", key + ":leases")
+                    self.leave(Request(int(number), name, lock, self.lease))
+            self.changed.notify_all()
+
+    def close(self):
+        """Leaves every queue and releases every hold."""
+        try:
+            for request in list(self.requests.values()):
+                request.end("released")
+                self.release(request)
+            self.command("DEL", f"{self.prefix}:client:{self.id}")
+        except (ConnectionError, ServerError):
+            pass                                 # the leases end it
+        self.closed = True
+        self.ear.close()

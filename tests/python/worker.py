@@ -1,0 +1,66 @@
+"""Users of locks in a process of their own, told line by line what to do: the same lines as tests/it/process.rs."""
+
+import queue
+import sys
+import threading
+import time
+from urllib.parse import urlparse
+
+import fairlock
+from resp import Connection
+
+ENTER = "return { redis.call('HINCRBY', KEYS[1], 'r', ARGV[1]), redis.call('HINCRBY', KEYS[1], 'w', ARGV[2]) }"
+saying = threading.Lock()
+
+
+def say(*words):
+    with saying:
+        print("@" + " ".join(str(word) for word in words), flush=True)
+
+
+def step(connection, lock, mode, by):
+    """Notes an entry or an exit where all users can see it; says whether nobody is inside who conflicts."""
+    readers, writers = connection.call(
+        "EVAL", ENTER, 1, f"resource:{lock}", by * (mode == "r"), by * (mode == "w"))
+    return writers == 0 or (writers == 1 and readers == 0)
+
+
+def user(client, connection, number, mode, lock, hold_ms, inbox):
+    try:
+        hold = client.acquire(lock, mode)
+    except Exception as error:
+        return say("failed", number, repr(error))
+    clear = step(connection, lock, mode, 1)
+    say("entered", number, hold.token, "-", "clear" if clear else "conflict")
+    if hold_ms != "-":
+        time.sleep(int(hold_ms) / 1000)
+    else:
+        while inbox.get() != "release":
+            say("held", number, str(hold.is_held()).lower())
+    step(connection, lock, mode, -1)
+    try:
+        hold.release()
+        say("released", number, "true")
+    except fairlock.Lost:
+        say("released", number, "false")
+
+
+def main():
+    url, lease_ms = urlparse(sys.argv[1]), int(sys.argv[2])
+    client = fairlock.Client(url.hostname, url.port, lease=lease_ms / 1000, label="python")
+    connection = Connection(url.hostname, url.port, timeout=30.0)
+    inboxes = {}
+    say("connected")
+    for line in sys.stdin:
+        order, number, *rest = line.split()
+        if order == "ask":
+            inbox = inboxes[number] = queue.Queue()
+            mode, lock, hold_ms = rest
+            arguments = (client, connection, number, mode, lock, hold_ms, inbox)
+            threading.Thread(target=user, args=arguments, daemon=True).start()
+        else:
+            inboxes[number].put(order)
+
+
+if __name__ == "__main__":
+    main()
