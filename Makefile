@@ -12,7 +12,7 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 	cargo run --release --example demo
 
 test: setup ## Run all tests against real servers that they start themselves
-	cargo test --features tls-rustls,cluster,sentinel
+	cargo test --features tls-rustls,cluster,sentinel,metrics
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
@@ -74,4 +74,4 @@ lint: ## What CI checks besides the tests
 	@# On its own: the locks beside ours choose features of the Redis client that would change it for all.
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics

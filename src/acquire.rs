@@ -6,6 +6,7 @@ use crate::client::{Handle, check_duration, check_lease};
 use crate::error::Error;
 use crate::guard::{Guard, ReadGuard};
 use crate::key::{Lock, shown};
+use crate::observe::Wait;
 use crate::owner::Owner;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
@@ -23,6 +24,16 @@ pub enum Mode {
     Read,
     /// Alone.
     Write,
+}
+
+impl Mode {
+    /// As a field of spans and a label of metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
 }
 
 /// The mode of a [`ReadGuard`](crate::ReadGuard), as a type.
@@ -192,40 +203,53 @@ impl<M: Access> Acquire<M> {
 
     async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.check()?;
-        let span = tracing::debug_span!("acquire", lock = %self.lock.name, mode = ?M::MODE);
-        let begun = Instant::now();
+        let wait = Wait::begin(&self.lock, M::MODE);
+        // The guard is made outside of the span: what holds is not part of what waited.
+        match self.wait(when, &wait).instrument(wait.span()).await {
+            Ok(Some((attempt, token))) => {
+                let (source, heard) = attempt.grant();
+                wait.granted(token, source, heard);
+                Ok(Some(attempt.into_guard(token)))
+            }
+            Ok(None) => {
+                match when {
+                    When::Within(_) => wait.timed_out(),
+                    When::Now | When::InTurn => wait.not_now(),
+                }
+                Ok(None)
+            }
+            Err(error) => {
+                wait.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn wait(&self, when: When, wait: &Wait) -> Result<Option<(Attempt, u64)>, Error> {
         let mut ticket = None;
-        async {
-            loop {
-                let mut attempt = self.attempt(when, ticket);
-                let outcome = match (attempt.ask().await?, when) {
-                    (Some(outcome), _) => outcome,
-                    (None, When::Within(limit)) => {
-                        let left = limit.saturating_sub(begun.elapsed());
-                        match timeout(left, attempt.wait()).await {
-                            Ok(outcome) => outcome?,
-                            Err(_) => return Ok(None),
-                        }
+        loop {
+            let mut attempt = self.attempt(when, ticket);
+            let outcome = match (attempt.ask().await?, when) {
+                (Some(outcome), _) => outcome,
+                (None, When::Within(limit)) => {
+                    let begun = wait.begun;
+                    let left = limit.saturating_sub(begun.elapsed());
+                    match timeout(left, attempt.wait()).await {
+                        Ok(outcome) => outcome?,
+                        Err(_) => return Ok(None),
                     }
-                    (None, When::Now | When::InTurn) => attempt.wait().await?,
-                };
-                match outcome {
-                    Outcome::HandOut(token) => {
-                        tracing::debug!(token, waited = ?begun.elapsed(), "acquired");
-                        return Ok(Some(attempt.into_guard(token)));
-                    }
-                    Outcome::Busy => return Ok(None),
-                    Outcome::AskAgain(place) => {
-                        tracing::warn!(
-                            "place in the queue lost while the process or the server was away; asking again"
-                        );
-                        ticket = place;
-                    }
+                }
+                (None, When::Now | When::InTurn) => attempt.wait().await?,
+            };
+            match outcome {
+                Outcome::HandOut(token) => return Ok(Some((attempt, token))),
+                Outcome::Busy => return Ok(None),
+                Outcome::AskAgain(place) => {
+                    wait.requeued(&self.lock);
+                    ticket = place;
                 }
             }
         }
-        .instrument(span)
-        .await
     }
 
     fn check(&self) -> Result<(), Error> {

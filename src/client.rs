@@ -5,6 +5,7 @@ use crate::event::{Audience, Events};
 use crate::keeper;
 use crate::key::{self, Lock};
 use crate::link::Lane;
+use crate::metrics;
 use crate::notify::Listener;
 use crate::owner::ClientId;
 use crate::registry::{Registry, Request};
@@ -286,6 +287,7 @@ impl ClientBuilder {
     /// # Panics
     /// Outside of a tokio runtime with time and I/O enabled, as everything of tokio's does.
     pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
+        metrics::describe();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
         key::check_label(self.label.as_deref())?;

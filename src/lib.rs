@@ -59,6 +59,11 @@
 //! # Features
 //!
 //! * `tls-rustls`: `rediss://` URLs.
+//! * `metrics`: see [`observe`].
+//!
+//! # Watching it
+//!
+//! It has spans, events and metrics: see [`observe`].
 //!
 //! # How it works
 //!
@@ -81,7 +86,9 @@ mod key;
 mod link;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
+mod metrics;
 mod notify;
+pub mod observe;
 mod owner;
 mod random;
 mod registry;

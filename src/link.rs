@@ -2,6 +2,7 @@
 //! its command may be sent twice.
 
 use crate::keeper::CALLS_AT_ONCE;
+use crate::observe::Outage;
 use crate::random;
 use crate::script::Dialect;
 use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, demoted, timed_out};
@@ -277,7 +278,7 @@ impl Link {
                 connection.turns.close();
                 *state = State::Down(error.clone());
                 drop(state);
-                tracing::warn!(%error, "command connection lost");
+                tracing::warn!(connection = Outage::COMMAND, %error, "connection lost");
                 self.broken.notify_one();
             }
             _ => {}
@@ -338,15 +339,18 @@ impl Link {
 
     /// Keeps the connection up. Never ends.
     pub(crate) async fn run(&self) {
+        let mut was_up = matches!(&*self.state(), State::Up(_));
         for generation in 1.. {
             self.until_broken().await;
+            let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
             let connection = retrying(
                 || connect(&self.backend, self.label.as_deref(), generation),
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
             self.become_unless_closed(State::Up(connection));
-            tracing::info!("command connection made again");
+            outage.map(Outage::end);
+            was_up = true;
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
 use crate::key::{Lock, audience_channel, channel_base, introduction, is_state};
 use crate::link::{Pulse, retrying};
+use crate::observe::Outage;
 use crate::owner::ClientId;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
@@ -102,7 +103,8 @@ impl Listener {
                 why = subscription.until_dead(&inner.audience) => why,
                 () = self.backend.outdated(term) => "the server is not the master any more".to_owned(),
             };
-            tracing::warn!(%why, "subscription lost; grants are learned from renewals meanwhile");
+            tracing::warn!(connection = Outage::SUBSCRIPTION, error = why, "connection lost");
+            let outage = Outage::begin(Outage::SUBSCRIPTION);
             drop(subscription);
             subscription = retrying(
                 || self.subscribe(inner, releases.clone()),
@@ -111,7 +113,7 @@ impl Listener {
             .await;
             inner.audience.start_over();
             inner.requests.resync(Instant::now());
-            tracing::info!("subscribed again");
+            outage.end();
         }
     }
 }

@@ -20,6 +20,8 @@ mod faults;
 mod input;
 mod lease;
 mod lua;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observe;
 mod operator_scripts;
 mod owners;
@@ -36,6 +38,7 @@ mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
+mod spans;
 mod status;
 #[cfg(feature = "tls-rustls")]
 mod tls;
