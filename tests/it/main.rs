@@ -24,6 +24,7 @@ mod lua;
 mod metrics;
 mod observe;
 mod operator_scripts;
+mod ops;
 mod owners;
 mod policy;
 mod process;

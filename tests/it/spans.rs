@@ -2,12 +2,12 @@
 
 use crate::observe::{LONG, client, ms};
 use crate::server::{Server, eventually, soon};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 type Fields = BTreeMap<&'static str, String>;
@@ -32,15 +32,23 @@ struct Seen {
     events: Vec<(Level, Fields)>,
 }
 
-/// Takes note of this crate's spans and events.
+thread_local! {
+    /// Of the test that runs here.
+    static HERE: RefCell<Option<Log>> = const { RefCell::new(None) };
+}
+
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Seen>>);
 
 impl Log {
-    fn here() -> (Self, DefaultGuard) {
+    /// One subscriber for all threads: with one for each, a call that is first made on a thread that has none is taken
+    /// for one that nobody listens to, on all threads.
+    fn here() -> Self {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| tracing::subscriber::set_global_default(Sorted).expect("no other subscriber"));
         let log = Self::default();
-        let guard = tracing::subscriber::set_default(log.clone());
-        (log, guard)
+        HERE.set(Some(log.clone()));
+        log
     }
 
     fn spans(&self, name: &str) -> Vec<Fields> {
@@ -56,7 +64,18 @@ impl Log {
     }
 }
 
-impl Subscriber for Log {
+/// Gives each thread's spans and events of this crate to the log of the test that runs there.
+struct Sorted;
+
+impl Sorted {
+    fn note<T>(note: impl FnOnce(&mut Seen) -> T) -> Option<T> {
+        let log = HERE.with_borrow(Clone::clone)?;
+        let mut seen = log.0.lock().unwrap();
+        Some(note(&mut seen))
+    }
+}
+
+impl Subscriber for Sorted {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("fairlock")
     }
@@ -64,26 +83,28 @@ impl Subscriber for Log {
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let mut values = Values::default();
         span.record(&mut values);
-        let mut seen = self.0.lock().unwrap();
-        seen.spans.push((span.metadata().name(), values.0));
-        Id::from_u64(seen.spans.len() as u64)
+        let number = Self::note(|seen| {
+            seen.spans.push((span.metadata().name(), values.0));
+            seen.spans.len() as u64
+        });
+        Id::from_u64(number.unwrap_or(u64::MAX))
     }
 
     fn record(&self, span: &Id, record: &Record<'_>) {
         let mut values = Values::default();
         record.record(&mut values);
-        let mut seen = self.0.lock().unwrap();
-        seen.spans[span.into_u64() as usize - 1].1.extend(values.0);
+        Self::note(|seen| {
+            let index = usize::try_from(span.into_u64() - 1).unwrap();
+            if let Some((_, fields)) = seen.spans.get_mut(index) {
+                fields.extend(values.0);
+            }
+        });
     }
 
     fn event(&self, event: &Event<'_>) {
         let mut values = Values::default();
         event.record(&mut values);
-        self.0
-            .lock()
-            .unwrap()
-            .events
-            .push((*event.metadata().level(), values.0));
+        Self::note(|seen| seen.events.push((*event.metadata().level(), values.0)));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -107,7 +128,7 @@ fn number(fields: &Fields, name: &str) -> u64 {
 
 #[tokio::test]
 async fn a_hand_over_is_an_acquire_and_a_hold() {
-    let (log, _here) = Log::here();
+    let log = Log::here();
     let server = Server::start().await;
     let lock = client(server.url(), LONG).await.rw_lock("a");
     let held = lock.write().acquire_fair().await.unwrap();
@@ -136,7 +157,7 @@ async fn a_hand_over_is_an_acquire_and_a_hold() {
 
 #[tokio::test]
 async fn an_acquire_without_a_guard_says_why() {
-    let (log, _here) = Log::here();
+    let log = Log::here();
     let server = Server::start().await;
     let lock = client(server.url(), LONG).await.rw_lock("a");
     let _held = lock.write().acquire_fair().await.unwrap();
@@ -157,7 +178,7 @@ async fn an_acquire_without_a_guard_says_why() {
 
 #[tokio::test]
 async fn a_loss_is_a_warning_once() {
-    let (log, _here) = Log::here();
+    let log = Log::here();
     let server = Server::start().await;
     let lock = client(server.url(), LONG).await.rw_lock("a");
     let held = lock.write().max_hold(ms(30)).acquire_fair().await.unwrap();
@@ -174,7 +195,7 @@ async fn a_loss_is_a_warning_once() {
 
 #[tokio::test]
 async fn an_outage_is_a_warning_and_its_end_is_told() {
-    let (log, _here) = Log::here();
+    let log = Log::here();
     let mut server = Server::start().await;
     let client = client(server.url(), LONG).await;
     server.kill();
