@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup demo test slice simulate model explore torture mutants loom fuzz bench bench-check bench-page lint
+.PHONY: help setup demo services test slice simulate model explore torture mutants loom fuzz bench bench-check bench-page lint
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -10,6 +10,15 @@ setup: ## Install a Redis server from the distribution's packages if there is no
 
 demo: setup ## Show several processes contending for one lock, two of them killed on the way
 	cargo run --release --example demo
+
+# Each asserts what it shows: examples/services/README.md.
+SERVICES = axum workers once migration postgres exporter
+services: setup ## Show the lock in services: web, workers, a tick, a migration, PostgreSQL, Prometheus
+	cargo build --release -p fairlock-services
+	@for service in $(SERVICES); do \
+		echo; echo "== $$service"; \
+		cargo run --quiet --release -p fairlock-services --bin $$service || exit 1; \
+	done
 
 test: setup ## Run all tests against real servers that they start themselves
 	cargo test --features tls-rustls,cluster,sentinel,metrics

@@ -30,7 +30,11 @@ fn what_ops_names_is_recorded() {
         for series in names(text) {
             assert!(recorded.contains(metric(series)), "{series} is not in src/metrics.rs");
             let buckets = series.ends_with("_bucket");
-            assert_eq!(series.contains("_seconds"), buckets, "{series}: histograms have buckets");
+            assert_eq!(
+                series.contains("_seconds"),
+                buckets,
+                "{series}: histograms have buckets"
+            );
         }
     }
 }
