@@ -14,10 +14,10 @@ demo: setup ## Show several processes contending for one lock, two of them kille
 # Each asserts what it shows: examples/services/README.md.
 SERVICES = axum workers once migration postgres exporter
 services: setup ## Show the lock in services: web, workers, a tick, a migration, PostgreSQL, Prometheus
-	cargo build --release -p fairlock-services
+	cargo build -p fairlock-services
 	@for service in $(SERVICES); do \
 		echo; echo "== $$service"; \
-		cargo run --quiet --release -p fairlock-services --bin $$service || exit 1; \
+		cargo run --quiet -p fairlock-services --bin $$service || exit 1; \
 	done
 
 test: setup ## Run all tests against real servers that they start themselves

@@ -28,7 +28,7 @@ pub enum Mode {
 
 impl Mode {
     /// As a field of spans and a label of metrics.
-    pub(crate) fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",

@@ -40,7 +40,7 @@ pub(crate) enum Source {
 
 impl Source {
     /// As a field of spans and a label of metrics.
-    pub(crate) fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Reply => "reply",
             Self::Message => "message",

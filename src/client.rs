@@ -5,8 +5,8 @@ use crate::event::{Audience, Events};
 use crate::keeper;
 use crate::key::{self, Lock};
 use crate::link::Lane;
-use crate::metrics;
 use crate::notify::Listener;
+use crate::observe;
 use crate::owner::ClientId;
 use crate::registry::{Registry, Request};
 use crate::requests::{self, Requests};
@@ -287,7 +287,7 @@ impl ClientBuilder {
     /// # Panics
     /// Outside of a tokio runtime with time and I/O enabled, as everything of tokio's does.
     pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
-        metrics::describe();
+        observe::begin();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
         key::check_label(self.label.as_deref())?;

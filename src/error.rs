@@ -172,7 +172,7 @@ pub enum LostReason {
 
 impl LostReason {
     /// As a field of spans and a label of metrics.
-    pub(crate) fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::LeaseExpired => "lease_expired",
             Self::UnknownToServer => "unknown_to_server",

@@ -5,7 +5,7 @@ use crate::client::{Inner, call_limit};
 use crate::error::is_transient;
 use crate::key::Lock;
 use crate::link::Backoff;
-use crate::metrics;
+use crate::observe;
 use crate::registry::{Due, Request};
 use crate::script::CHUNK;
 use futures::stream::FuturesUnordered;
@@ -111,7 +111,7 @@ async fn renew_chunk(inner: &Inner, lock: Arc<Lock>, requests: Vec<(Arc<Request>
     let sent = Instant::now();
     let reply = inner.call(&lock, lease).renew(&names).await;
     let now = Instant::now();
-    metrics::renewal(if reply.is_ok() { "ok" } else { "failed" });
+    observe::renewal(reply.is_ok());
     match reply {
         Ok((standings, next)) => {
             tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");

@@ -3,6 +3,17 @@
 //!
 //! No label takes its values from users, such as names of locks: each would be a time series for ever.
 
+/// All values that labels can have.
+#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by the feature only"))]
+pub(crate) struct Labels {
+    pub(crate) modes: &'static [&'static str],
+    pub(crate) outcomes: &'static [&'static str],
+    pub(crate) sources: &'static [&'static str],
+    pub(crate) reasons: &'static [&'static str],
+    pub(crate) connections: &'static [&'static str],
+    pub(crate) renewals: &'static [&'static str],
+}
+
 #[cfg(not(feature = "metrics"))]
 pub(crate) use ignored::*;
 #[cfg(feature = "metrics")]
@@ -10,6 +21,7 @@ pub(crate) use recorded::*;
 
 #[cfg(feature = "metrics")]
 mod recorded {
+    use super::Labels;
     use metrics::{Gauge, Unit, counter, gauge, histogram};
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     use std::time::Duration;
@@ -27,8 +39,33 @@ mod recorded {
     const RENEWALS: &str = "fairlock_renewals_total";
     const RECONNECTS: &str = "fairlock_reconnects_total";
 
-    /// Tells the recorder what they are.
-    pub(crate) fn describe() {
+    /// Tells the recorder what they are, and begins all counters and gauges at zero: of one that appears with its first
+    /// event no increase is seen.
+    pub(crate) fn begin(labels: &Labels) {
+        describe();
+        for mode in labels.modes {
+            drop((gauge!(WAITING, "mode" => *mode), gauge!(HELD, "mode" => *mode)));
+            drop(counter!(REQUEUED, "mode" => *mode));
+            for outcome in labels.outcomes {
+                drop(counter!(ACQUISITIONS, "mode" => *mode, "outcome" => *outcome));
+            }
+            for source in labels.sources {
+                drop(counter!(GRANTS, "mode" => *mode, "source" => *source));
+            }
+            for reason in labels.reasons {
+                drop(counter!(LOST, "mode" => *mode, "reason" => *reason));
+            }
+        }
+        for connection in labels.connections {
+            drop(gauge!(DISCONNECTED, "connection" => *connection));
+            drop(counter!(RECONNECTS, "connection" => *connection));
+        }
+        for outcome in labels.renewals {
+            drop(counter!(RENEWALS, "outcome" => *outcome));
+        }
+    }
+
+    fn describe() {
         describe_gauge!(WAITING, Unit::Count, "Acquisitions under way: asking, or in the queue");
         describe_gauge!(HELD, Unit::Count, "Guards whose hold is not over");
         describe_gauge!(
@@ -144,7 +181,7 @@ mod ignored {
         }
     }
 
-    pub(crate) fn describe() {}
+    pub(crate) fn begin(_labels: &super::Labels) {}
 
     pub(crate) fn waited(_mode: &'static str, _outcome: &'static str, _time: Duration) {}
 

@@ -38,7 +38,8 @@
 //! # Metrics
 //!
 //! With the feature `metrics`, by the facade of that name, to whatever recorder the program installs. Each is of one
-//! process; sum them over processes. `mode` is `read` or `write`. Names of locks are no labels.
+//! process; sum them over processes. `mode` is `read` or `write`. Names of locks are no labels. Install the recorder before
+//! the first client connects: then all counters and gauges begin at zero.
 //!
 //! | metric | kind | labels | meaning |
 //! |---|---|---|---|
@@ -71,12 +72,49 @@ use crate::acquire::Mode;
 use crate::claim::Source;
 use crate::error::{Error, LostReason};
 use crate::key::Lock;
-use crate::metrics::{self, One};
+use crate::metrics::{self, Labels, One};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::Empty;
+
+const LABELS: Labels = Labels {
+    modes: &[Mode::Read.label(), Mode::Write.label()],
+    outcomes: &[
+        Outcome::Granted.label(),
+        Outcome::Busy.label(),
+        Outcome::Timeout.label(),
+        Outcome::Cancelled.label(),
+        Outcome::Conflict.label(),
+        Outcome::Refused.label(),
+        Outcome::Evicted.label(),
+        Outcome::Unavailable.label(),
+        Outcome::ServerError.label(),
+        Outcome::Shutdown.label(),
+    ],
+    sources: &[Source::Reply.label(), Source::Message.label(), Source::Renewal.label()],
+    reasons: &[
+        LostReason::LeaseExpired.label(),
+        LostReason::UnknownToServer.label(),
+        LostReason::MaxHold.label(),
+        LostReason::Shutdown.label(),
+        LostReason::Evicted.label(),
+    ],
+    connections: &[Outage::COMMAND, Outage::SUBSCRIPTION],
+    renewals: &RENEWALS,
+};
+
+const RENEWALS: [&str; 2] = ["failed", "ok"];
+
+/// Tells a recorder of metrics what will come.
+pub(crate) fn begin() {
+    metrics::begin(&LABELS);
+}
+
+pub(crate) fn renewal(answered: bool) {
+    metrics::renewal(RENEWALS[usize::from(answered)]);
+}
 
 /// How an acquisition ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,7 +143,7 @@ impl Outcome {
         }
     }
 
-    fn label(self) -> &'static str {
+    const fn label(self) -> &'static str {
         match self {
             Self::Granted => "granted",
             Self::Busy => "busy",

@@ -7,7 +7,7 @@ use fairlock::{Client, Error, LostReason, Owner};
 use metrics::LocalRecorderGuard;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// All that was recorded. A snapshot takes what is new: the sums are kept here.
@@ -17,6 +17,8 @@ struct Recorded {
     sums: RefCell<BTreeMap<String, f64>>,
     /// To every metric that was used, its description.
     described: RefCell<BTreeMap<String, Option<String>>>,
+    /// The counters and gauges that a client begins with.
+    begun: RefCell<BTreeSet<String>>,
     _here: LocalRecorderGuard<'static>,
 }
 
@@ -27,12 +29,13 @@ impl Recorded {
             new: recorder.snapshotter(),
             sums: RefCell::default(),
             described: RefCell::default(),
+            begun: RefCell::default(),
             _here: metrics::set_default_local_recorder(recorder),
         }
     }
 
     fn add_up(&self) {
-        let mut sums = self.sums.borrow_mut();
+        let (mut sums, begun) = (self.sums.borrow_mut(), self.begun.borrow());
         for (key, _, description, value) in self.new.snapshot().into_vec() {
             let key = key.key();
             let labels: Vec<_> = key.labels().map(metrics::Label::value).collect();
@@ -43,8 +46,21 @@ impl Recorded {
                 DebugValue::Gauge(n) => n.into_inner(),
                 DebugValue::Histogram(entries) => entries.len() as f64,
             };
-            *sums.entry(format!("{} {}", key.name(), labels.join(" "))).or_default() += value;
+            let name = format!("{} {}", key.name(), labels.join(" "));
+            assert!(
+                begun.is_empty() || key.name().ends_with("_seconds") || begun.contains(&name),
+                "{name} does not begin at zero"
+            );
+            *sums.entry(name).or_default() += value;
         }
+    }
+
+    /// A client has been connected.
+    fn begin(&self) {
+        self.add_up();
+        let sums = self.sums.borrow();
+        assert!(sums.len() > 40 && sums.values().all(|sum| *sum == 0.0), "{sums:#?}");
+        self.begun.borrow_mut().extend(sums.keys().cloned());
     }
 
     /// `fairlock_` and the values of the labels are added, as in `held write`.
@@ -87,6 +103,7 @@ async fn setting() -> (Recorded, Server, Client) {
     let recorded = Recorded::here();
     let server = Server::start().await;
     let client = client(server.url(), LONG).await;
+    recorded.begin();
     (recorded, server, client)
 }
 
@@ -352,10 +369,15 @@ async fn all_that_is_recorded_is_described() {
         used,
         [
             "fairlock_acquisitions_total",
+            "fairlock_disconnected",
             "fairlock_grants_total",
             "fairlock_handover_seconds",
             "fairlock_held",
             "fairlock_hold_seconds",
+            "fairlock_lost_total",
+            "fairlock_reconnects_total",
+            "fairlock_renewals_total",
+            "fairlock_requeued_total",
             "fairlock_wait_seconds",
             "fairlock_waiting",
         ]

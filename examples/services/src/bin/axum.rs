@@ -7,7 +7,7 @@
 //! The program runs the same load on both, over HTTP, and prints how long requests took. The readers of the second run
 //! stop only when all changes are done: if those starved it would never end.
 //!
-//! Run it with `cargo run --release -p fairlock-services --bin axum`.
+//! Run it with `cargo run -p fairlock-services --bin axum`.
 
 #[path = "../../../common/mod.rs"]
 mod common;

@@ -86,7 +86,7 @@ async fn main() -> common::Outcome {
             for number in 1..=TICKS {
                 clock.wait().await;
                 // No two clocks agree.
-                sleep(WORK * replica / 2).await;
+                sleep(WORK * ((replica + number as u32) % REPLICAS) / 2).await;
                 let went = tick(&client, &mut redis, number, &runs).await?;
                 seen[if went == Tick::Ran {
                     0

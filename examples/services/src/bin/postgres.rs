@@ -32,8 +32,8 @@ const UNFENCED: i64 = 8;
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 async fn balance(db: &tokio_postgres::Client, id: i64) -> Fallible<i64> {
-    let row = db.query_one("SELECT balance FROM fairlock_accounts WHERE id = $1", &[&id]);
-    Ok(row.await?.get(0))
+    let select = "SELECT balance FROM fairlock_accounts WHERE id = $1";
+    Ok(db.query_one(select, &[&id]).await?.get(0))
 }
 
 /// What a deposit does with a balance that it read under the lock. Says whether the row took it.
