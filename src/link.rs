@@ -349,7 +349,9 @@ impl Link {
             );
             let connection = connection.await;
             self.become_unless_closed(State::Up(connection));
-            outage.map(Outage::end);
+            if let Some(outage) = outage {
+                outage.end();
+            }
             was_up = true;
         }
     }

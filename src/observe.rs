@@ -282,7 +282,7 @@ impl Hold {
         })
     }
 
-    pub(crate) fn end(mut self: Box<Self>, ending: Ending) {
+    pub(crate) fn end(mut self, ending: Ending) {
         self.ending = ending;
     }
 }

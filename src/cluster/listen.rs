@@ -63,7 +63,9 @@ impl Cluster {
             }
             let heard = match self.open(node, inner, releases).await {
                 Ok(ear) => {
-                    outage.take().map(Outage::end);
+                    if let Some(outage) = outage.take() {
+                        Outage::end(outage);
+                    }
                     self.hear(node, ear, inner).await
                 }
                 Err(error) => Err(error),
