@@ -11,11 +11,12 @@ use crate::owner::Owner;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tracing::Instrument;
 
 /// Whether a request shares the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -204,8 +205,13 @@ impl<M: Access> Acquire<M> {
     async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.check()?;
         let wait = Wait::begin(&self.lock, M::MODE);
-        // The guard is made outside of the span: what holds is not part of what waited.
-        match self.wait(when, &wait).instrument(wait.span()).await {
+        // Not by `Instrument`: it would keep a second span. The guard is made outside of the span: what holds is not part
+        // of what waited.
+        let waited = {
+            let mut waiting = pin!(self.wait(when, &wait));
+            poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
+        };
+        match waited {
             Ok(Some((attempt, token))) => {
                 let (source, heard) = attempt.grant();
                 wait.granted(token, source, heard);

@@ -161,7 +161,7 @@ impl Outcome {
 
 /// An acquisition, from its first poll to its outcome. Dropped before, it was cancelled.
 pub(crate) struct Wait {
-    span: Span,
+    pub(crate) span: Span,
     mode: Mode,
     pub(crate) begun: Instant,
     outcome: Outcome,
@@ -169,7 +169,8 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) fn begin(lock: &Lock, mode: Mode) -> Self {
+    /// In a box, for the sake of users' futures.
+    pub(crate) fn begin(lock: &Lock, mode: Mode) -> Box<Self> {
         let span = tracing::debug_span!(
             "acquire",
             lock = %lock.name,
@@ -179,17 +180,13 @@ impl Wait {
             token = Empty,
             source = Empty,
         );
-        Self {
+        Box::new(Self {
             span,
             mode,
             begun: Instant::now(),
             outcome: Outcome::Cancelled,
             _waiting: One::waiting(mode.label()),
-        }
-    }
-
-    pub(crate) fn span(&self) -> Span {
-        self.span.clone()
+        })
     }
 
     pub(crate) fn requeued(&self, lock: &Lock) {
@@ -346,8 +343,6 @@ fn micros(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn every_metric_is_explained_above() {
         let page = include_str!("observe.rs");
