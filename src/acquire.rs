@@ -204,7 +204,7 @@ impl<M: Access> Acquire<M> {
 
     async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.check()?;
-        let wait = Wait::begin(&self.lock, M::MODE);
+        let wait = Wait::begin(&self.lock, M::MODE, when);
         // Not by `Instrument`: it would keep a second span. The guard is made outside of the span: what holds is not part
         // of what waited.
         let waited = {
@@ -218,10 +218,7 @@ impl<M: Access> Acquire<M> {
                 Ok(Some(attempt.into_guard(token)))
             }
             Ok(None) => {
-                match when {
-                    When::Within(_) => wait.timed_out(),
-                    When::Now | When::InTurn => wait.not_now(),
-                }
+                wait.not_granted();
                 Ok(None)
             }
             Err(error) => {

@@ -69,6 +69,7 @@
 //! The repository has alerts and a dashboard for them in `ops`, and an exporter in `examples/services`.
 
 use crate::acquire::Mode;
+use crate::attempt::When;
 use crate::claim::Source;
 use crate::error::{Error, LostReason};
 use crate::key::Lock;
@@ -165,12 +166,14 @@ pub(crate) struct Wait {
     mode: Mode,
     pub(crate) begun: Instant,
     outcome: Outcome,
+    /// What it is if there is no guard.
+    without: Outcome,
     _waiting: One,
 }
 
 impl Wait {
     /// In a box, for the sake of users' futures.
-    pub(crate) fn begin(lock: &Lock, mode: Mode) -> Box<Self> {
+    pub(crate) fn begin(lock: &Lock, mode: Mode, when: When) -> Box<Self> {
         let span = tracing::debug_span!(
             "acquire",
             lock = %lock.name,
@@ -185,6 +188,10 @@ impl Wait {
             mode,
             begun: Instant::now(),
             outcome: Outcome::Cancelled,
+            without: match when {
+                When::Within(_) => Outcome::Timeout,
+                When::Now | When::InTurn => Outcome::Busy,
+            },
             _waiting: One::waiting(mode.label()),
         })
     }
@@ -207,12 +214,8 @@ impl Wait {
         }
     }
 
-    pub(crate) fn not_now(mut self) {
-        self.outcome = Outcome::Busy;
-    }
-
-    pub(crate) fn timed_out(mut self) {
-        self.outcome = Outcome::Timeout;
+    pub(crate) fn not_granted(mut self) {
+        self.outcome = self.without;
     }
 
     pub(crate) fn failed(mut self, error: &Error) {
