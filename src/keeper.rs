@@ -49,6 +49,7 @@ pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSende
         let due = inner.registry().take_due(Instant::now());
         for Due { lock, renew, lost } in due {
             for request in lost {
+                // Time alone ended it: nobody has said so yet.
                 request.change(|_| {});
                 request.changed.notify_waiters();
                 if let Some(releases) = releases.upgrade() {

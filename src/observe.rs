@@ -14,7 +14,7 @@
 //! | `hold` | guard, end of the hold | `lock`, `mode`, `token` | `outcome`, `hold_us`; if it was lost `reason` |
 //!
 //! An upgrade is an acquisition to write. `acquire` is entered while its future is polled; `hold` is nobody's context and
-//! never entered: its parent is the span in which the lock was acquired. A position in the queue is not among the
+//! never entered: its parent is the span in which the lock was acquired, which thus stays open for as long. A position in the queue is not among the
 //! fields: the server is not asked for it when a request queues; see [`RwLock::status`](crate::RwLock::status).
 //!
 //! # Events
@@ -33,7 +33,7 @@
 //! | `DEBUG` | `hold ended`, in the span `hold` | as recorded in the span |
 //! | `TRACE` | `renewed` | `lock`, `requests` |
 //!
-//! There are others below `WARN`, for whoever looks into this crate.
+//! There are others, for whoever looks into this crate. While the subscription is lost, grants are learned from renewals.
 //!
 //! # Metrics
 //!

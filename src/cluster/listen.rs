@@ -54,7 +54,7 @@ impl Cluster {
     /// Listens to a node while somebody waits for locks that it has. Never ends.
     pub(super) async fn listen(&self, node: &Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
         let mut backoff = Backoff::new();
-        let mut outage = None;
+        let mut outage: Option<Outage> = None;
         loop {
             while self.awaited_at(node).is_empty() {
                 outage = None;
@@ -64,7 +64,7 @@ impl Cluster {
             let heard = match self.open(node, inner, releases).await {
                 Ok(ear) => {
                     if let Some(outage) = outage.take() {
-                        Outage::end(outage);
+                        outage.end();
                     }
                     self.hear(node, ear, inner).await
                 }

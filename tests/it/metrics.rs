@@ -1,6 +1,6 @@
 //! What a recorder of metrics is told: each test has one of its own, on its thread.
 
-use crate::observe::{LONG, client, ms};
+use crate::observe::{LONG, client, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
 use fairlock::{Client, Error, LostReason, Owner};
@@ -258,6 +258,22 @@ async fn a_release_that_comes_too_late_is_a_loss() {
         ("hold_seconds write released", 0),
     ]);
     recorded.is_at_rest();
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_before_its_answer_is_a_drop() {
+    let recorded = Recorded::here();
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let lock = client(proxy.url(), LONG).await.rw_lock("a");
+    let held = lock.write().acquire_fair().await.unwrap();
+    proxy.hold_replies(true);
+    let release = tokio::time::timeout(ms(20), held.release()).await;
+    release.expect_err("no reply comes");
+    recorded.is(&[("hold_seconds write dropped", 1), ("hold_seconds write released", 0)]);
+    recorded.is_at_rest();
+    proxy.hold_replies(false);
+    until_free(&server, "a").await;
 }
 
 #[tokio::test]
