@@ -35,7 +35,7 @@ impl Postgres {
         };
         let Some(user) = User::for_servers() else {
             return Ok(Err(
-                "PostgreSQL does not run as root, and there is no user postgres or nobody".to_owned(),
+                "PostgreSQL does not run as root, and no user postgres or nobody was found".to_owned(),
             ));
         };
         let private = Private::start(programs, user)?;

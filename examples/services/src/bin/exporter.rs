@@ -72,7 +72,9 @@ async fn work(server: &common::Server, client: &Client) -> Result<fairlock::Writ
 async fn main() -> common::Outcome {
     let recorder = install()?;
     let server = common::Server::find_or_start().await?;
-    let client = Client::connect(server.url()).await?;
+    // So long that no renewal is faster than a message.
+    let lease = Duration::from_secs(600);
+    let client = Client::builder().lease(lease).connect(server.url()).await?;
     let address = serve(recorder).await?;
     let held = work(&server, &client).await?;
     let scraped = http::request("GET", address, "/metrics").await?;

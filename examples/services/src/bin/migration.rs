@@ -23,7 +23,7 @@ use std::time::Duration;
 const REPLICAS: usize = 8;
 const STEPS: u64 = 4;
 /// Short, so that the killed one does not keep the story waiting.
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_secs(3);
 
 /// The schema: its version, and how often each step was done.
 const SCHEMA: &str = "services:schema";
