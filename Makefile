@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup servers demo test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
+.PHONY: help setup servers demo services test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
 	bench-page picture terminal conformance lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
@@ -15,8 +15,17 @@ servers: ## Get further servers for the tests: the newest Valkey, and Redis 6.2 
 demo: setup ## Show several processes contending for one lock, two of them killed on the way
 	cargo run --release --example demo
 
+# Each asserts what it shows: examples/services/README.md.
+SERVICES = axum workers once migration postgres exporter
+services: setup ## Show the lock in services: web, workers, a tick, a migration, PostgreSQL, Prometheus
+	cargo build -p fairlock-services
+	@for service in $(SERVICES); do \
+		echo; echo "== $$service"; \
+		cargo run --quiet -p fairlock-services --bin $$service || exit 1; \
+	done
+
 test: setup servers ## Run all tests against real servers that they start themselves, some on all servers at hand
-	cargo test --features tls-rustls,cluster,sentinel,cli
+	cargo test --features tls-rustls,cluster,sentinel,cli,metrics
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 matrix: setup servers ## Run all tests on all servers at hand, side by side
@@ -127,4 +136,4 @@ lint: ## What CI checks besides the tests
 	@# On its own: the locks beside ours choose features of the Redis client that would change it for all.
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics

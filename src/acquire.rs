@@ -6,16 +6,18 @@ use crate::client::{Handle, check_duration, check_lease};
 use crate::error::Error;
 use crate::guard::{Guard, ReadGuard};
 use crate::key::{Lock, shown};
+use crate::observe::Wait;
 use crate::owner::Owner;
 use crate::registry::Request;
-use crate::replication::Replication;
+use crate::replication::{self, Replication};
 use crate::rw_lock::Policy;
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tracing::Instrument;
 
 /// Whether a request shares the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +26,16 @@ pub enum Mode {
     Read,
     /// Alone.
     Write,
+}
+
+impl Mode {
+    /// As a field of spans and a label of metrics.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
 }
 
 /// The mode of a [`ReadGuard`](crate::ReadGuard), as a type.
@@ -234,51 +246,67 @@ impl<M: Access> Acquire<M> {
 
     async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.check()?;
-        let span = tracing::debug_span!("acquire", lock = %self.lock.name, mode = ?M::MODE);
-        let begun = Instant::now();
+        let wait = Wait::begin(&self.lock, M::MODE, when);
+        // Not by `Instrument`: it would keep a second span. The guard is made outside of the span: what holds is not part
+        // of what waited.
+        let waited = {
+            let mut waiting = pin!(self.wait(when, &wait));
+            poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
+        };
+        match waited {
+            Ok(Some((attempt, token))) => {
+                let (source, heard) = attempt.grant();
+                wait.granted(token, source, heard);
+                Ok(Some(attempt.into_guard(token)))
+            }
+            Ok(None) => {
+                wait.not_granted();
+                Ok(None)
+            }
+            Err(error) => {
+                wait.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn wait(&self, when: When, wait: &Wait) -> Result<Option<(Attempt, u64)>, Error> {
         let mut ticket = None;
-        async {
-            loop {
-                let mut attempt = self.attempt(when, ticket);
-                let outcome = match (attempt.ask().await?, when) {
-                    (Some(outcome), _) => outcome,
-                    (None, When::Within(limit)) => {
-                        let left = limit.saturating_sub(begun.elapsed());
-                        match timeout(left, attempt.wait()).await {
-                            Ok(outcome) => outcome?,
-                            Err(_) => return Ok(None),
-                        }
+        loop {
+            let mut attempt = self.attempt(when, ticket);
+            let outcome = match (attempt.ask().await?, when) {
+                (Some(outcome), _) => outcome,
+                (None, When::Within(limit)) => {
+                    let begun = wait.begun;
+                    let left = limit.saturating_sub(begun.elapsed());
+                    match timeout(left, attempt.wait()).await {
+                        Ok(outcome) => outcome?,
+                        Err(_) => return Ok(None),
                     }
-                    (None, When::Now | When::InTurn) => attempt.wait().await?,
-                };
-                match outcome {
-                    Outcome::HandOut(token) => {
-                        let guard = attempt.into_guard(token);
-                        let guard = match self.replication {
-                            None => Some(guard),
-                            // In a box, so that who does not ask for it has no longer a future.
-                            Some(wish) => Box::pin(guard.if_replicated(wish)).await?,
-                        };
-                        if guard.is_some() {
-                            tracing::debug!(token, waited = ?begun.elapsed(), "acquired");
-                            return Ok(guard);
-                        }
-                        tracing::warn!("lock lost before its replicas knew of it; asking again");
-                        // As good a place as it had.
-                        ticket = Some(token);
+                }
+                (None, When::Now | When::InTurn) => attempt.wait().await?,
+            };
+            match outcome {
+                Outcome::HandOut(token) => {
+                    let counts = match self.replication {
+                        None => true,
+                        // In a box, so that who does not ask for it has no longer a future.
+                        Some(wish) => Box::pin(replication::counts(attempt.inner(), attempt.request(), wish)).await?,
+                    };
+                    if counts {
+                        return Ok(Some((attempt, token)));
                     }
-                    Outcome::Busy => return Ok(None),
-                    Outcome::AskAgain(place) => {
-                        tracing::warn!(
-                            "place in the queue lost while the process or the server was away; asking again"
-                        );
-                        ticket = place;
-                    }
+                    wait.requeued(&self.lock);
+                    // As good a place as it had.
+                    ticket = Some(token);
+                }
+                Outcome::Busy => return Ok(None),
+                Outcome::AskAgain(place) => {
+                    wait.requeued(&self.lock);
+                    ticket = place;
                 }
             }
         }
-        .instrument(span)
-        .await
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -3,13 +3,15 @@
 //! The future that waits does the first call itself. From then on it only watches its claim, which messages and the
 //! keeper change. However it ends without a guard, its request is released in the background.
 
-use crate::claim::{Answer, End, Next};
+use crate::acquire::Access;
+use crate::claim::{Answer, End, Next, Source};
 use crate::client::{Handle, Inner, call_limit};
 use crate::error::{Error, LostReason, is_transient};
 use crate::guard::Guard;
 use crate::keeper::{finish, settle};
 use crate::key::shown;
 use crate::link::Backoff;
+use crate::observe::Hold;
 use crate::registry::Request;
 use crate::script::{Acquired, Ask};
 use redis::RedisError;
@@ -201,9 +203,16 @@ impl Attempt {
         self.inner().registry().leaving(request)
     }
 
-    pub(crate) fn into_guard<M>(mut self, token: u64) -> Guard<M> {
+    /// What told of the grant, and when the last message came.
+    pub(crate) fn grant(&self) -> (Source, Option<Instant>) {
+        self.request().claim().grant()
+    }
+
+    pub(crate) fn into_guard<M: Access>(mut self, token: u64) -> Guard<M> {
         let request = Arc::clone(self.request());
         self.request = None;
+        let hold = Hold::begin(&request.lock, M::MODE, token);
+        request.change(|claim| claim.keep(hold));
         // The end of its max_hold, if it has one, may come before the keeper looks again.
         let now = Instant::now();
         let left = request.claim().limit_left(now);
@@ -235,11 +244,11 @@ impl Attempt {
         }
     }
 
-    fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.handle.inner
     }
 
-    fn request(&self) -> &Arc<Request> {
+    pub(crate) fn request(&self) -> &Arc<Request> {
         // Taken only by the methods that end the attempt.
         self.request.as_ref().expect("an attempt that ended is not used again")
     }

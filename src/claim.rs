@@ -3,6 +3,7 @@
 //! Knowledge only moves forward (asked, waiting, granted, held, over), so replies and messages may come in any order.
 
 use crate::error::LostReason;
+use crate::observe::{Ending, Hold};
 use redis::RedisError;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,6 +27,26 @@ pub(crate) enum Standing {
     Holds { token: u64 },
     Waits,
     Unknown,
+}
+
+/// What told this client of the grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Reply,
+    Message,
+    /// The message was lost, or is late.
+    Renewal,
+}
+
+impl Source {
+    /// As a field of spans and a label of metrics.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Reply => "reply",
+            Self::Message => "message",
+            Self::Renewal => "renewal",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -90,6 +111,11 @@ pub(crate) struct Claim {
     doubted: Option<Instant>,
     /// The keeper has been told that it is lost.
     reported: bool,
+    source: Source,
+    /// When the last message came.
+    heard: Option<Instant>,
+    /// What takes note of the hold's end.
+    hold: Option<Box<Hold>>,
 }
 
 impl Claim {
@@ -102,6 +128,9 @@ impl Claim {
             renewed: now,
             doubted: None,
             reported: false,
+            source: Source::Reply,
+            heard: None,
+            hold: None,
         }
     }
 
@@ -139,6 +168,10 @@ impl Claim {
             return;
         }
         self.prove(sent, self.lease);
+        self.source = match (&self.phase, answer) {
+            (Phase::Asked { heard: Some(token) }, Answer::Queued { seq, .. }) if *token > seq => Source::Message,
+            _ => Source::Reply,
+        };
         // It was granted after that.
         let since = sent;
         self.phase = match (&self.phase, answer) {
@@ -174,6 +207,9 @@ impl Claim {
         if token == 0 {
             return self.end(End::Lost(LostReason::Evicted));
         }
+        if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {
+            self.heard = Some(now);
+        }
         match self.phase {
             Phase::Asked { heard } => {
                 self.phase = Phase::Asked {
@@ -193,6 +229,7 @@ impl Claim {
                     token,
                     since: now,
                 };
+                self.source = Source::Message;
                 true
             }
             _ => false,
@@ -248,6 +285,7 @@ impl Claim {
         }
         self.prove(sent, lease);
         if let (&Phase::Waiting { ticket, .. }, Standing::Holds { token }) = (&self.phase, standing) {
+            self.source = Source::Renewal;
             self.phase = Phase::Granted {
                 ticket: Some(ticket),
                 token,
@@ -339,6 +377,25 @@ impl Claim {
     pub(crate) fn report_loss(&mut self) -> bool {
         let lost = matches!(self.phase, Phase::Over(End::Lost(_)));
         lost && !std::mem::replace(&mut self.reported, true)
+    }
+
+    /// What told of the grant, and when the last message came.
+    pub(crate) fn grant(&self) -> (Source, Option<Instant>) {
+        (self.source, self.heard)
+    }
+
+    /// Keeps this until the hold is over.
+    pub(crate) fn keep(&mut self, hold: Box<Hold>) {
+        self.hold = Some(hold);
+    }
+
+    /// What was kept until the hold is over, once it is, and how it ended.
+    pub(crate) fn ended_hold(&mut self) -> Option<(Box<Hold>, Ending)> {
+        let ending = match self.ended()? {
+            End::Lost(reason) => Ending::Lost(*reason),
+            End::Released | End::Displaced { .. } | End::Failed(_) => Ending::Dropped,
+        };
+        Some((self.hold.take()?, ending))
     }
 
     pub(crate) fn is_waiting(&self) -> bool {

@@ -6,6 +6,7 @@ use crate::keeper;
 use crate::key::{self, Lock};
 use crate::link::Lane;
 use crate::notify::Listener;
+use crate::observe;
 use crate::owner::ClientId;
 use crate::quarantine::Quarantine;
 use crate::registry::{Registry, Request};
@@ -366,6 +367,7 @@ impl ClientBuilder {
     /// # Panics
     /// Outside of a tokio runtime with time and I/O enabled, as everything of tokio's does.
     pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
+        observe::begin();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
         key::check_label(self.label.as_deref())?;

@@ -186,6 +186,19 @@ pub enum LostReason {
     Evicted,
 }
 
+impl LostReason {
+    /// As a field of spans and a label of metrics.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::LeaseExpired => "lease_expired",
+            Self::UnknownToServer => "unknown_to_server",
+            Self::MaxHold => "max_hold",
+            Self::Shutdown => "shutdown",
+            Self::Evicted => "evicted",
+        }
+    }
+}
+
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -2,11 +2,12 @@
 
 use crate::acquire::{Access, Acquire, Read, Write};
 use crate::claim::End;
-use crate::client::{Handle, Inner};
+use crate::client::Handle;
 use crate::error::{Error, LostReason, is_transient};
 use crate::keeper::finish;
 use crate::key::shown;
 use crate::link::Backoff;
+use crate::observe::{Ending, Hold};
 use crate::owner::Owner;
 use crate::registry::Request;
 use crate::token::FencingToken;
@@ -52,13 +53,9 @@ impl<M> Guard<M> {
         }
     }
 
-    pub(crate) fn request(&self) -> &Arc<Request> {
+    fn request(&self) -> &Arc<Request> {
         // Taken at the very end of release(), which consumes the guard.
         self.request.as_ref().expect("a released guard is not used again")
-    }
-
-    pub(crate) fn client(&self) -> &Inner {
-        &self.handle.inner
     }
 
     /// The number to give to the resource with every write: see [`FencingToken`].
@@ -81,7 +78,8 @@ impl<M> Guard<M> {
     /// than a lease ago, less a fiftieth for clocks that run at different rates.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.request().claim().held_until(Instant::now()).is_some()
+        let held_until = self.request().change(|claim| claim.held_until(Instant::now()));
+        held_until.is_some()
     }
 
     /// Resolves when the hold is lost, and says why. While it is held it never resolves.
@@ -142,7 +140,7 @@ impl<M> Guard<M> {
             return Err(self.lost_because(self.reason()));
         };
         // From here on the keeper does not renew it.
-        request.claim().end(End::Released);
+        let hold = end_hold(&request);
         let inner = &self.handle.inner;
         let lease = request.claim().lease();
         let mut backoff = Backoff::new();
@@ -153,14 +151,16 @@ impl<M> Guard<M> {
                     self.request = None;
                     inner.registry().remove(&request);
                     finish(inner, &request.lock, next).await;
-                    tracing::debug!(lock = %request.lock.name, token = %self.token, "released");
                     // Unknown after an unanswered sending: that one was executed.
                     if sent_before || known == [true] {
+                        end(hold, Ending::Released);
                         return Ok(());
                     }
+                    let reason = LostReason::UnknownToServer;
+                    end(hold, Ending::Lost(reason));
                     return Err(Error::Lost {
                         lock: shown(&request.lock.name),
-                        reason: LostReason::UnknownToServer,
+                        reason,
                     });
                 }
                 Err(error) if is_transient(&error) && Instant::now() < held_until => {
@@ -284,15 +284,31 @@ impl WriteGuard {
         };
         let limit = self.request().claim().limit_left(Instant::now());
         // From here on the keeper does not renew it.
-        self.request().claim().end(End::Released);
+        let hold = end_hold(self.request());
         let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);
         let Some(reading) = again.instead_of(self.request(), held_until).await? else {
-            return Err(self.lost_because(LostReason::UnknownToServer));
+            let reason = LostReason::UnknownToServer;
+            end(hold, Ending::Lost(reason));
+            return Err(self.lost_because(reason));
         };
+        end(hold, Ending::Downgraded);
         if let Some(ended) = self.request.take() {
             self.handle.inner.registry().remove(&ended);
         }
         Ok(reading)
+    }
+}
+
+/// Ends the hold, as far as this client is concerned. What is kept of it tells its end, by when it is dropped.
+fn end_hold(request: &Request) -> Option<Box<Hold>> {
+    let mut claim = request.claim();
+    claim.end(End::Released);
+    claim.ended_hold().map(|(hold, _)| hold)
+}
+
+fn end(hold: Option<Box<Hold>>, ending: Ending) {
+    if let Some(hold) = hold {
+        hold.end(ending);
     }
 }
 

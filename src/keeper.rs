@@ -5,6 +5,7 @@ use crate::client::{Inner, call_limit};
 use crate::error::is_transient;
 use crate::key::Lock;
 use crate::link::Backoff;
+use crate::observe;
 use crate::registry::{Due, Request};
 use crate::script::CHUNK;
 use futures::stream::FuturesUnordered;
@@ -48,6 +49,8 @@ pub(crate) async fn renew_due(inner: &Inner, releases: &mpsc::WeakUnboundedSende
         let due = inner.registry().take_due(Instant::now());
         for Due { lock, renew, lost } in due {
             for request in lost {
+                // Time alone ended it: nobody has said so yet.
+                request.change(|_| {});
                 request.changed.notify_waiters();
                 if let Some(releases) = releases.upgrade() {
                     let _ = releases.send(request);
@@ -109,6 +112,7 @@ async fn renew_chunk(inner: &Inner, lock: Arc<Lock>, requests: Vec<(Arc<Request>
     let sent = Instant::now();
     let reply = inner.call(&lock, lease).renew(&names).await;
     let now = Instant::now();
+    observe::renewal(reply.is_ok());
     match reply {
         Ok((standings, next)) => {
             tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");
@@ -139,13 +143,11 @@ async fn renew_chunk(inner: &Inner, lock: Arc<Lock>, requests: Vec<(Arc<Request>
 
 /// Takes note of what a renewal said about a request.
 pub(crate) fn settle(request: &Request, sent: Instant, now: Instant, lease: Duration, standing: Standing) {
-    let mut claim = request.claim();
-    if claim.renewed(sent, now, lease, standing) {
-        if let Some(End::Lost(reason)) = claim.ended() {
-            tracing::warn!(lock = %request.lock.name, request = %request.name, %reason, "hold lost");
+    request.change(|claim| {
+        if claim.renewed(sent, now, lease, standing) {
+            request.changed.notify_waiters();
         }
-        request.changed.notify_waiters();
-    }
+    });
 }
 
 /// Releases what was dropped, until nobody can drop anything any more.

@@ -86,6 +86,7 @@
 //! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
 //! | `cluster` | `redis::cluster::ClusterClient`: Redis Cluster, 7 or later; everything but streams of events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
+//! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //! | `cli` | the command `fairlock`, for scripts and operators: `cargo install fairlock --features cli`; nothing for the library |
 //!
 //! Rust 1.88 or later, tokio.
@@ -111,7 +112,9 @@ mod key;
 mod link;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
+mod metrics;
 mod notify;
+pub mod observe;
 mod owner;
 mod quarantine;
 mod random;

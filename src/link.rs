@@ -2,6 +2,7 @@
 //! its command may be sent twice.
 
 use crate::keeper::CALLS_AT_ONCE;
+use crate::observe::Outage;
 use crate::quarantine::Quarantine;
 use crate::random;
 use crate::replication::Replication;
@@ -345,7 +346,7 @@ impl Link {
                 connection.turns.close();
                 *state = State::Down(error.clone());
                 drop(state);
-                tracing::warn!(%error, "command connection lost");
+                tracing::warn!(connection = Outage::COMMAND, %error, "connection lost");
                 self.broken.notify_one();
             }
             _ => {}
@@ -418,15 +419,20 @@ impl Link {
     }
 
     async fn keep_up(&self, made: impl Fn()) {
+        let mut was_up = matches!(&*self.state(), State::Up(_));
         for generation in 1.. {
             self.until_broken().await;
+            let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
             let connection = retrying(
                 || self.new_connection(generation),
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
             self.become_unless_closed(State::Up(connection));
-            tracing::info!("command connection made");
+            if let Some(outage) = outage {
+                outage.end();
+            }
+            was_up = true;
             made();
         }
     }

@@ -6,6 +6,7 @@ use crate::client::Inner;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
 use crate::key::{Lock, audience_channel, channel_base, introduction, is_state};
 use crate::link::{Pulse, retrying};
+use crate::observe::Outage;
 use crate::owner::ClientId;
 use crate::registry::Request;
 use crate::rw_lock::Policy;
@@ -102,7 +103,8 @@ impl Listener {
                 why = subscription.until_dead(&inner.audience) => why,
                 () = self.backend.outdated(term) => "the server is not the master any more".to_owned(),
             };
-            tracing::warn!(%why, "subscription lost; grants are learned from renewals meanwhile");
+            tracing::warn!(connection = Outage::SUBSCRIPTION, error = why, "connection lost");
+            let outage = Outage::begin(Outage::SUBSCRIPTION);
             drop(subscription);
             subscription = retrying(
                 || self.subscribe(inner, releases.clone()),
@@ -114,7 +116,7 @@ impl Listener {
             inner.requests.resync(now);
             // Holders, whose calls may be minutes apart, learn by this that the server began anew.
             inner.requests.recheck(now, |_| true);
-            tracing::info!("subscribed again");
+            outage.end();
         }
     }
 }

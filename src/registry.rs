@@ -39,6 +39,18 @@ impl Request {
         self.claim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the claim, and takes note if a hold is over by now: who listens to that runs when the claim is free again.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Claim) -> T) -> T {
+        let mut claim = self.claim();
+        let result = change(&mut claim);
+        let ended = claim.ended_hold();
+        drop(claim);
+        if let Some((hold, ending)) = ended {
+            hold.end(ending);
+        }
+        result
+    }
+
     /// The owner's name, if its user named one.
     pub(crate) fn owner(&self) -> Option<&str> {
         self.name.splitn(3, ':').nth(2)
@@ -46,10 +58,11 @@ impl Request {
 
     /// A message says that it was granted, or with token 0 that it was evicted.
     pub(crate) fn heard(&self, now: Instant, token: u64) {
-        let mut claim = self.claim();
-        if claim.heard(now, token) {
-            self.changed.notify_waiters();
-        }
+        self.change(|claim| {
+            if claim.heard(now, token) {
+                self.changed.notify_waiters();
+            }
+        });
     }
 
     /// The next step of the one who waits for the guard, once there is one.
@@ -74,7 +87,7 @@ impl Request {
         loop {
             // Before the look, as in next().
             let changed = self.changed.notified();
-            let held_until = self.claim().held_until(now());
+            let held_until = self.change(|claim| claim.held_until(now()));
             let Some(held_until) = held_until else { return };
             tokio::select! {
                 biased;

@@ -1,12 +1,14 @@
 //! Grants that count only when replicas have them.
 
-use crate::client::check_duration;
+use crate::claim::End;
+use crate::client::{Inner, check_duration};
 use crate::error::{Error, is_transient};
-use crate::guard::Guard;
-use crate::keeper::settle;
+use crate::keeper::{release_all, settle};
 use crate::key::shown;
 use crate::link::Backoff;
+use crate::registry::Request;
 use redis::{Cmd, RedisError, Value};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -48,54 +50,55 @@ impl Replication {
     }
 }
 
-impl<M> Guard<M> {
-    /// The guard, if enough replicas know of its hold. Otherwise it is withdrawn. `None`: the hold was lost meanwhile,
-    /// before its user had it.
-    pub(crate) async fn if_replicated(self, wish: Replication) -> Result<Option<Self>, Error> {
-        let failure = match self.confirmed(wish).await {
-            Ok(true) => return Ok(Some(self)),
-            Ok(false) => return Ok(None),
-            Err(failure) => failure,
-        };
-        // Not left to the background: whoever asks again finds it gone. Otherwise its lease has ended by then.
-        if let Err(error) = self.release().await {
-            tracing::debug!(%error, "a grant that was withdrawn");
+/// Whether enough replicas know of a hold. If not, it is withdrawn. `false`: it was lost meanwhile, before its user had it.
+pub(crate) async fn counts(inner: &Inner, request: &Arc<Request>, wish: Replication) -> Result<bool, Error> {
+    match confirmed(inner, request, wish).await {
+        Err(failure) => {
+            withdraw(inner, request).await;
+            Err(failure)
         }
-        Err(failure)
+        counts => counts,
     }
+}
 
-    async fn confirmed(&self, wish: Replication) -> Result<bool, Error> {
-        let request = self.request();
-        let lease = request.claim().lease();
-        let begun = Instant::now();
-        let mut backoff = Backoff::new();
-        loop {
-            let sent = Instant::now();
-            let call = self.client().call(&request.lock, lease);
-            match call.confirm(&request.name, lease, wish).await {
-                Ok((standing, reached)) => {
-                    settle(request, sent, Instant::now(), lease, standing);
-                    if !self.is_held() {
-                        return Ok(false);
-                    }
-                    if reached >= wish.replicas {
-                        return Ok(true);
-                    }
-                    if begun.elapsed() >= wish.timeout {
-                        return Err(Error::NotReplicated {
-                            lock: shown(&request.lock.name),
-                            wanted: wish.replicas,
-                            reached,
-                            timeout: wish.timeout,
-                        });
-                    }
+async fn confirmed(inner: &Inner, request: &Request, wish: Replication) -> Result<bool, Error> {
+    let lease = request.claim().lease();
+    let begun = Instant::now();
+    let mut backoff = Backoff::new();
+    while is_held(request) {
+        let sent = Instant::now();
+        match inner
+            .call(&request.lock, lease)
+            .confirm(&request.name, lease, wish)
+            .await
+        {
+            Ok((standing, reached)) => {
+                settle(request, sent, Instant::now(), lease, standing);
+                if is_held(request) && reached >= wish.replicas {
+                    return Ok(true);
                 }
-                Err(error) if is_transient(&error) && begun.elapsed() < wish.timeout => backoff.pause().await,
-                Err(error) => return Err(Error::of_server(&request.lock.name, error)),
+                if is_held(request) && begun.elapsed() >= wish.timeout {
+                    return Err(Error::NotReplicated {
+                        lock: shown(&request.lock.name),
+                        wanted: wish.replicas,
+                        reached,
+                        timeout: wish.timeout,
+                    });
+                }
             }
-            if !self.is_held() {
-                return Ok(false);
-            }
+            Err(error) if is_transient(&error) && begun.elapsed() < wish.timeout => backoff.pause().await,
+            Err(error) => return Err(Error::of_server(&request.lock.name, error)),
         }
     }
+    Ok(false)
+}
+
+fn is_held(request: &Request) -> bool {
+    request.claim().held_until(Instant::now()).is_some()
+}
+
+/// Not left to the background: by the time that its caller hears of it the server has confirmed, or the lease is over.
+async fn withdraw(inner: &Inner, request: &Arc<Request>) {
+    request.claim().end(End::Released);
+    release_all(inner, vec![Arc::clone(request)]).await;
 }

@@ -121,7 +121,7 @@ impl Requests {
         self.closed.store(true, Ordering::SeqCst);
         let requests: Vec<_> = self.registry().all().cloned().collect();
         for request in &requests {
-            request.claim().end(End::Lost(LostReason::Shutdown));
+            request.change(|claim| claim.end(End::Lost(LostReason::Shutdown)));
             request.changed.notify_waiters();
         }
         requests
@@ -130,7 +130,7 @@ impl Requests {
 
 /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
 pub(crate) fn abandon(request: Arc<Request>, releases: &mpsc::UnboundedSender<Arc<Request>>) {
-    request.claim().end(End::Released);
+    request.change(|claim| claim.end(End::Released));
     // It fails only after a shutdown, which released everything.
     let _ = releases.send(request);
 }

@@ -29,6 +29,38 @@ fn a_lease_counts_from_the_sending_less_a_margin() {
 }
 
 #[test]
+fn a_grant_has_one_source() {
+    let granted = |steps: fn(&mut Claim, Instant)| {
+        let (mut claim, t) = claim();
+        steps(&mut claim, t);
+        assert_eq!(handed_out(&mut claim, t + ms(500)), Some(20));
+        let (source, heard) = claim.grant();
+        (source, heard.map(|heard| heard - t))
+    };
+    let by_reply = granted(|claim, t| claim.answered(t, Answer::Granted { token: 20 }));
+    assert_eq!(by_reply, (Source::Reply, None));
+    let by_message = granted(|claim, t| {
+        claim.answered(t, QUEUED);
+        assert!(claim.heard(t + ms(300), 20));
+        // A renewal and a second message that come later told nothing new.
+        claim.renewed(t + ms(290), t + ms(310), LEASE, Standing::Holds { token: 20 });
+        assert!(!claim.heard(t + ms(320), 20));
+    });
+    assert_eq!(by_message, (Source::Message, Some(ms(300))));
+    let before_the_reply = granted(|claim, t| {
+        assert!(!claim.heard(t + ms(100), 20));
+        claim.answered(t, QUEUED);
+    });
+    assert_eq!(before_the_reply, (Source::Message, Some(ms(100))));
+    let by_renewal = granted(|claim, t| {
+        claim.answered(t, QUEUED);
+        claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Holds { token: 20 });
+        assert!(!claim.heard(t + ms(400), 20));
+    });
+    assert_eq!(by_renewal, (Source::Renewal, None));
+}
+
+#[test]
 fn a_lapsed_hold_stays_lost_though_a_late_renewal_succeeds() {
     let (mut claim, t) = claim();
     claim.answered(t, Answer::Granted { token: 1 });

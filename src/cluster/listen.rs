@@ -6,6 +6,7 @@ use crate::client::Inner;
 use crate::key::{channel_base, introduction};
 use crate::link::{Backoff, Lane, Pulse};
 use crate::notify::{INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT, PINGS_BEFORE_RECONNECT, Releases, on_grants};
+use crate::observe::Outage;
 use crate::status::ClientInfo;
 use crate::wire::{CONNECT_TIMEOUT, Wire};
 use futures::future::join_all;
@@ -53,18 +54,27 @@ impl Cluster {
     /// Listens to a node while somebody waits for locks that it has. Never ends.
     pub(super) async fn listen(&self, node: &Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
         let mut backoff = Backoff::new();
+        let mut outage: Option<Outage> = None;
         loop {
             while self.awaited_at(node).is_empty() {
+                outage = None;
                 node.suspect.store(false, Ordering::Relaxed);
                 node.wanted.notified().await;
             }
             let heard = match self.open(node, inner, releases).await {
-                Ok(ear) => self.hear(node, ear, inner).await,
+                Ok(ear) => {
+                    if let Some(outage) = outage.take() {
+                        outage.end();
+                    }
+                    self.hear(node, ear, inner).await
+                }
                 Err(error) => Err(error),
             };
             self.deafen(node);
             let Err(error) = heard else { continue };
-            tracing::warn!(node = %node.address, %error, "subscription lost; grants are learned from renewals meanwhile");
+            let connection = Outage::SUBSCRIPTION;
+            tracing::warn!(connection, node = %node.address, %error, "connection lost");
+            outage.get_or_insert_with(|| Outage::begin(connection));
             if !node.suspect.swap(true, Ordering::Relaxed) {
                 backoff = Backoff::new();
             }

@@ -27,10 +27,13 @@ mod faults;
 mod input;
 mod lease;
 mod lua;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(target_os = "linux")]
 mod netns;
 mod observe;
 mod operator_scripts;
+mod ops;
 mod owners;
 mod policy;
 mod process;
@@ -49,6 +52,7 @@ mod seeds;
 mod sentinel;
 mod server;
 mod servers;
+mod spans;
 mod status;
 #[cfg(feature = "tls-rustls")]
 mod tls;

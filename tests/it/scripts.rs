@@ -254,7 +254,7 @@ async fn a_try_that_is_refused_leaves_nothing_behind() {
     let before = lock.dump().await;
     for request in ["r3:1", "w3:2", "r3:3:x", "w3:4:x"] {
         assert_eq!(lock.attempt(request).await, Got::Busy);
-        assert_eq!(lock.renew_for(&[], 0).await.1, [0_i64; 0]);
+        assert!(lock.renew_for(&[], 0).await.1.is_empty());
     }
     assert_eq!(lock.dump().await, before);
 }

@@ -426,7 +426,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",
-        edits: &[("                let outcome = match (attempt.ask().await?, when) {",
+        edits: &[("            let outcome = match (attempt.ask().await?, when) {",
             "                let asked = match when {
                     When::Within(limit) => match timeout(limit, attempt.ask()).await {
                         Ok(asked) => asked?,

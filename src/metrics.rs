@@ -1,0 +1,201 @@
+//! Metrics, by the facade of the crate `metrics`: the only place that knows it. Without the feature `metrics` everything
+//! here is empty. What the metrics mean is said in [`observe`](crate::observe).
+//!
+//! No label takes its values from users, such as names of locks: each would be a time series for ever.
+
+/// All values that labels can have.
+#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by the feature only"))]
+pub(crate) struct Labels {
+    pub(crate) modes: &'static [&'static str],
+    pub(crate) outcomes: &'static [&'static str],
+    pub(crate) sources: &'static [&'static str],
+    pub(crate) reasons: &'static [&'static str],
+    pub(crate) connections: &'static [&'static str],
+    pub(crate) renewals: &'static [&'static str],
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) use ignored::*;
+#[cfg(feature = "metrics")]
+pub(crate) use recorded::*;
+
+#[cfg(feature = "metrics")]
+mod recorded {
+    use super::Labels;
+    use metrics::{Gauge, Unit, counter, gauge, histogram};
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    use std::time::Duration;
+
+    const WAITING: &str = "fairlock_waiting";
+    const HELD: &str = "fairlock_held";
+    const DISCONNECTED: &str = "fairlock_disconnected";
+    const WAIT: &str = "fairlock_wait_seconds";
+    const HOLD: &str = "fairlock_hold_seconds";
+    const HANDOVER: &str = "fairlock_handover_seconds";
+    const ACQUISITIONS: &str = "fairlock_acquisitions_total";
+    const GRANTS: &str = "fairlock_grants_total";
+    const REQUEUED: &str = "fairlock_requeued_total";
+    const LOST: &str = "fairlock_lost_total";
+    const RENEWALS: &str = "fairlock_renewals_total";
+    const RECONNECTS: &str = "fairlock_reconnects_total";
+
+    /// Tells the recorder what they are, and begins all counters and gauges at zero: of one that appears with its first
+    /// event no increase is seen.
+    pub(crate) fn begin(labels: &Labels) {
+        describe();
+        for mode in labels.modes {
+            drop((gauge!(WAITING, "mode" => *mode), gauge!(HELD, "mode" => *mode)));
+            drop(counter!(REQUEUED, "mode" => *mode));
+            for outcome in labels.outcomes {
+                drop(counter!(ACQUISITIONS, "mode" => *mode, "outcome" => *outcome));
+            }
+            for source in labels.sources {
+                drop(counter!(GRANTS, "mode" => *mode, "source" => *source));
+            }
+            for reason in labels.reasons {
+                drop(counter!(LOST, "mode" => *mode, "reason" => *reason));
+            }
+        }
+        for connection in labels.connections {
+            drop(gauge!(DISCONNECTED, "connection" => *connection));
+            drop(counter!(RECONNECTS, "connection" => *connection));
+        }
+        for outcome in labels.renewals {
+            drop(counter!(RENEWALS, "outcome" => *outcome));
+        }
+    }
+
+    fn describe() {
+        describe_gauge!(WAITING, Unit::Count, "Acquisitions under way: asking, or in the queue");
+        describe_gauge!(HELD, Unit::Count, "Guards whose hold is not over");
+        describe_gauge!(
+            DISCONNECTED,
+            Unit::Count,
+            "Connections that are lost and not yet made again"
+        );
+        describe_histogram!(
+            WAIT,
+            Unit::Seconds,
+            "From the first poll of an acquisition to its end, by outcome"
+        );
+        describe_histogram!(HOLD, Unit::Seconds, "From guard to the end of the hold, by outcome");
+        describe_histogram!(
+            HANDOVER,
+            Unit::Seconds,
+            "From the arrival of a grant's message to the guard"
+        );
+        describe_counter!(ACQUISITIONS, Unit::Count, "Acquisitions that ended, by outcome");
+        describe_counter!(GRANTS, Unit::Count, "Guards handed out, by what told of the grant");
+        describe_counter!(
+            REQUEUED,
+            Unit::Count,
+            "Places in the queue that were lost and asked for again"
+        );
+        describe_counter!(LOST, Unit::Count, "Holds that were lost, by reason");
+        describe_counter!(RENEWALS, Unit::Count, "Calls that renew all that is due of one lock");
+        describe_counter!(RECONNECTS, Unit::Count, "Connections that were lost and made again");
+    }
+
+    /// One more in a gauge, until it is dropped. It keeps the gauge that it was added to: a recorder that is installed in
+    /// between sees neither.
+    #[derive(Debug)]
+    pub(crate) struct One(Gauge);
+
+    impl One {
+        fn more(gauge: Gauge) -> Self {
+            gauge.increment(1.0);
+            Self(gauge)
+        }
+
+        pub(crate) fn waiting(mode: &'static str) -> Self {
+            Self::more(gauge!(WAITING, "mode" => mode))
+        }
+
+        pub(crate) fn held(mode: &'static str) -> Self {
+            Self::more(gauge!(HELD, "mode" => mode))
+        }
+
+        pub(crate) fn disconnected(connection: &'static str) -> Self {
+            Self::more(gauge!(DISCONNECTED, "connection" => connection))
+        }
+    }
+
+    impl Drop for One {
+        fn drop(&mut self) {
+            self.0.decrement(1.0);
+        }
+    }
+
+    pub(crate) fn waited(mode: &'static str, outcome: &'static str, time: Duration) {
+        histogram!(WAIT, "mode" => mode, "outcome" => outcome).record(time);
+        counter!(ACQUISITIONS, "mode" => mode, "outcome" => outcome).increment(1);
+    }
+
+    pub(crate) fn granted(mode: &'static str, source: &'static str) {
+        counter!(GRANTS, "mode" => mode, "source" => source).increment(1);
+    }
+
+    pub(crate) fn handed_over(mode: &'static str, time: Duration) {
+        histogram!(HANDOVER, "mode" => mode).record(time);
+    }
+
+    pub(crate) fn requeued(mode: &'static str) {
+        counter!(REQUEUED, "mode" => mode).increment(1);
+    }
+
+    pub(crate) fn held(mode: &'static str, outcome: &'static str, time: Duration) {
+        histogram!(HOLD, "mode" => mode, "outcome" => outcome).record(time);
+    }
+
+    pub(crate) fn lost(mode: &'static str, reason: &'static str) {
+        counter!(LOST, "mode" => mode, "reason" => reason).increment(1);
+    }
+
+    pub(crate) fn renewal(outcome: &'static str) {
+        counter!(RENEWALS, "outcome" => outcome).increment(1);
+    }
+
+    pub(crate) fn reconnected(connection: &'static str) {
+        counter!(RECONNECTS, "connection" => connection).increment(1);
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+mod ignored {
+    use std::time::Duration;
+
+    #[derive(Debug)]
+    pub(crate) struct One;
+
+    impl One {
+        pub(crate) fn waiting(_mode: &'static str) -> Self {
+            Self
+        }
+
+        pub(crate) fn held(_mode: &'static str) -> Self {
+            Self
+        }
+
+        pub(crate) fn disconnected(_connection: &'static str) -> Self {
+            Self
+        }
+    }
+
+    pub(crate) fn begin(_labels: &super::Labels) {}
+
+    pub(crate) fn waited(_mode: &'static str, _outcome: &'static str, _time: Duration) {}
+
+    pub(crate) fn granted(_mode: &'static str, _source: &'static str) {}
+
+    pub(crate) fn handed_over(_mode: &'static str, _time: Duration) {}
+
+    pub(crate) fn requeued(_mode: &'static str) {}
+
+    pub(crate) fn held(_mode: &'static str, _outcome: &'static str, _time: Duration) {}
+
+    pub(crate) fn lost(_mode: &'static str, _reason: &'static str) {}
+
+    pub(crate) fn renewal(_outcome: &'static str) {}
+
+    pub(crate) fn reconnected(_connection: &'static str) {}
+}
