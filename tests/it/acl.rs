@@ -4,8 +4,9 @@ use crate::conformance;
 use crate::lua::Lock;
 use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, Events, LostReason, Owner};
-use futures::future::join_all;
+use futures::future::{FutureExt, join_all};
 use redis::Value;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 /// Its renewals come soon, and it outlives a pause of a busy machine.
@@ -149,7 +150,8 @@ async fn breaks(server: &Server, user: &str, doing: impl Future<Output = Result<
     let refusal = eventually("a refusal", async || !refused(server, user).await.is_empty());
     tokio::select! {
         biased;
-        done = doing => done.is_err() || !refused(server, user).await.is_empty(),
+        // A waiter whose right is missing may be gone when it is looked at.
+        done = AssertUnwindSafe(doing).catch_unwind() => !matches!(done, Ok(Ok(()))) || !refused(server, user).await.is_empty(),
         () = refusal => true,
     }
 }

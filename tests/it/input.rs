@@ -430,6 +430,7 @@ async fn users_databases_and_sockets_in_the_url_work() {
             "on",
             ">p%w@:/",
             "~fairlock:*",
+            "resetchannels",
             "&fairlock:*",
             "+@all",
         ],
@@ -523,6 +524,10 @@ async fn a_key_of_another_type_under_the_locks_name_is_an_error_and_is_left_alon
 async fn when_memory_is_exhausted_new_requests_are_refused_but_holds_stay_and_are_handed_over() {
     in_time(async || {
         let server = Server::start().await;
+        if server.is_before_7().await {
+            println!("skipped: before Redis 7 no script writes without memory");
+            return;
+        }
         let client = Client::builder()
             .lease(Duration::from_secs(1))
             .connect(server.url())
@@ -532,11 +537,7 @@ async fn when_memory_is_exhausted_new_requests_are_refused_but_holds_stay_and_ar
         let guard = lock.write().acquire_fair().await.unwrap();
         let waiter = tokio::spawn(lock.write().acquire_fair());
         server.until_queued("the lock", 1).await;
-        run(
-            &server,
-            &["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"],
-        )
-        .await;
+        run(&server, &["CONFIG", "SET", "maxmemory", "1"]).await;
         assert_refused(&lock, "raise maxmemory").await;
         assert_refused(&client.rw_lock("another lock"), "raise maxmemory").await;
         assert!(
@@ -584,12 +585,16 @@ async fn as_user(server: &Server) -> Client {
 async fn a_user_without_the_rights_is_refused_with_the_rights_to_give_and_nothing_is_written() {
     let server = Server::start().await;
     let lock = as_user(&server).await.rw_lock("the lock");
+    let reads_only: &[&str] = match server.is_before_7().await {
+        true => &["resetkeys"],
+        false => &["resetkeys", "%R~fairlock:*"],
+    };
     for rules in [
         &["-eval", "-evalsha"][..],
         &["-@scripting"],
         &["resetkeys"],
         &["resetkeys", "~fairlock:{the?lock}"],
-        &["resetkeys", "%R~fairlock:*"],
+        reads_only,
     ] {
         rights(&server, &ALL).await;
         rights(&server, rules).await;
@@ -643,7 +648,7 @@ async fn rights_named_by_the_remedy_are_enough() {
     let server = Server::start().await;
     let list = "-@all +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire \
                 +pexpireat +del +time";
-    let channels = ["&fairlock:*", "&fairlock:{*}:events"];
+    let channels = ["resetchannels", "&fairlock:*", "&fairlock:{*}:events"];
     let rules: Vec<_> = list.split(' ').chain(["~fairlock:*"]).chain(channels).collect();
     rights(&server, &rules).await;
     let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());

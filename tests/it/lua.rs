@@ -253,13 +253,15 @@ impl Lock {
 
     /// Everything about the three keys, as bytes.
     pub async fn dump(&self) -> Vec<redis::Value> {
+        // Redis 6.2 cannot say when a key expires.
+        let knows = matches!(self.run("COMMAND", &["INFO", "PEXPIRETIME"]).await, redis::Value::Array(known) if known != [redis::Value::Nil]);
         let mut pipe = redis::pipe();
         for key in &self.keys {
             pipe.cmd("DUMP")
                 .arg(key)
                 .cmd("TYPE")
                 .arg(key)
-                .cmd("PEXPIRETIME")
+                .cmd(if knows { "PEXPIRETIME" } else { "EXISTS" })
                 .arg(key);
         }
         pipe.query_async(&mut self.redis.clone()).await.expect("DUMP")

@@ -114,7 +114,9 @@ async fn users_calls_are_sent_512_at_a_time() {
         .map(|_| tokio::spawn(lock.write().acquire_fair()))
         .collect();
     eventually("the calls are given up", async || proxy.connections() > connections + 1).await;
-    assert_eq!(server.queued("a").await, AT_ONCE);
+    // The first call that is given up makes room for another before the next one costs the connection.
+    let sent = server.queued("a").await;
+    assert!((AT_ONCE..AT_ONCE + 8).contains(&sent), "{sent}");
     drop(burst);
 }
 

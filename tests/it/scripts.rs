@@ -1036,7 +1036,8 @@ async fn a_key_of_another_type_is_an_error_and_nothing_is_half_written() {
         for (script, args) in calls {
             match lock.call(script, &args).await {
                 Err(error) => {
-                    assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
+                    // Redis 6.2 has it in the text only.
+                    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
                     assert_eq!(
                         lock.dump().await,
                         dump,

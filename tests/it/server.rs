@@ -6,9 +6,7 @@ use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-#[cfg(any(feature = "tls-rustls", feature = "sentinel"))]
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +116,7 @@ impl Server {
     }
 
     /// Further arguments for the next start.
-    #[cfg(feature = "tls-rustls")]
+    #[allow(dead_code, reason = "for tests of the feature `tls-rustls`")]
     pub fn add_args(&mut self, args: &[&str]) {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
     }
@@ -127,7 +125,7 @@ impl Server {
         self.port
     }
 
-    #[cfg(feature = "cluster")]
+    #[allow(dead_code, reason = "for tests of the feature `cluster`")]
     pub fn bus_port(&self) -> u16 {
         self.bus_port
     }
@@ -140,7 +138,7 @@ impl Server {
         self.dir.join("socket")
     }
 
-    #[cfg(any(feature = "tls-rustls", feature = "sentinel"))]
+    #[allow(dead_code, reason = "for tests of some features")]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -183,6 +181,17 @@ impl Server {
     fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().expect("a running server");
         kill_process(Pid::from_child(child), signal).expect("our own child");
+    }
+
+    /// Redis 6.2: no flags in scripts, no rights to read only, fewer commands.
+    pub async fn is_before_7(&self) -> bool {
+        let mut info = redis::cmd("INFO");
+        let text: String = info
+            .arg("server")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("INFO");
+        text.contains("redis_version:6.")
     }
 
     /// Calls of a command so far, as the server counts them, scripts' inner calls included.

@@ -463,14 +463,14 @@ pub const ALL: &[Mutant] = &[
     // ---- beyond one server
     Mutant {
         name: "any-number-of-replicas-will-do", file: "src/replication.rs",
-        edits: &[("if reached >= wish.replicas {", "if reached <= wish.replicas {")],
+        edits: &[("if is_held(request) && reached >= wish.replicas {", "if is_held(request) && reached <= wish.replicas {")],
         seen: "invented",
         story: "A grant that no replica has counts all the same: whoever takes over grants it again.",
         check: Check::It("replicas::a_grant_without_replicas_is_withdrawn_before_its_error_is_seen"),
     },
     Mutant {
         name: "not-replicated-but-kept", file: "src/replication.rs",
-        edits: &[("if let Err(error) = self.release().await {", "std::mem::forget(self);\n        let forgotten: Result<(), Error> = Ok(());\n        if let Err(error) = forgotten {")],
+        edits: &[("            withdraw(inner, request).await;\n", "            let _ = withdraw(inner, request);\n            inner.registry().remove(request);\n            request.claim().end(End::Released);\n            std::mem::forget(Arc::clone(request));\n")],
         seen: "invented",
         story: "The caller is told that the grant did not count, and the lock stays held: nobody releases it.",
         check: Check::It("replicas::a_grant_that_was_handed_over_is_withdrawn_too_and_passed_on"),
