@@ -98,7 +98,8 @@ impl Attempt {
                 return Err(self.shut_down());
             }
             let sent = Instant::now();
-            match self.call_acquire().await {
+            // In a box: who waits has no room for a call in its future.
+            match Box::pin(self.call_acquire()).await {
                 Ok(Acquired::Answered(answer, next)) => {
                     self.unanswered = None;
                     self.request().claim().answered(sent, answer);
@@ -156,7 +157,7 @@ impl Attempt {
                 Next::Renew => {
                     let sent = Instant::now();
                     let call = self.inner().call(&request.lock, self.lease);
-                    match call.renew(&[(request.name.as_str(), self.lease)]).await {
+                    match Box::pin(call.renew(&[(request.name.as_str(), self.lease)])).await {
                         Ok((standings, _)) => {
                             for standing in standings {
                                 settle(request, sent, Instant::now(), self.lease, standing);

@@ -21,16 +21,15 @@ use tokio::time::{Instant, sleep, timeout};
 const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 
 /// One connection, and what is known of its server.
-#[derive(Clone)]
 struct Connection {
     generation: u64,
     /// Of the server: see [`Backend::outdated`].
     term: u64,
     wire: Wire,
     peer: Peer,
-    turns: Arc<Semaphore>,
+    turns: Semaphore,
     pulse: Arc<Pulse>,
-    confirmed: Arc<tokio::sync::Mutex<Option<Confirmed>>>,
+    confirmed: tokio::sync::Mutex<Option<Confirmed>>,
 }
 
 /// What a server said when it was last asked how many replicas have what had been written.
@@ -126,7 +125,7 @@ pub(crate) enum Lane {
 
 #[derive(Clone)]
 enum State {
-    Up(Connection),
+    Up(Arc<Connection>),
     /// Nobody has needed it yet.
     Idle,
     Down(RedisError),
@@ -182,7 +181,7 @@ impl Link {
             ..Self::idle(backend, label)
         };
         let connection = link.new_connection(0).await?;
-        *link.state() = State::Up(connection);
+        *link.state() = State::Up(Arc::new(connection));
         Ok(link)
     }
 
@@ -221,10 +220,10 @@ impl Link {
         sending: Sending,
         command: impl Fn(Peer) -> Cmd,
     ) -> Result<Value, RedisError> {
-        let Ok(Some(mut connection)) = timeout(limit, self.connection()).await else {
+        let Ok(Some(connection)) = timeout(limit, self.connection()).await else {
             return Err(self.down());
         };
-        self.call_over(&mut connection, lane, limit, sending, command).await
+        self.call_over(&connection, lane, limit, sending, command).await
     }
 
     /// The reply to `renew`, and how many replicas have what it wrote. It goes over a connection of its own, since the
@@ -237,16 +236,15 @@ impl Link {
         renew: impl Fn(Peer) -> Cmd,
     ) -> Result<(Value, usize), RedisError> {
         let link = self.confirming.as_deref().unwrap_or(self);
-        let Ok(Some(mut connection)) = timeout(limit, link.connection()).await else {
+        let Ok(Some(connection)) = timeout(limit, link.connection()).await else {
             return Err(link.down());
         };
         // It stands behind at most one wait.
         let limit = limit + wish.timeout;
         let (lane, plainly) = (Lane::Users, Sending::Plainly);
-        let renewed = link.call_over(&mut connection, lane, limit, plainly, renew).await?;
+        let renewed = link.call_over(&connection, lane, limit, plainly, renew).await?;
         let written = Instant::now();
-        let confirmed = Arc::clone(&connection.confirmed);
-        let mut confirmed = confirmed.lock().await;
+        let mut confirmed = connection.confirmed.lock().await;
         if let Some(last) = &*confirmed
             && last.wish == wish
             && last.asked > written
@@ -255,7 +253,7 @@ impl Link {
         }
         let asked = Instant::now();
         let wait = |_| wish.command();
-        let reply = link.call_over(&mut connection, lane, limit, plainly, wait).await?;
+        let reply = link.call_over(&connection, lane, limit, plainly, wait).await?;
         let reached = wish.reached(reply)?;
         *confirmed = Some(Confirmed { wish, asked, reached });
         Ok((renewed, reached))
@@ -263,28 +261,27 @@ impl Link {
 
     async fn call_over(
         &self,
-        connection: &mut Connection,
+        connection: &Connection,
         lane: Lane,
         limit: Duration,
         sending: Sending,
         command: impl Fn(Peer) -> Cmd,
     ) -> Result<Value, RedisError> {
-        let turns = Arc::clone(&connection.turns);
         let _turn = match lane {
-            Lane::Users => Some(turns.acquire().await.map_err(|_| self.down())?),
+            Lane::Users => Some(connection.turns.acquire().await.map_err(|_| self.down())?),
             Lane::Background => None,
         };
         let command = command(connection.peer);
-        let (generation, pulse) = (connection.generation, &connection.pulse);
+        let (generation, pulse, mut wire) = (connection.generation, &connection.pulse, connection.wire.clone());
         let result = match sending {
             Sending::Plainly if self.backend.has_successors() => {
-                let reply = pulse.answer(limit, connection.wire.send(&command));
+                let reply = pulse.answer(limit, wire.send(&command));
                 // In a box, so that no other user's future is longer for it.
                 Box::pin(pulse.unless_outdated(reply)).await
             }
-            Sending::Plainly => pulse.answer(limit, connection.wire.send(&command)).await,
+            Sending::Plainly => pulse.answer(limit, wire.send(&command)).await,
             #[cfg(feature = "cluster")]
-            Sending::Asking => Box::pin(pulse.answer(limit, connection.wire.send_asking(&command))).await,
+            Sending::Asking => Box::pin(pulse.answer(limit, wire.send_asking(&command))).await,
         };
         match &result {
             Ok(_) => pulse.answered(),
@@ -312,12 +309,12 @@ impl Link {
     }
 
     /// `None`: it was closed.
-    async fn connection(&self) -> Option<Connection> {
+    async fn connection(&self) -> Option<Arc<Connection>> {
         loop {
             // Made before the look: a change after it is not missed.
             let changed = self.changed.notified();
             match &mut *self.state() {
-                State::Up(connection) => return Some(connection.clone()),
+                State::Up(connection) => return Some(Arc::clone(connection)),
                 state @ State::Idle => {
                     *state = State::Down(timed_out());
                     self.broken.notify_one();
@@ -428,7 +425,7 @@ impl Link {
                 |error| self.become_unless_closed(State::Down(error)),
             );
             let connection = connection.await;
-            self.become_unless_closed(State::Up(connection));
+            self.become_unless_closed(State::Up(Arc::new(connection)));
             if let Some(outage) = outage {
                 outage.end();
             }
@@ -453,9 +450,9 @@ impl Link {
                 dialect,
                 quarantined_until,
             },
-            turns: Arc::new(Semaphore::new(USERS_IN_FLIGHT)),
+            turns: Semaphore::new(USERS_IN_FLIGHT),
             pulse: Arc::default(),
-            confirmed: Arc::default(),
+            confirmed: tokio::sync::Mutex::default(),
         })
     }
 }

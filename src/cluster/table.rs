@@ -177,14 +177,9 @@ impl Cluster {
                 owners.fill(Some(node));
             }
         }
-        let changed = |(slot, (new, old)): (u16, (&Option<Arc<Node>>, &Option<Arc<Node>>))| {
-            let same = new.as_ref().map(Arc::as_ptr) == old.as_ref().map(Arc::as_ptr);
-            (!same).then_some(slot)
-        };
-        let changed = (0..)
-            .zip(owners.iter().zip(&topology.owners))
-            .filter_map(changed)
-            .collect();
+        let owner = |owners: &Owners, slot: u16| owners[usize::from(slot)].as_ref().map(Arc::as_ptr);
+        let moved = |slot: &u16| owner(&owners, *slot) != owner(&topology.owners, *slot);
+        let changed = (0..SLOTS as u16).filter(moved).collect();
         topology.owners = owners;
         topology.known.clone_from(&table.nodes);
         topology.nodes.retain(|address, node| {
