@@ -15,10 +15,11 @@ use crate::requests::{self, Requests};
 use crate::route::Route;
 use crate::rw_lock::RwLock;
 use crate::script::{Call, Channel, Snapshot, read_request};
+use crate::server::{IntoServer, Server};
 use crate::status::ClientInfo;
 use crate::sync::MutexGuard;
 use crate::wire::Backend;
-use redis::{IntoConnectionInfo, RedisError};
+use redis::RedisError;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -474,82 +475,4 @@ pub(crate) fn check_duration(
         least,
         most,
     })
-}
-
-/// What a [`Client`] can be connected to: a URL or a [`redis::Client`]; with the features `cluster` and
-/// `sentinel` also a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
-pub trait IntoServer: sealed::Sealed {
-    #[doc(hidden)]
-    fn into_server(self) -> Result<Server, RedisError>;
-}
-
-#[doc(hidden)]
-pub struct Server(Backend);
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.address())
-    }
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for &str {}
-    impl Sealed for String {}
-    impl Sealed for &String {}
-    impl Sealed for redis::Client {}
-    #[cfg(feature = "cluster")]
-    impl Sealed for redis::cluster::ClusterClient {}
-    #[cfg(feature = "sentinel")]
-    impl Sealed for redis::sentinel::SentinelClient {}
-    #[cfg(feature = "attack")]
-    impl Sealed for std::sync::Arc<dyn crate::attack::Network> {}
-}
-
-impl IntoServer for &str {
-    fn into_server(self) -> Result<Server, RedisError> {
-        redis::Client::open(self.into_connection_info()?)?.into_server()
-    }
-}
-
-impl IntoServer for String {
-    fn into_server(self) -> Result<Server, RedisError> {
-        self.as_str().into_server()
-    }
-}
-
-impl IntoServer for &String {
-    fn into_server(self) -> Result<Server, RedisError> {
-        self.as_str().into_server()
-    }
-}
-
-impl IntoServer for redis::Client {
-    fn into_server(self) -> Result<Server, RedisError> {
-        Backend::redis(&self).map(Server)
-    }
-}
-
-/// Of the client the nodes' addresses, the login and TLS are used; time limits and an address map are not.
-#[cfg(feature = "cluster")]
-impl IntoServer for redis::cluster::ClusterClient {
-    fn into_server(self) -> Result<Server, RedisError> {
-        crate::cluster::seeds_of(&self).map(Backend::Cluster).map(Server)
-    }
-}
-
-/// One that is built for masters. Every connection that is made asks for the master anew.
-#[cfg(feature = "sentinel")]
-impl IntoServer for redis::sentinel::SentinelClient {
-    fn into_server(self) -> Result<Server, RedisError> {
-        let sentinel = crate::sentinel::Sentinel::new(self);
-        Ok(Server(Backend::Sentinel(Arc::new(sentinel))))
-    }
-}
-
-#[cfg(feature = "attack")]
-impl IntoServer for Arc<dyn crate::attack::Network> {
-    fn into_server(self) -> Result<Server, RedisError> {
-        Ok(Server(Backend::Simulated(self)))
-    }
 }

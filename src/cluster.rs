@@ -149,6 +149,8 @@ impl Cluster {
             };
             let error = match asked.take().or_else(|| self.owner(slot)) {
                 None => no_owner(slot),
+                // Its slots are elsewhere by now.
+                Some(node) if node.link.is_closed() && !locked(&self.topology).closed => ended(),
                 Some(node) => match node.call(&self.stale, lane, limit, sending, &command).await {
                     Ok(reply) => return Ok(reply),
                     Err(error) => match error.kind() {
@@ -164,9 +166,9 @@ impl Cluster {
                             hops += QUICK_HOPS;
                             error
                         }
-                        // Its slots are elsewhere by now. What was sent may be sent again.
-                        _ if node.link.is_closed() && !locked(&self.topology).closed => error,
                         ErrorKind::Server(_) | ErrorKind::Extension => return Err(error),
+                        // It may have been executed, also if the node has lost its slots meanwhile. Only the caller knows
+                        // what an answer to a second sending means: to a release "unknown" does not mean lost then.
                         _ => {
                             self.stale.notify_one();
                             return Err(error);

@@ -116,6 +116,7 @@ mod metrics;
 mod notify;
 pub mod observe;
 mod owner;
+mod pulse;
 mod quarantine;
 mod random;
 mod registry;
@@ -126,6 +127,7 @@ mod rw_lock;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod server;
 mod status;
 mod sync;
 mod token;
@@ -135,12 +137,13 @@ mod wire;
 pub use redis;
 
 pub use acquire::{Access, Acquire, Mode, Read, Write};
-pub use client::{Client, ClientBuilder, IntoServer};
+pub use client::{Client, ClientBuilder};
 pub use error::{Error, LostReason};
 pub use event::{Event, EventKind, Events};
 pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use owner::Owner;
 pub use rw_lock::{Policy, RwLock};
+pub use server::IntoServer;
 pub use status::{ClientInfo, Holder, Status, Waiter};
 pub use token::FencingToken;
 

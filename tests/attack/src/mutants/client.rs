@@ -207,25 +207,25 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("faults::connections_that_fell_silent_are_made_again"),
     },
     Mutant {
-        name: "silent-connection-kept", file: "src/link.rs",
+        name: "silent-connection-kept", file: "src/pulse.rs",
         edits: &[("const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;", "const TIMEOUTS_BEFORE_RECONNECT: u32 = u32::MAX;")],
         seen: "invented",
         story: "A command connection that answers nothing is kept until the kernel gives it up.",
         check: Check::It("faults::connections_that_fell_silent_are_made_again"),
     },
     Mutant {
-        name: "starved-process-hears-silence", file: "src/link.rs",
+        name: "starved-process-hears-silence", file: "src/pulse.rs",
         edits: &[("const LOOKS: u32 = 4;", "const LOOKS: u32 = 1;")],
         seen: "found here",
         story: "A process that was frozen or starved of CPU takes its connection for dead: the time limit ran out while the reply lay in the socket.",
-        check: Check::Lib("link::tests::time_in_which_the_process_did_not_run_is_no_silence"),
+        check: Check::Lib("pulse::tests::time_in_which_the_process_did_not_run_is_no_silence"),
     },
     Mutant {
-        name: "busy-connection-taken-for-silent", file: "src/link.rs",
+        name: "busy-connection-taken-for-silent", file: "src/pulse.rs",
         edits: &[("silent = if beats == heard { silent + 1 } else { 0 };", "silent += u32::from(beats >= heard);")],
         seen: "found here",
         story: "A call's time limit runs although replies to others come in, which only shows that it has to wait its turn.",
-        check: Check::Lib("link::tests::replies_to_others_are_no_silence"),
+        check: Check::Lib("pulse::tests::replies_to_others_are_no_silence"),
     },
     // ---- the keeper
     Mutant {
