@@ -18,6 +18,7 @@ use crate::script::{Call, Channel, Snapshot, read_request};
 use crate::server::{IntoServer, Server};
 use crate::status::ClientInfo;
 use crate::sync::MutexGuard;
+#[cfg(feature = "cluster")]
 use crate::wire::Backend;
 use redis::RedisError;
 use std::collections::{BTreeSet, HashMap};
