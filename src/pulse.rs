@@ -99,6 +99,7 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot;
     use tokio::task::yield_now;
+    use tokio::time::sleep;
 
     const LIMIT: Duration = Duration::from_millis(200);
 
