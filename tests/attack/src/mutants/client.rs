@@ -469,13 +469,6 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("replicas::a_grant_without_replicas_is_withdrawn_before_its_error_is_seen"),
     },
     Mutant {
-        name: "not-replicated-but-kept", file: "src/replication.rs",
-        edits: &[("            withdraw(inner, request).await;\n", "            let _ = withdraw(inner, request);\n            inner.registry().remove(request);\n            request.claim().end(End::Released);\n            std::mem::forget(Arc::clone(request));\n")],
-        seen: "invented",
-        story: "The caller is told that the grant did not count, and the lock stays held: nobody releases it.",
-        check: Check::It("replicas::a_grant_that_was_handed_over_is_withdrawn_too_and_passed_on"),
-    },
-    Mutant {
         name: "a-wait-that-began-before-counts", file: "src/link.rs",
         edits: &[("            && last.asked > written\n", "            && last.asked != written\n")],
         seen: "draft",
