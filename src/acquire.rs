@@ -137,11 +137,7 @@ impl<M> Acquire<M> {
     /// # Ok(()) }
     /// ```
     pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {
-        self.replication = (replicas > 0).then_some(Replication {
-            replicas,
-            timeout,
-            on_disk: false,
-        });
+        self.replication = Replication::in_memory(replicas, timeout);
         self
     }
 }

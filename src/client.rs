@@ -318,15 +318,11 @@ impl ClientBuilder {
     ///
     /// Each acquisition, upgrade included, takes a renewal and a `WAIT` more, over a further connection; those that wait
     /// at the same time share one. What comes later, renewals, releases and downgrades, is not waited for. The
-    /// time is 1 ms to an hour and may be exceeded about twice when others wait too; the lease is renewed meanwhile.
+    /// time is 1 ms to an hour and may take up to three times as long when others wait too; the lease is renewed meanwhile.
     /// Redis and Valkey replicate asynchronously all the same: choose at least as many replicas as may be lost at once,
     /// and fence the resource. 0 replicas: none is waited for, which is the default.
     pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {
-        self.replication = (replicas > 0).then_some(Replication {
-            replicas,
-            timeout,
-            on_disk: false,
-        });
+        self.replication = Replication::in_memory(replicas, timeout);
         self
     }
 

@@ -22,6 +22,15 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
+    /// `None`: of no replica.
+    pub(crate) fn in_memory(replicas: usize, timeout: Duration) -> Option<Self> {
+        (replicas > 0).then_some(Self {
+            replicas,
+            timeout,
+            on_disk: false,
+        })
+    }
+
     pub(crate) fn check(&self, lock: &str) -> Result<(), Error> {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(3600));
         check_duration(lock, "timeout of replication", self.timeout, least, most)
