@@ -1,7 +1,8 @@
 -- Renews the leases of one client's requests, and answers how each of them stands. Without requests: only looks
 -- whether there is something to expire or to admit.
 -- ARGV: 4.. pairs of request and lease in ms
--- Returns { next ms, standing... }: a token: it holds; 0: it waits; -1: unknown: over, expired or lost
+-- Returns { next ms, standing... }: a token: it holds; -1: unknown: over, expired or lost; 0 or less than -1: it waits,
+-- and minus that is seq
 -- Wakes: whom an expiry lets in. Twice: renews again.
 load()
 local requests, reply = {}, {}
@@ -50,7 +51,7 @@ if requests[1] and known[1] ~= nil then
   for i, request in ipairs(requests) do fields[i] = 't:' .. owner_of(request) end
   local tokens = redis.call('HMGET', LOCK, unpack(fields))
   for i in ipairs(requests) do
-    reply[i + 1] = not known[i] and -1 or queued[i] and 0 or tonumber(tokens[i] or -1)
+    reply[i + 1] = not known[i] and -1 or queued[i] and -count('seq') or tonumber(tokens[i] or -1)
   end
 else
   for i in ipairs(requests) do reply[i + 1] = -1 end

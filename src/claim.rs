@@ -24,8 +24,13 @@ pub(crate) enum Answer {
 /// How a request stands, as a renewal reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    Holds { token: u64 },
-    Waits,
+    Holds {
+        token: u64,
+    },
+    /// `seq`: as in [`Answer::Queued`].
+    Waits {
+        seq: u64,
+    },
     Unknown,
 }
 
@@ -55,11 +60,10 @@ enum Phase {
     Asked {
         heard: Option<u64>,
     },
-    /// `asked`: when the call was sent that was answered so.
+    /// `seq`: the lock's counter when it was last told to wait.
     Waiting {
         ticket: u64,
         seq: u64,
-        asked: Instant,
     },
     /// Granted, but not yet in its user's hands. `since`: a call sent later was executed later.
     Granted {
@@ -68,6 +72,7 @@ enum Phase {
         since: Instant,
     },
     Held {
+        token: u64,
         since: Instant,
         until: Option<Instant>,
     },
@@ -168,36 +173,53 @@ impl Claim {
             return;
         }
         self.prove(sent, self.lease);
-        self.source = match (&self.phase, answer) {
-            (Phase::Asked { heard: Some(token) }, Answer::Queued { seq, .. }) if *token > seq => Source::Message,
-            _ => Source::Reply,
-        };
         // It was granted after that.
         let since = sent;
-        self.phase = match (&self.phase, answer) {
-            (Phase::Asked { .. }, Answer::Granted { token }) => Phase::Granted {
-                ticket: None,
-                token,
-                since,
-            },
-            (&Phase::Waiting { ticket, .. }, Answer::Granted { token }) => Phase::Granted {
-                ticket: Some(ticket),
-                token,
-                since,
-            },
+        match (&self.phase, answer) {
+            (Phase::Asked { .. } | Phase::Waiting { .. }, Answer::Granted { token }) => {
+                self.source = Source::Reply;
+                self.phase = Phase::Granted {
+                    ticket: self.ticket(),
+                    token,
+                    since,
+                };
+            }
             // A message with an older token is of a former life under the same name: see design.md.
-            (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq }) if token > seq => Phase::Granted {
-                ticket: Some(ticket),
-                token,
-                since,
-            },
-            (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => Phase::Waiting {
-                ticket,
-                seq,
-                asked: sent,
-            },
-            _ => return,
-        };
+            (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq }) if token > seq => {
+                self.source = Source::Message;
+                self.phase = Phase::Granted {
+                    ticket: Some(ticket),
+                    token,
+                    since,
+                };
+            }
+            (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => self.phase = Phase::Waiting { ticket, seq },
+            (_, Answer::Queued { seq, .. }) => self.told_to_wait(sent, seq),
+            _ => {}
+        }
+    }
+
+    /// A call that was sent then found it waiting, and the lock's counter at `seq`.
+    fn told_to_wait(&mut self, sent: Instant, seq: u64) {
+        // A grant up to that number was over by then: its lease had ended, and an acquire that the network had kept put
+        // the request into the queue again. So was one that was known before: the server went back to an earlier state.
+        let is_over = |token: u64, since: Instant| token <= seq || sent > since;
+        match self.phase {
+            Phase::Waiting { ticket, seq: former } => {
+                let seq = former.max(seq);
+                self.phase = Phase::Waiting { ticket, seq };
+            }
+            Phase::Granted { ticket, token, since } if is_over(token, since) => {
+                // No ticket: it never waited here before. Its token will do, it is as old as the request.
+                let ticket = ticket.unwrap_or(token);
+                let seq = seq.max(token);
+                self.phase = Phase::Waiting { ticket, seq };
+            }
+            Phase::Held { token, since, .. } if is_over(token, since) => {
+                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));
+            }
+            _ => {}
+        }
     }
 
     /// A message says that it was granted. Says whether that changes anything.
@@ -217,13 +239,7 @@ impl Claim {
                 };
                 false
             }
-            Phase::Waiting { ticket, seq, asked } if token > seq => {
-                // Tokens follow the server's clock. This one seems to be of before a call that was told "waiting": then the
-                // grant is over, and an acquire that the network had kept has put the request into the queue again. Ask.
-                let renewed_after = self.renewed.saturating_duration_since(asked).as_micros() as u64;
-                if token < seq.saturating_add(renewed_after) {
-                    self.proven = None;
-                }
+            Phase::Waiting { ticket, seq } if token > seq => {
                 self.phase = Phase::Granted {
                     ticket: Some(ticket),
                     token,
@@ -254,20 +270,7 @@ impl Claim {
         self.lapse(now);
         match (&self.phase, standing) {
             (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
-            // It had been granted, and waits again: the server went back to an earlier state. An older call proves nothing.
-            (&Phase::Held { since, .. }, Standing::Waits) if sent > since => {
-                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));
-                return true;
-            }
-            (&Phase::Granted { since, ticket, token }, Standing::Waits) if sent > since => {
-                // No ticket: it never waited here before. Its token will do, it is as old as the request.
-                let ticket = ticket.unwrap_or(token);
-                self.phase = Phase::Waiting {
-                    ticket,
-                    seq: token,
-                    asked: sent,
-                };
-            }
+            (_, Standing::Waits { seq }) => self.told_to_wait(sent, seq),
             // It was granted once more since the message.
             (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer }) if newer > token => {
                 let token = newer;
@@ -283,8 +286,11 @@ impl Claim {
             }
             _ => {}
         }
-        self.prove(sent, lease);
-        if let (&Phase::Waiting { ticket, .. }, Standing::Holds { token }) = (&self.phase, standing) {
+        // A call that overtook it was told otherwise, and this one's grant is over.
+        let outdated = |token: u64, seq: u64| token <= seq && sent < self.renewed;
+        if let (&Phase::Waiting { ticket, seq }, Standing::Holds { token }) = (&self.phase, standing)
+            && !outdated(token, seq)
+        {
             self.source = Source::Renewal;
             self.phase = Phase::Granted {
                 ticket: Some(ticket),
@@ -292,7 +298,8 @@ impl Claim {
                 since: now,
             };
         }
-        matches!(self.phase, Phase::Granted { .. })
+        self.prove(sent, lease);
+        matches!(self.phase, Phase::Granted { .. } | Phase::Over(_))
     }
 
     /// The step of the one who waits for the guard. `None`: to wait.
@@ -302,6 +309,7 @@ impl Claim {
             Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Next::Renew,
             &Phase::Granted { token, since, .. } => {
                 self.phase = Phase::Held {
+                    token,
                     since,
                     until: now.checked_add(self.max_hold),
                 };

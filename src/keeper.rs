@@ -119,7 +119,10 @@ async fn renew_chunk(inner: &Inner, lock: Arc<Lock>, requests: Vec<(Arc<Request>
             for ((request, lease), standing) in requests.iter().zip(&standings) {
                 settle(request, sent, now, *lease, *standing);
             }
-            let waits = requests.is_empty() || standings.contains(&Standing::Waits);
+            let waits = requests.is_empty()
+                || standings
+                    .iter()
+                    .any(|standing| matches!(standing, Standing::Waits { .. }));
             if let Some(next) = next.filter(|_| waits) {
                 inner.requests.look_again(&lock, now + next);
             }

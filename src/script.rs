@@ -375,8 +375,13 @@ pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<bool>, L
 
 pub(crate) fn read_renewed(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
     read_each(reply, asked, |standing| match standing {
-        0 => Some(Standing::Waits),
         -1 => Some(Standing::Unknown),
+        // The counter may have been lost.
+        0 => Some(Standing::Waits { seq: 0 }),
+        ..0 => standing
+            .checked_neg()
+            .and_then(number)
+            .map(|seq| Standing::Waits { seq }),
         token => number(token).map(|token| Standing::Holds { token }),
     })
 }

@@ -70,29 +70,58 @@ fn a_lapsed_hold_stays_lost_though_a_late_renewal_succeeds() {
 }
 
 #[test]
-fn a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so() {
+fn a_message_of_before_a_call_that_was_told_to_wait_is_of_a_former_life() {
     let (mut claim, t) = claim();
     claim.answered(t, QUEUED);
-    claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits);
-    // Granted 100 ms after it had queued.
-    assert!(claim.heard(t + ms(400), 100_010));
-    assert!(matches!(claim.next(t + ms(400)), Some(Next::Renew)));
-    claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Waits);
-    assert!(claim.next(t + ms(402)).is_none());
-    assert!(!claim.heard(t + ms(403), 100_010));
-    // And one of afterwards.
-    assert!(claim.heard(t + ms(500), 450_010));
-    assert_eq!(handed_out(&mut claim, t + ms(500)), Some(450_010));
+    claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits { seq: 20 });
+    assert!(!claim.heard(t + ms(400), 20));
+    assert!(claim.next(t + ms(400)).is_none());
+    claim.answered(t + ms(410), Answer::Queued { ticket: 7, seq: 30 });
+    assert!(!claim.heard(t + ms(420), 30));
+    claim.renewed(t + ms(430), t + ms(440), LEASE, Standing::Waits { seq: 25 });
+    assert!(!claim.heard(t + ms(450), 30), "what was known stays known");
+    assert!(claim.heard(t + ms(500), 31));
+    assert_eq!(handed_out(&mut claim, t + ms(500)), Some(31));
+}
+
+#[test]
+fn a_call_that_found_it_waiting_after_its_grant_ends_the_grant_even_if_it_was_sent_before() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    assert!(claim.heard(t + ms(10), 15));
+    claim.renewed(t + ms(5), t + ms(20), LEASE, Standing::Waits { seq: 14 });
+    assert!(
+        matches!(claim.phase, Phase::Granted { .. }),
+        "executed before the grant"
+    );
+    claim.renewed(t + ms(5), t + ms(20), LEASE, Standing::Waits { seq: 15 });
+    assert!(claim.next(t + ms(21)).is_none());
+    assert!(!claim.heard(t + ms(22), 15));
+    assert!(claim.heard(t + ms(23), 16));
+    assert_eq!(handed_out(&mut claim, t + ms(24)), Some(16));
+    assert!(claim.renewed(t + ms(6), t + ms(30), LEASE, Standing::Waits { seq: 17 }));
+    assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
+}
+
+#[test]
+fn a_reply_that_a_later_call_overtook_grants_nothing() {
+    let (mut claim, t) = claim();
+    claim.answered(t, QUEUED);
+    claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits { seq: 20 });
+    assert!(!claim.renewed(t + ms(200), t + ms(302), LEASE, Standing::Holds { token: 15 }));
+    assert!(claim.next(t + ms(303)).is_none());
+    // The server went back to an earlier state, where it holds.
+    assert!(claim.renewed(t + ms(400), t + ms(401), LEASE, Standing::Holds { token: 15 }));
+    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(15));
 }
 
 #[test]
 fn a_grant_that_was_repeated_has_its_last_token() {
     let (mut claim, t) = claim();
     claim.answered(t, QUEUED);
-    claim.renewed(t + ms(300), t + ms(301), LEASE, Standing::Waits);
-    assert!(claim.heard(t + ms(400), 100_010));
-    assert!(claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Holds { token: 350_010 }));
-    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(350_010));
+    assert!(claim.heard(t + ms(400), 11));
+    assert!(claim.renewed(t + ms(401), t + ms(402), LEASE, Standing::Holds { token: 35 }));
+    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(35));
 }
 
 #[test]
@@ -128,9 +157,9 @@ fn a_message_of_a_former_life_is_ignored_before_and_after_the_reply() {
 #[test]
 fn a_late_queued_reply_does_not_take_a_grant_back() {
     let (mut claim, t) = claim();
-    claim.answered(t, Answer::Granted { token: 3 });
+    claim.answered(t, Answer::Granted { token: 13 });
     claim.answered(t, QUEUED);
-    assert_eq!(handed_out(&mut claim, t), Some(3));
+    assert_eq!(handed_out(&mut claim, t), Some(13));
 }
 
 #[test]
@@ -159,12 +188,12 @@ fn a_hold_that_waits_again_after_the_server_went_back_is_lost() {
     claim.answered(t, QUEUED);
     assert!(claim.heard(t + ms(10), 11));
     assert!(handed_out(&mut claim, t + ms(11)).is_some());
-    claim.renewed(t + ms(9), t + ms(12), LEASE, Standing::Waits);
+    claim.renewed(t + ms(9), t + ms(12), LEASE, Standing::Waits { seq: 10 });
     assert!(
         claim.held_until(t + ms(12)).is_some(),
         "that call was executed before the grant"
     );
-    assert!(claim.renewed(t + ms(13), t + ms(14), LEASE, Standing::Waits));
+    assert!(claim.renewed(t + ms(13), t + ms(14), LEASE, Standing::Waits { seq: 10 }));
     assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
     assert!(claim.report_loss(), "its place in the queue is given up");
 }
@@ -174,7 +203,7 @@ fn a_grant_that_waits_again_after_the_server_went_back_is_not_handed_out() {
     let (mut claim, t) = claim();
     claim.answered(t, QUEUED);
     assert!(claim.heard(t + ms(10), 11));
-    assert!(!claim.renewed(t + ms(11), t + ms(12), LEASE, Standing::Waits));
+    assert!(!claim.renewed(t + ms(11), t + ms(12), LEASE, Standing::Waits { seq: 10 }));
     assert!(claim.next(t + ms(12)).is_none());
     assert!(!claim.heard(t + ms(13), 11), "the message of the former grant");
     assert!(claim.heard(t + ms(13), 12));
@@ -205,12 +234,12 @@ fn a_doubted_wait_is_due_until_a_later_call_is_answered() {
     let (mut claim, t) = claim();
     claim.answered(t, QUEUED);
     assert!(claim.doubt(t + ms(10)));
-    claim.renewed(t + ms(5), t + ms(12), LEASE, Standing::Waits);
+    claim.renewed(t + ms(5), t + ms(12), LEASE, Standing::Waits { seq: 10 });
     assert!(
         claim.due() <= Some(t + ms(10)),
         "that call may have been executed before"
     );
-    claim.renewed(t + ms(11), t + ms(13), LEASE, Standing::Waits);
+    claim.renewed(t + ms(11), t + ms(13), LEASE, Standing::Waits { seq: 10 });
     assert!(claim.due() > Some(t + ms(300)));
 }
 

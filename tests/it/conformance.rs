@@ -410,6 +410,7 @@ fn matches(pattern: &Value, reply: &redis::Value, numbers: &mut BTreeMap<String,
                 "to" => number <= value.as_i64().expect("a number"),
                 "above" => number > named(value),
                 "is" => number == named(value),
+                "minus" => number == -named(value),
                 "as" => true,
                 other => panic!("no such condition: {other}"),
             });

@@ -35,6 +35,7 @@ def fits(pattern, reply, numbers):
         "to": lambda most: number <= most,
         "above": lambda name: number > numbers[name],
         "is": lambda name: number == numbers[name],
+        "minus": lambda name: number == -numbers[name],
         "as": lambda name: True,
     }
     if not all(conditions[condition](value) for condition, value in pattern.items()):

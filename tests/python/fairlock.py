@@ -66,8 +66,7 @@ class Request:
         self.phase = "asked"     # waiting, granted, held, over
         self.why = None          # of "over": displaced, evicted, lost, released
         self.ticket = None
-        self.seq = 0             # the counter when it was told "queued"
-        self.asked = 0.0         # when that call was sent
+        self.seq = 0             # the counter when it was last told to wait
         self.token = 0
         self.since = 0.0         # a call that was sent later was executed after the grant
         self.proven = 0.0        # the server keeps it at least until then
@@ -91,8 +90,22 @@ class Request:
             self.ticket = ticket
             self.granted(self.token, sent)
         elif self.phase == "asked":
-            self.phase, self.ticket, self.seq, self.asked = "waiting", ticket, seq, sent
+            self.phase, self.ticket, self.seq = "waiting", ticket, seq
+        else:
+            self.told_to_wait(sent, seq)
         self.prove(sent)
+
+    def told_to_wait(self, sent, seq):
+        """A call that was sent then found it waiting, and the counter at `seq`: a grant up to that number is over. So is
+        one that was known before: the server went back to an earlier state."""
+        if self.phase == "waiting":
+            self.seq = max(self.seq, seq)
+        elif self.token <= seq or sent > self.since:
+            if self.phase == "held":
+                self.end("lost")
+            elif self.phase == "granted":
+                self.phase, self.seq = "waiting", max(self.token, seq)
+                self.ticket = self.ticket or self.token
 
     def heard(self, token):
         if token == 0:
@@ -100,8 +113,6 @@ class Request:
         elif self.phase == "asked":
             self.token = max(self.token, token)
         elif self.phase == "waiting" and token > self.seq:   # otherwise it is of a former life
-            if token < self.seq + (self.renewed - self.asked) * 1e6:
-                self.proven = 0.0                            # of before a call that was told "waiting": ask
             self.granted(token, time.monotonic())
 
     def stands(self, sent, standing):
@@ -111,14 +122,12 @@ class Request:
             return
         if standing == -1:
             return self.end("lost" if self.phase == "held" else "displaced")
-        if standing == 0 and self.phase == "held" and sent > self.since:
-            return self.end("lost")                          # the server went back to an earlier state
-        if standing == 0 and self.phase == "granted" and sent > self.since:
-            self.phase, self.seq, self.asked = "waiting", self.token, sent
-            self.ticket = self.ticket or self.token
-        elif standing > 0 and self.phase == "waiting":
-            self.granted(standing, time.monotonic())
-        elif standing > 0 and self.phase == "granted":
+        if standing <= 0:
+            self.told_to_wait(sent, -standing)
+        elif self.phase == "waiting":
+            if standing > self.seq or sent >= self.renewed:  # otherwise a later call overtook this reply
+                self.granted(standing, time.monotonic())
+        elif self.phase == "granted":
             self.token = max(self.token, standing)
         self.prove(sent)
 
@@ -384,7 +393,7 @@ class Client:
         with self.changed:
             for request, standing in zip(requests, standings):
                 request.stands(sent, standing)
-            if not requests or 0 in standings:
+            if not requests or any(standing <= 0 and standing != -1 for standing in standings):
                 self.look(lock, next_ms)
             self.changed.notify_all()
 

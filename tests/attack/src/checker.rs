@@ -451,7 +451,7 @@ impl Lock {
         let noted = |note: &Note| note.what != What::Expired && lives(&note.request);
         let known = match record.script {
             Script::Release => (record.args.iter().zip(&reply[1..])).any(|(name, answer)| *answer != 0 && lives(name)),
-            Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n >= 0 && lives(name)),
+            Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n != -1 && lives(name)),
             Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
         };
         // Or a hold without a lease: that ends in a reset.
@@ -837,7 +837,13 @@ impl Lock {
                         continue;
                     };
                     if request.waits.is_some() {
-                        ensure!(answer == 0, 8, "{name} waits and is answered {answer}");
+                        ensure!(answer <= 0 && answer != -1, 8, "{name} waits and is answered {answer}");
+                        let latest = self.seq;
+                        ensure!(
+                            -answer as u64 >= latest,
+                            2,
+                            "seq was {latest} before {name} was told to wait"
+                        );
                     } else {
                         ensure!(answer > 0, 8, "{name} holds and is answered {answer}");
                         let token = self.owners[request.owner as usize].token;
@@ -1224,7 +1230,7 @@ mod tests {
              3 acquire w3:1 => 1 7 98 7 | queued w3:1
              4 acquire r4:1 => 1 8 98 8 | queued r4:1
              5 acquire r5:1 try => 0 0 98 8
-             6 renew r2:1 100 r9:9 100 w1:1 100 => 97 0 -1 5
+             6 renew r2:1 100 r9:9 100 w1:1 100 => 97 -8 -1 5
              7 release w1:1 r9:9 w1:1 => 97 2 0 0 | released w1:1, granted r2:1 9
              8 release w3:1 => 90 1 | left w3:1, granted r4:1 10
              9 renew r2:1 100 r4:1 100 => 100 9 10
@@ -1309,7 +1315,7 @@ mod tests {
             "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
              0 acquire r1:2 => 2 6 100 6 | granted r1:2 6
              50 acquire w2:1 => 1 7 50 7 | queued w2:1
-             120 renew w2:1 100 => 0 0 | expired r1:1
+             120 renew w2:1 100 => 0 -7 | expired r1:1
              120 renew => 30 | expired r1:2, granted w2:1 8",
         );
     }
@@ -1335,7 +1341,7 @@ mod tests {
         good(
             "5000 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
              1000 acquire w2:1 => 1 6 100 6 | queued w2:1
-             1010 renew w2:1 100 => 100 0
+             1010 renew w2:1 100 => 100 -6
              1110 renew w2:1 100 => 100 7 | expired w1:1, granted w2:1 7",
         );
         bad(
@@ -1563,7 +1569,7 @@ mod tests {
             5,
             "0 acquire w1:1 lease=500 => 2 5 -1 5 | granted w1:1 5
              1 acquire w2:1 => 1 6 100 6 | queued w2:1
-             90 renew w2:1 100 => 100 0
+             90 renew w2:1 100 => 100 -6
              110 renew w1:1 500 => 400 5 | expired w2:1",
         );
         // A dead holder that nobody notices.
@@ -1571,7 +1577,7 @@ mod tests {
             5,
             "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
              1 acquire w2:1 lease=500 => 1 6 99 6 | queued w2:1
-             110 renew w2:1 500 => 300 0",
+             110 renew w2:1 500 => 300 -6",
         );
         // A grant to the dead.
         bad(

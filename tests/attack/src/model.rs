@@ -911,7 +911,7 @@ impl Step<'_> {
         }
         let standing = |(pair, known): (&[&str], bool)| match known {
             false => -1,
-            true if self.lock.queue.contains(pair[0]) => 0,
+            true if self.lock.queue.contains(pair[0]) => -(self.lock.seq.unwrap_or(0) as i64),
             true => token_of(self.lock, pair[0]),
         };
         let standings = requests.zip(known).map(standing);

@@ -296,8 +296,12 @@ fn understood(words: Words, reply: &Value) -> Option<String> {
         }
         (Words::Renew(asked), _) => {
             let standing = |n: i64| match n {
-                0 => Some("Waits".to_owned()),
                 -1 => Some("Unknown".to_owned()),
+                0 => Some("Waits { seq: 0 }".to_owned()),
+                ..0 => n
+                    .checked_neg()
+                    .filter(|seq| counts(*seq))
+                    .map(|seq| format!("Waits {{ seq: {seq} }}")),
                 n => counts(n).then(|| format!("Holds {{ token: {n} }}")),
             };
             each(&standing, asked)

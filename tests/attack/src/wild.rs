@@ -398,7 +398,7 @@ impl Shared {
                 let each = args.chunks(2).map(|pair| {
                     self.renewed.lock().expect("a list").push(pair[0].clone());
                     let standing = match mood {
-                        Mood::Wild => [0, -1, token, number(runner, token)][random(runner, 0..4_usize)],
+                        Mood::Wild => [0, -1, token, -token, number(runner, token)][random(runner, 0..5_usize)],
                         _ => 0,
                     };
                     grant(&pair[0], standing);

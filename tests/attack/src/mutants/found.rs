@@ -81,7 +81,7 @@ pub const ALL: &[Bug] = &[
     bug("A holder that was told that it waits, after a server went back to an earlier state, went on believing that it held.",
         "review of a simulated rollback", &["src/claim/tests.rs a_hold_that_waits_again_after_the_server_went_back_is_lost"]),
     bug("A request expired, an acquire that the network had kept put it into the queue again, a renewal was told \"waits\", and then the message of its former life came: two writers until the next renewal.",
-        "simulation, after 80 million grants", &["src/claim/tests.rs a_message_of_before_a_renewal_that_was_told_waiting_is_believed_only_when_the_server_says_so"]),
+        "simulation, after 80 million grants", &["src/claim/tests.rs a_message_of_before_a_call_that_was_told_to_wait_is_of_a_former_life"]),
     bug("After the server's clock went back the deadlines of 200 dead requests were pulled back in a call, and nobody was told of the others: a crowd of the dead kept a lock for several leases.",
         "simulation, after 5.6 million grants", &["scripts::a_pulled_back_clock_keeps_no_crowd_alive_for_longer_than_a_lease"]),
     bug("A release that a cluster's node had executed was sent again to the slot's next owner behind its caller's back, and \"unknown\" there was told as a lost lock.",
