@@ -425,8 +425,13 @@ impl ClientBuilder {
                     match (&inner.route, subscription) {
                         (Route::Server(link), Some(subscription)) => {
                             let listening = listener.run(&inner, &releases, subscription);
-                            let again = || inner.requests.recheck(Instant::now(), |_| true);
-                            futures::join!(link.run(again), listening, link.watch());
+                            // It may have forgotten holds.
+                            let recheck = |is_up| {
+                                if is_up {
+                                    inner.requests.recheck(Instant::now(), |_| true);
+                                }
+                            };
+                            futures::join!(link.run(recheck), listening, link.watch());
                         }
                         #[cfg(feature = "cluster")]
                         (Route::Cluster(cluster), _) => cluster.run(&inner, &releases).await,

@@ -273,10 +273,15 @@ impl Cluster {
     }
 
     async fn run_node(&self, node: Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
+        let recheck = |is_up| match is_up {
+            true => Self::recheck(inner, &self.slots_of(&node)),
+            // Another node may take over.
+            false => self.stale.notify_one(),
+        };
         tokio::select! {
             biased;
             () = node.gone.notified() => {}
-            () = node.link.run(|| Self::recheck(inner, &self.slots_of(&node))) => {}
+            () = node.link.run(recheck) => {}
             () = self.listen(&node, inner, releases) => {}
         }
         tracing::info!(node = %node.address, "it has no slots any more");

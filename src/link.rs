@@ -8,8 +8,8 @@ use crate::quarantine::Quarantine;
 use crate::random;
 use crate::replication::Replication;
 use crate::script::{Dialect, Peer};
-use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, demoted, timed_out};
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use crate::wire::{Backend, CONNECT_TIMEOUT, OnPush, Wire, demoted, timed_out};
+use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +22,8 @@ struct Connection {
     /// Of the server: see [`Backend::outdated`].
     term: u64,
     wire: Wire,
+    /// It is noticed when the connection ends, also if nobody calls.
+    ended: Arc<Notify>,
     peer: Peer,
     turns: Semaphore,
     pulse: Arc<Pulse>,
@@ -299,23 +301,25 @@ impl Link {
     }
 
     async fn until_broken(&self) {
-        let term = match &*self.state() {
-            State::Up(connection) => Some((connection.generation, connection.term, Arc::clone(&connection.pulse))),
+        let connection = match &*self.state() {
+            State::Up(connection) => Some(Arc::clone(connection)),
             _ => None,
         };
-        let Some((generation, term, pulse)) = term else {
+        let Some(connection) = connection else {
             return self.broken.notified().await;
         };
-        tokio::select! {
+        let why = tokio::select! {
             biased;
-            () = self.broken.notified() => {}
-            () = self.backend.outdated(term) => {
-                pulse.outdate();
-                self.give_up(generation, &demoted());
-                // It has just been told so, by this or by a call.
-                self.broken.notified().await;
+            () = self.broken.notified() => return,
+            () = connection.ended.notified() => closed(),
+            () = self.backend.outdated(connection.term) => {
+                connection.pulse.outdate();
+                demoted()
             }
-        }
+        };
+        self.give_up(connection.generation, &why);
+        // It has just been told so, by this or by a call.
+        self.broken.notified().await;
     }
 
     fn become_unless_closed(&self, new: State) {
@@ -327,21 +331,24 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Keeps its connections up, and says when that for commands has been made. Never ends.
-    pub(crate) async fn run(&self, made: impl Fn()) {
+    /// Keeps its connections up, and says when that for commands was lost (`false`) and has been made (`true`). Never ends.
+    pub(crate) async fn run(&self, is_up: impl Fn(bool)) {
         match &self.confirming {
             Some(confirming) => {
-                futures::join!(self.keep_up(made), confirming.keep_up(|| ()));
+                futures::join!(self.keep_up(is_up), confirming.keep_up(|_| ()));
             }
-            None => self.keep_up(made).await,
+            None => self.keep_up(is_up).await,
         }
     }
 
-    async fn keep_up(&self, made: impl Fn()) {
+    async fn keep_up(&self, is_up: impl Fn(bool)) {
         let mut was_up = matches!(&*self.state(), State::Up(_));
         for generation in 1.. {
             self.until_broken().await;
             let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
+            if was_up {
+                is_up(false);
+            }
             let connection = retrying(
                 || self.new_connection(generation),
                 |error| self.become_unless_closed(State::Down(error)),
@@ -352,12 +359,22 @@ impl Link {
                 outage.end();
             }
             was_up = true;
-            made();
+            is_up(true);
         }
     }
 
     async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
-        let (mut wire, term) = self.backend.connect(self.label.as_deref(), None).await?;
+        let ended = Arc::new(Notify::new());
+        let on_push = {
+            let ended = Arc::clone(&ended);
+            move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    ended.notify_one();
+                }
+            }
+        };
+        let on_push = Some(Arc::new(on_push) as OnPush);
+        let (mut wire, term) = self.backend.connect(self.label.as_deref(), on_push).await?;
         let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
         let dialect = Dialect::of_server(&hello);
         let quarantined_until = match &self.quarantine {
@@ -368,6 +385,7 @@ impl Link {
             generation,
             term,
             wire,
+            ended,
             peer: Peer {
                 dialect,
                 quarantined_until,
@@ -415,6 +433,10 @@ impl Backoff {
         sleep(self.next / 2 + self.next / 2 * share / 256).await;
         self.next = (self.next * 2).min(self.longest);
     }
+}
+
+fn closed() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionReset, "the server closed the connection").into()
 }
 
 fn is_read_only(error: &RedisError) -> bool {

@@ -3,7 +3,7 @@
 
 use crate::observe::{LONG, Random, ms};
 use crate::server::{PATIENCE, Server, eventually, free_port, soon};
-use fairlock::{Client, Error, FencingToken, WriteGuard};
+use fairlock::{Client, Error, FencingToken, LostReason, WriteGuard};
 use futures::future::join_all;
 use redis::Value;
 use redis::cluster::ClusterClient;
@@ -136,13 +136,25 @@ impl Cluster {
 
     /// A lock that lies on that node.
     async fn lock_on(&self, node: usize) -> String {
+        self.locks_on(node, 1).await.remove(0)
+    }
+
+    async fn locks_on(&self, node: usize, count: usize) -> Vec<String> {
+        let owners = self.owners(&self.nodes[0]).await;
+        let port = self.nodes[node].port();
+        let ours: Vec<_> = owners.iter().filter(|(.., owner)| *owner == port).collect();
+        let mut names = Vec::new();
         for i in 0.. {
             let name = format!("lock {i}");
-            if self.owner(self.slot(&name).await, &self.nodes[0]).await == Some(node) {
-                return name;
+            let slot = self.slot(&name).await;
+            if ours.iter().any(|(from, to, _)| (*from..=*to).contains(&slot)) {
+                names.push(name);
+            }
+            if names.len() == count {
+                break;
             }
         }
-        unreachable!("slots are many")
+        names
     }
 
     fn library(&self) -> ClusterClient {
@@ -406,6 +418,83 @@ async fn a_queue_that_was_replicated_keeps_its_order_over_a_failover() {
     let (order, tokens): (Vec<_>, Vec<_>) = entered.lock().unwrap().iter().copied().unzip();
     assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert!(tokens[0] > token && tokens.is_sorted_by(|a, b| a < b));
+}
+
+#[tokio::test]
+async fn who_only_holds_hears_at_once_that_its_node_began_anew() {
+    let mut cluster = Cluster::of(3, 0).await;
+    let (name, other) = (cluster.lock_on(0).await, cluster.lock_on(1).await);
+    let client = cluster.client(LONG).await;
+    let lost = client.rw_lock(&*name).write().acquire_fair().await.unwrap();
+    let kept = client.rw_lock(&*other).write().acquire_fair().await.unwrap();
+    // Nobody waits or calls, and the next renewal is minutes away: the connection's end is all that is told.
+    cluster.nodes[0].kill();
+    cluster.nodes[0].start_again().await;
+    let begun = Instant::now();
+    assert_eq!(soon("the loss", lost.lost()).await, LostReason::UnknownToServer);
+    println!(
+        "node without its data: heard {:?} after it was there again",
+        begun.elapsed()
+    );
+    assert!(kept.is_held());
+}
+
+#[tokio::test]
+async fn what_a_failover_to_a_replica_that_lagged_loses_is_told_to_its_holders() {
+    let mut cluster = Cluster::start().await;
+    let client = cluster.client(LONG).await;
+    let names = cluster.locks_on(0, 100).await;
+    let slot = cluster.slot(&names[0]).await;
+    let (replicated, missed) = names.split_at(50);
+    let hold = |name: &String| client.rw_lock(name.as_str()).write().acquire_fair();
+    let mut kept = Vec::new();
+    for name in replicated {
+        kept.push(hold(name).await.unwrap());
+    }
+    let mut master = cluster.nodes[0].redis().await;
+    let mut mark = redis::cmd("SET");
+    mark.arg(format!("fairlock:{{{}}}:mark", names[0])).arg(1);
+    let _: () = mark.query_async(&mut master).await.unwrap();
+    let reached: usize = redis::cmd("WAIT").arg(1).arg(0).query_async(&mut master).await.unwrap();
+    assert_eq!(reached, 1);
+    // It cannot replicate any more.
+    ask::<Value>(
+        &cluster.nodes[3],
+        &["CONFIG", "SET", "masteruser", "nobody", "masterauth", "wrong"],
+    )
+    .await;
+    ask::<Value>(&cluster.nodes[0], &["CLIENT", "KILL", "TYPE", "replica"]).await;
+    eventually("nobody replicates", async || {
+        let info: String = ask(&cluster.nodes[0], &["INFO", "replication"]).await;
+        info.contains("connected_slaves:0")
+    })
+    .await;
+    let mut lost = Vec::new();
+    for name in missed {
+        lost.push(hold(name).await.unwrap());
+    }
+    cluster.nodes[0].kill();
+    eventually("the slots have moved", async || {
+        cluster.owner(slot, &cluster.nodes[3]).await == Some(3)
+    })
+    .await;
+    let begun = Instant::now();
+    for guard in &lost {
+        assert_eq!(soon("the loss", guard.lost()).await, LostReason::UnknownToServer);
+    }
+    println!(
+        "failover to a replica that lagged: of 100 holds {} lost; the last was told {:?} after the slot was served again",
+        lost.len(),
+        begun.elapsed()
+    );
+    for guard in kept {
+        assert!(guard.is_held());
+        soon("the release", guard.release()).await.unwrap();
+    }
+    for (name, former) in missed.iter().zip(&lost) {
+        let guard = soon("a new grant", hold(name)).await.unwrap();
+        assert!(guard.fencing_token() > former.fencing_token());
+    }
 }
 
 #[tokio::test]
