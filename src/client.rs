@@ -132,7 +132,7 @@ impl Client {
     /// That of [`RwLock::events`].
     ///
     /// # Errors
-    /// Those of [`RwLock::events`].
+    /// Those of [`RwLock::events`], and [`Error::Unsupported`] on a cluster: its nodes know channels, no patterns.
     pub async fn events(&self) -> Result<Events, Error> {
         if self.handle.inner.is_closed() {
             return Err(Error::Shutdown { lock: "*".to_owned() });

@@ -248,7 +248,13 @@ impl Cluster {
     /// Keeps the connections up and the table true. Never ends.
     pub(crate) async fn run(&self, inner: &Arc<Inner>, releases: &Releases) {
         let mut nodes = FuturesUnordered::new();
-        let mut others = pin!(async { futures::join!(self.keep_table(inner), self.keep_introduced(inner)) });
+        let mut others = pin!(async {
+            futures::join!(
+                self.keep_table(inner),
+                self.keep_introduced(inner),
+                self.keep_events(inner)
+            )
+        });
         loop {
             let new = std::mem::take(&mut locked(&self.topology).new);
             nodes.extend(new.into_iter().map(|node| self.run_node(node, inner, releases)));

@@ -13,6 +13,8 @@ use crate::token::FencingToken;
 use crate::wire::{CONNECT_TIMEOUT, timed_out};
 use redis::RedisError;
 use std::collections::BTreeMap;
+#[cfg(feature = "cluster")]
+use std::collections::BTreeSet;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,18 +97,18 @@ impl Events {
 
     pub(crate) async fn of_all(handle: Arc<Handle>) -> Result<Self, Error> {
         let pattern = key::event_pattern(&handle.inner.prefix);
+        #[cfg(feature = "cluster")]
+        if matches!(handle.inner.route, crate::route::Route::Cluster(_)) {
+            return Err(Error::Unsupported {
+                lock: ALL_LOCKS.to_owned(),
+                what: "the events of all locks",
+                remedy: "a cluster brings those of single locks; poll the status of the others",
+            });
+        }
         Self::subscribe(handle, pattern, ALL_LOCKS.to_owned(), ALL_LOCKS).await
     }
 
     async fn subscribe(handle: Arc<Handle>, channel: String, subject: String, name: &str) -> Result<Self, Error> {
-        #[cfg(feature = "cluster")]
-        if matches!(handle.inner.route, crate::route::Route::Cluster(_)) {
-            return Err(Error::Unsupported {
-                lock: shown(name),
-                what: "the events",
-                remedy: "a cluster does not bring them yet; poll the status instead",
-            });
-        }
         let audience = &handle.inner.audience;
         let stream = audience.listen(channel.clone(), subject);
         let subscribed = timeout(CONNECT_TIMEOUT, audience.subscribed(&channel)).await;
@@ -161,6 +163,12 @@ struct Source {
     subscribed: bool,
     /// Its subscription was lost: what is published until it is made again is missed.
     missed: bool,
+}
+
+impl Source {
+    fn miss(&mut self) {
+        self.missed |= std::mem::take(&mut self.subscribed);
+    }
 }
 
 /// Who listens: other clients, as far as they have been heard, and this one's own streams.
@@ -284,9 +292,25 @@ impl Audience {
     /// The connection is a new one: what was published meanwhile is lost.
     pub(crate) fn start_over(&self) {
         for source in locked(&self.sources).values_mut() {
-            source.missed |= std::mem::take(&mut source.subscribed);
+            source.miss();
         }
         self.changed.notify_one();
+    }
+
+    /// The same for one channel, whose node is not listened to any more.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_missed(&self, channel: &str) {
+        if let Some(source) = locked(&self.sources).get_mut(channel) {
+            source.miss();
+        }
+    }
+
+    /// The channels that somebody reads.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn channels(&self) -> BTreeSet<String> {
+        let mut sources = locked(&self.sources);
+        sources.retain(|_, source| source.items.receiver_count() > 0);
+        sources.keys().cloned().collect()
     }
 
     /// A message on the channel, which came by this subscription.

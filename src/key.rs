@@ -76,6 +76,11 @@ pub(crate) fn event_channel(state: &str) -> String {
     format!("{state}:events")
 }
 
+#[cfg(feature = "cluster")]
+pub(crate) fn is_event_channel(channel: &str) -> bool {
+    channel.ends_with("}:events")
+}
+
 /// The pattern of all locks' events under a prefix.
 pub(crate) fn event_pattern(prefix: &str) -> String {
     let mut pattern = String::new();

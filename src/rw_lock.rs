@@ -158,7 +158,7 @@ impl RwLock {
     /// What happens to this lock from now on, as the server orders it. See [`Event`](crate::Event).
     ///
     /// The lock's users are told that somebody listens, and begin to publish: the events of the first milliseconds may
-    /// be missing. While nobody listens, events cost nothing. An item is an error when events were missed, because they
+    /// be missing (not in a cluster). While nobody listens, events cost nothing. An item is an error when events were missed, because they
     /// were read too slowly or the connection was lost; the stream goes on after it.
     ///
     /// ```no_run
@@ -179,7 +179,7 @@ impl RwLock {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Server`] if it is refused,
-    /// [`Error::Unsupported`] on a cluster, [`Error::Shutdown`] or [`Error::InvalidName`].
+    /// [`Error::Shutdown`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
         self.inner()?;
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await

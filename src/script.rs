@@ -104,19 +104,33 @@ macro_rules! script {
     };
 }
 
-static ACQUIRE: LazyLock<Script> = script!("acquire", "", "acquire_head.lua", "lock.lua", "acquire.lua");
+static ACQUIRE: LazyLock<Script> = script!(
+    "acquire",
+    "",
+    "listeners.lua",
+    "acquire_head.lua",
+    "lock.lua",
+    "acquire.lua"
+);
 // These free memory, or keep alive what exists: they must work when memory is exhausted.
 static RELEASE: LazyLock<Script> = script!(
     "release",
     " flags=allow-oom",
+    "listeners.lua",
     "release_head.lua",
     "lock.lua",
     "release.lua"
 );
-static RENEW: LazyLock<Script> = script!("renew", " flags=allow-oom", "lock.lua", "renew.lua");
-static DOWNGRADE: LazyLock<Script> = script!("downgrade", " flags=allow-oom", "lock.lua", "downgrade.lua");
-static EVICT: LazyLock<Script> = script!("evict", " flags=allow-oom", "lock.lua", "evict.lua");
-static STATUS: LazyLock<Script> = script!("status", " flags=no-writes", "lock.lua", "status.lua");
+static RENEW: LazyLock<Script> = script!("renew", " flags=allow-oom", "listeners.lua", "lock.lua", "renew.lua");
+static DOWNGRADE: LazyLock<Script> = script!(
+    "downgrade",
+    " flags=allow-oom",
+    "listeners.lua",
+    "lock.lua",
+    "downgrade.lua"
+);
+static EVICT: LazyLock<Script> = script!("evict", " flags=allow-oom", "listeners.lua", "lock.lua", "evict.lua");
+static STATUS: LazyLock<Script> = script!("status", " flags=no-writes", "listeners.lua", "lock.lua", "status.lua");
 
 /// How grants are published.
 #[derive(Debug)]
@@ -138,11 +152,12 @@ impl Channel {
         }
     }
 
-    fn add_to(&self, cmd: &mut Cmd, lock: &Lock) {
+    /// `listened`: somebody has announced that he listens to the lock's events. In a cluster its node knows that itself.
+    fn add_to(&self, cmd: &mut Cmd, lock: &Lock, listened: bool) {
         match self {
-            Self::OfClient(base) => cmd.arg("PUBLISH").arg(base),
+            Self::OfClient(base) => cmd.arg("PUBLISH").arg(base).arg(if listened { "1" } else { "" }),
             #[cfg(feature = "cluster")]
-            Self::InSlot => cmd.arg("SPUBLISH").arg(key::channel_base(&lock.state)),
+            Self::InSlot => cmd.arg("SPUBLISH").arg(key::channel_base(&lock.state)).arg("?"),
         };
         #[cfg(not(feature = "cluster"))]
         let _ = lock;
@@ -186,8 +201,7 @@ impl Call<'_> {
         let mut cmd = Cmd::with_capacity(16, 256);
         cmd.arg(name).arg(script).arg(3);
         cmd.arg(&*self.lock.state).arg(&self.lock.queue).arg(&self.lock.leases);
-        self.channel.add_to(&mut cmd, self.lock);
-        cmd.arg(if self.listened { "1" } else { "" });
+        self.channel.add_to(&mut cmd, self.lock, self.listened);
         args(&mut cmd, peer);
         cmd
     }

@@ -3,7 +3,7 @@
 use super::table::slot_of;
 use super::{Cluster, Node, ended, locked};
 use crate::client::Inner;
-use crate::key::{channel_base, introduction};
+use crate::key::{channel_base, introduction, is_event_channel};
 use crate::link::{Backoff, Lane};
 use crate::notify::{INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT, PINGS_BEFORE_RECONNECT, Releases, on_grants};
 use crate::observe::Outage;
@@ -33,6 +33,37 @@ struct Ear {
     letting_go: Arc<Mutex<BTreeSet<String>>>,
 }
 
+/// Channels of events that come over a connection. Dropped, they are missed until another brings them.
+struct Streams<'a> {
+    inner: &'a Inner,
+    followed: BTreeSet<String>,
+}
+
+impl<'a> Streams<'a> {
+    fn of(inner: &'a Inner) -> Self {
+        let followed = BTreeSet::new();
+        Self { inner, followed }
+    }
+}
+
+impl Drop for Streams<'_> {
+    fn drop(&mut self) {
+        for channel in &self.followed {
+            self.inner.audience.is_missed(channel);
+        }
+    }
+}
+
+impl Ear {
+    async fn send(&self, name: &str, channel: &str) -> Result<Value, RedisError> {
+        let mut command = redis::cmd(name);
+        command.arg(channel);
+        let mut wire = self.wire.clone();
+        let reply = self.pulse.answer(CONNECT_TIMEOUT, wire.send(&command)).await;
+        reply.and_then(Value::extract_error)
+    }
+}
+
 impl Cluster {
     /// An extra: failing is not fatal.
     pub(super) async fn keep_introduced(&self, inner: &Inner) {
@@ -57,7 +88,7 @@ impl Cluster {
         let mut backoff = Backoff::new();
         let mut outage: Option<Outage> = None;
         loop {
-            while self.awaited_at(node).is_empty() {
+            while self.is_idle(node, inner) {
                 outage = None;
                 node.suspect.store(false, Ordering::Relaxed);
                 node.wanted.notified().await;
@@ -94,9 +125,9 @@ impl Cluster {
             move |push: PushInfo| {
                 alive.beat();
                 match (&push.kind, push.data.as_slice()) {
-                    (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                    (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
                         if let Some(inner) = inner.upgrade() {
-                            on_grants(&inner, &releases, payload);
+                            on_message(&inner, &releases, channel, payload);
                         }
                     }
                     (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
@@ -122,6 +153,7 @@ impl Cluster {
     /// Follows what is awaited, until the connection is dead, or nobody waits any more.
     async fn hear(&self, node: &Arc<Node>, mut ear: Ear, inner: &Inner) -> Result<(), RedisError> {
         let mut followed = BTreeSet::new();
+        let mut streams = Streams::of(inner);
         let mut failures = 0;
         let mut ping_at = Instant::now() + PING_INTERVAL;
         node.moved.store(true, Ordering::Relaxed);
@@ -130,12 +162,13 @@ impl Cluster {
                 let (new, gone) = self.changes(node, &followed, inner);
                 self.follow(node, &ear, inner, &mut followed, new).await?;
                 self.let_go(&ear, &mut followed, gone).await?;
+                self.follow_events(node, &ear, &mut streams).await?;
             } else {
                 let mut new = std::mem::take(&mut *locked(&node.fresh));
                 new.retain(|lock| !followed.contains(lock));
                 self.follow(node, &ear, inner, &mut followed, new).await?;
             }
-            if followed.is_empty() && self.awaited_at(node).is_empty() {
+            if followed.is_empty() && self.is_idle(node, inner) {
                 return Ok(());
             }
             tokio::select! {
@@ -162,6 +195,63 @@ impl Cluster {
         }
     }
 
+    /// The events of locks that this node has, for whoever reads them.
+    async fn follow_events(&self, node: &Arc<Node>, ear: &Ear, streams: &mut Streams<'_>) -> Result<(), RedisError> {
+        let audience = &streams.inner.audience;
+        let wanted = self.events_at(node, streams.inner);
+        for channel in wanted.difference(&streams.followed.clone()) {
+            match ear.send("SSUBSCRIBE", channel).await {
+                Ok(_) => {
+                    streams.followed.insert(channel.clone());
+                    audience.follows(channel);
+                }
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {
+                    self.redirect(&error, node, |at| self.own(slot_of(channel), at));
+                    self.stale.notify_one();
+                }
+                // A new connection would be refused the same, and the grants that come over this one missed.
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                    tracing::warn!(%error, channel, "the server refuses to bring events");
+                    audience.is_refused(channel, error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for channel in streams.followed.clone().difference(&wanted) {
+            streams.followed.remove(channel);
+            // It may be another node's by now.
+            audience.is_missed(channel);
+            locked(&ear.letting_go).insert(channel.clone());
+            ear.send("SUNSUBSCRIBE", channel).await?;
+        }
+        Ok(())
+    }
+
+    fn events_at(&self, node: &Arc<Node>, inner: &Inner) -> BTreeSet<String> {
+        let mut channels = inner.audience.channels();
+        let topology = locked(&self.topology);
+        channels.retain(|channel| topology.has(node, slot_of(channel)));
+        channels
+    }
+
+    /// Has whoever should listen look at what it has to follow.
+    pub(super) async fn keep_events(&self, inner: &Inner) {
+        loop {
+            inner.audience.changed.notified().await;
+            for channel in inner.audience.channels() {
+                match self.owner(slot_of(&channel)) {
+                    Some(node) => node.look(),
+                    None => self.stale.notify_one(),
+                }
+            }
+        }
+    }
+
+    /// There is nothing to listen to at this node.
+    fn is_idle(&self, node: &Arc<Node>, inner: &Inner) -> bool {
+        self.awaited_at(node).is_empty() && self.events_at(node, inner).is_empty()
+    }
+
     fn channel(&self, lock: &str) -> String {
         channel_base(lock) + &self.client
     }
@@ -175,13 +265,9 @@ impl Cluster {
         new: Vec<Arc<str>>,
     ) -> Result<(), RedisError> {
         for some in new.chunks(SUBSCRIBED_AT_ONCE) {
-            let replies = some.iter().map(|lock| async {
-                let mut subscribe = redis::cmd("SSUBSCRIBE");
-                subscribe.arg(self.channel(lock));
-                let mut wire = ear.wire.clone();
-                let reply = ear.pulse.answer(CONNECT_TIMEOUT, wire.send(&subscribe)).await;
-                reply.and_then(Value::extract_error)
-            });
+            let replies = some
+                .iter()
+                .map(|lock| async { ear.send("SSUBSCRIBE", &self.channel(lock)).await });
             let replies = join_all(replies).await;
             let now = Instant::now();
             let mut failure = None;
@@ -222,13 +308,9 @@ impl Cluster {
     ) -> Result<(), RedisError> {
         for lock in gone {
             let channel = self.channel(&lock);
-            let mut unsubscribe = redis::cmd("SUNSUBSCRIBE");
-            unsubscribe.arg(&channel);
-            locked(&ear.letting_go).insert(channel);
+            locked(&ear.letting_go).insert(channel.clone());
             followed.remove(&lock);
-            let mut wire = ear.wire.clone();
-            let reply = ear.pulse.answer(CONNECT_TIMEOUT, wire.send(&unsubscribe)).await;
-            reply.and_then(Value::extract_error)?;
+            ear.send("SUNSUBSCRIBE", &channel).await?;
         }
         Ok(())
     }
@@ -277,5 +359,16 @@ impl Cluster {
                 watch.heard = None;
             }
         }
+    }
+}
+
+/// Channels of events end in a word, those of grants in a client's name, which is none.
+fn on_message(inner: &Inner, releases: &Releases, channel: &[u8], payload: &[u8]) {
+    let texts = (std::str::from_utf8(channel), std::str::from_utf8(payload));
+    match texts {
+        (Ok(channel), Ok(payload)) if is_event_channel(channel) => {
+            inner.audience.publish(&inner.prefix, channel, channel, payload);
+        }
+        _ => on_grants(inner, releases, payload),
     }
 }

@@ -10,12 +10,12 @@ macro_rules! script {
     };
 }
 
-pub const ACQUIRE: &str = script!("acquire_head.lua", "lock.lua", "acquire.lua");
-pub const RELEASE: &str = script!("release_head.lua", "lock.lua", "release.lua");
-pub const RENEW: &str = script!("lock.lua", "renew.lua");
-pub const DOWNGRADE: &str = script!("lock.lua", "downgrade.lua");
-pub const EVICT: &str = script!("lock.lua", "evict.lua");
-pub const STATUS: &str = script!("lock.lua", "status.lua");
+pub const ACQUIRE: &str = script!("listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua");
+pub const RELEASE: &str = script!("listeners.lua", "release_head.lua", "lock.lua", "release.lua");
+pub const RENEW: &str = script!("listeners.lua", "lock.lua", "renew.lua");
+pub const DOWNGRADE: &str = script!("listeners.lua", "lock.lua", "downgrade.lua");
+pub const EVICT: &str = script!("listeners.lua", "lock.lua", "evict.lua");
+pub const STATUS: &str = script!("listeners.lua", "lock.lua", "status.lua");
 
 /// Long enough for any test, however slow the machine is.
 pub const LEASE_MS: u64 = 1_200_000;

@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const FILES: [(&str, &str); 8] = [
     ("acquire_head.lua", include_str!("../../../lua/acquire_head.lua")),
+    ("listeners.lua", include_str!("../../../lua/listeners.lua")),
     ("lock.lua", include_str!("../../../lua/lock.lua")),
     ("acquire.lua", include_str!("../../../lua/acquire.lua")),
     ("release_head.lua", include_str!("../../../lua/release_head.lua")),
@@ -72,11 +73,11 @@ impl Scripts {
     /// As the client composes it.
     pub fn whole(&self, script: Script) -> String {
         let files: &[&str] = match script {
-            Script::Acquire => &["acquire_head.lua", "lock.lua", "acquire.lua"],
-            Script::Release => &["release_head.lua", "lock.lua", "release.lua"],
-            Script::Renew => &["lock.lua", "renew.lua"],
-            Script::Downgrade => &["lock.lua", "downgrade.lua"],
-            Script::Evict => &["lock.lua", "evict.lua"],
+            Script::Acquire => &["listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"],
+            Script::Release => &["listeners.lua", "release_head.lua", "lock.lua", "release.lua"],
+            Script::Renew => &["listeners.lua", "lock.lua", "renew.lua"],
+            Script::Downgrade => &["listeners.lua", "lock.lua", "downgrade.lua"],
+            Script::Evict => &["listeners.lua", "lock.lua", "evict.lua"],
         };
         files.iter().map(|file| self.files[file].as_str()).collect()
     }
