@@ -1,17 +1,20 @@
 //! One function per Lua file. The only place that knows KEYS, ARGV and replies; `design.md` has the contracts.
 
+mod read;
 mod snapshot;
 
+use read::Look;
+pub(crate) use read::{
+    Acquired, MOST_NUMBER, numbers, read_downgraded, read_evicted, read_message, read_name, read_released,
+    read_renewed, read_request,
+};
 pub(crate) use snapshot::Snapshot;
 
-use crate::acquire::Mode;
-use crate::claim::{Answer, Standing};
-use crate::client::MOST_LEASE;
+use crate::claim::Standing;
 #[cfg(feature = "cluster")]
 use crate::key;
 use crate::key::Lock;
 use crate::link::Lane;
-use crate::owner::Owner;
 use crate::replication::Replication;
 use crate::route::Route;
 use crate::rw_lock::Policy;
@@ -316,18 +319,6 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// The mode, client and owner in a request's name.
-pub(crate) fn read_name(request: &str) -> Option<(Mode, &str, Owner)> {
-    let (client, _) = read_request(request)?;
-    let mode = if request.starts_with('w') {
-        Mode::Write
-    } else {
-        Mode::Read
-    };
-    let owner = request.splitn(3, ':').nth(2).or_else(|| request.get(1..))?;
-    Some((mode, client, Owner::of_name(owner)?))
-}
-
 /// The arguments of acquire.
 pub(crate) struct Ask<'a> {
     pub(crate) request: &'a str,
@@ -337,111 +328,6 @@ pub(crate) struct Ask<'a> {
     pub(crate) ticket: Option<u64>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Acquired {
-    /// The answer, and after how long to look again.
-    Answered(Answer, Look),
-    Busy,
-    Conflict,
-    OwnerWaits,
-    OtherPolicy(Policy),
-}
-
-/// After how long to look at the lock again; `None`: there is no need to.
-type Look = Option<Duration>;
-
-// What the scripts say. They never say anything else, but a server may be an old, a foreign or a broken one: what cannot
-// be is an error, above all no grant.
-
-impl Acquired {
-    pub(crate) fn read(reply: &[i64], only_now: bool) -> Result<Self, RedisError> {
-        let &[status, value, next_ms, seq] = reply else {
-            return Err(unexpected(reply));
-        };
-        let next = next_look(next_ms);
-        let acquired = match status {
-            2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
-            // A try never waits, and what may wait is never turned away: neither has a way to go on from there.
-            1 if !only_now => match (number(value), seq) {
-                // The counter may have been lost.
-                (Some(ticket), 0) => Some((ticket, 0)),
-                (ticket, seq) => ticket.zip(number(seq)),
-            }
-            .map(|(ticket, seq)| Self::Answered(Answer::Queued { ticket, seq }, next)),
-            0 if only_now => Some(Self::Busy),
-            -1 => Some(Self::Conflict),
-            -2 => Some(Self::OwnerWaits),
-            -3 if policy_of(value).is_none() && u8::try_from(value).is_ok() => return Err(other_layout()),
-            -3 => policy_of(value).map(Self::OtherPolicy),
-            _ => None,
-        };
-        acquired.ok_or_else(|| unexpected(reply))
-    }
-}
-
-pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<bool>, Look), RedisError> {
-    read_each(reply, asked, |status| match status {
-        0 => Some(false),
-        1 | 2 => Some(true),
-        _ => None,
-    })
-}
-
-pub(crate) fn read_renewed(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
-    read_each(reply, asked, |standing| match standing {
-        -1 => Some(Standing::Unknown),
-        // The counter may have been lost.
-        0 => Some(Standing::Waits { seq: 0 }),
-        ..0 => standing
-            .checked_neg()
-            .and_then(number)
-            .map(|seq| Standing::Waits { seq }),
-        token => number(token).map(|token| Standing::Holds { token }),
-    })
-}
-
-pub(crate) fn read_downgraded(reply: &[i64]) -> Result<(Option<u64>, Look), RedisError> {
-    match *reply {
-        [next_ms, -1] => Ok((None, next_look(next_ms))),
-        [next_ms, token] if number(token).is_some() => Ok((number(token), next_look(next_ms))),
-        _ => Err(unexpected(reply)),
-    }
-}
-
-pub(crate) fn read_evicted(reply: &[i64]) -> Result<(usize, Look), RedisError> {
-    match *reply {
-        [next_ms, count] => {
-            let count = usize::try_from(count).map_err(|_| unexpected(reply))?;
-            Ok((count, next_look(next_ms)))
-        }
-        _ => Err(unexpected(reply)),
-    }
-}
-
-/// When to look again, then one number for each request that was asked about.
-fn read_each<T>(reply: &[i64], asked: usize, read: impl Fn(i64) -> Option<T>) -> Result<(Vec<T>, Look), RedisError> {
-    let read = reply
-        .split_first()
-        .filter(|(_, each)| each.len() == asked)
-        .and_then(|(next_ms, each)| {
-            Some((
-                each.iter().map(|n| read(*n)).collect::<Option<_>>()?,
-                next_look(*next_ms),
-            ))
-        });
-    read.ok_or_else(|| unexpected(reply))
-}
-
-/// A token, a ticket or the counter: microseconds since 1970 or a little more. Lua counts in doubles.
-fn number(number: i64) -> Option<u64> {
-    u64::try_from(number)
-        .ok()
-        .filter(|number| (1..=MOST_NUMBER).contains(number))
-}
-
-/// The largest number below which every one is a double: in the year 2255.
-pub(crate) const MOST_NUMBER: u64 = 1 << 53;
-
 fn policy_code(policy: Policy) -> &'static str {
     match policy {
         Policy::Fifo => "",
@@ -450,69 +336,9 @@ fn policy_code(policy: Policy) -> &'static str {
     }
 }
 
-/// The stored policy, as the byte of its code.
-fn policy_of(value: i64) -> Option<Policy> {
-    match u8::try_from(value) {
-        Ok(0) => Some(Policy::Fifo),
-        Ok(b'w') => Some(Policy::WriterFirst),
-        Ok(b'r') => Some(Policy::ReaderFirst),
-        _ => None,
-    }
-}
-
 fn millis(lease: Duration) -> u64 {
     // Leases are checked to be at most a year.
     lease.as_millis() as u64
-}
-
-/// No lease is longer than a year, so nothing a sane server says is cut; a time that is added to it must not overflow.
-fn next_look(next_ms: i64) -> Look {
-    let next_ms = u64::try_from(next_ms).ok()?;
-    Some(Duration::from_millis(next_ms).min(MOST_LEASE))
-}
-
-pub(crate) fn numbers(reply: Value) -> Result<Vec<i64>, RedisError> {
-    match &reply {
-        Value::Array(items) => items
-            .iter()
-            .map(|item| match item {
-                Value::Int(number) => Ok(*number),
-                _ => Err(malformed(&reply)),
-            })
-            .collect(),
-        _ => Err(malformed(&reply)),
-    }
-}
-
-/// See *Versions* in PROTOCOL.md.
-fn other_layout() -> RedisError {
-    RedisError::from((
-        ErrorKind::UnexpectedReturnType,
-        "the lock is in use by another version of fairlock",
-    ))
-}
-
-fn unexpected(reply: &[i64]) -> RedisError {
-    malformed(&Value::Array(reply.iter().copied().map(Value::Int).collect()))
-}
-
-/// The requests and tokens of a message, and the key of their lock. `None`: it is not one of ours.
-pub(crate) fn read_message(payload: &[u8]) -> Option<(Vec<(&str, u64)>, &str)> {
-    let (grants, key) = std::str::from_utf8(payload).ok()?.split_once('\n')?;
-    let mut words = grants.split(' ');
-    let mut list = Vec::new();
-    while let Some(request) = words.next() {
-        let token = words.next()?.parse().ok().filter(|token| *token <= MOST_NUMBER)?;
-        list.push((request, token));
-    }
-    Some((list, key))
-}
-
-/// The client and number in a request's name.
-pub(crate) fn read_request(request: &str) -> Option<(&str, u64)> {
-    let mut parts = request.strip_prefix(['r', 'w'])?.split(':');
-    let client = parts.next().filter(|client| !client.is_empty())?;
-    Some((client, parts.next()?.parse().ok()?))
 }
 
 /// Every script: its name, and its text with flags and without.
@@ -544,27 +370,5 @@ mod tests {
         assert_eq!(Dialect::of_server(&hello("7.0.15")), Dialect::Flags);
         assert_eq!(Dialect::of_server(&hello("10.0.0")), Dialect::Flags);
         assert_eq!(Dialect::of_server(&Value::Nil), Dialect::Flags);
-    }
-
-    #[test]
-    fn a_message_names_requests_tokens_and_the_key() {
-        let message = b"w0a:7 1760400000123456 r0a:8 1760400000123457\nfairlock:{a b\n}";
-        let (grants, key) = read_message(message).expect("well formed");
-        assert_eq!(
-            grants,
-            [("w0a:7", 1_760_400_000_123_456), ("r0a:8", 1_760_400_000_123_457)]
-        );
-        assert_eq!(key, "fairlock:{a b\n}");
-        assert_eq!(read_request("w0a:7:owner"), Some(("0a", 7)));
-    }
-
-    #[test]
-    fn what_is_no_message_is_refused() {
-        for bytes in [&b""[..], b"x", b"\n", b"w0a:7\nkey", b"w0a:7 x\nkey", b"\xff\n"] {
-            assert!(read_message(bytes).is_none(), "{bytes:?}");
-        }
-        for name in ["", "w", "w0a", "w0a:", "w0a:x", "ä:1"] {
-            assert!(read_request(name).is_none(), "{name:?}");
-        }
     }
 }

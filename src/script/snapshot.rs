@@ -1,6 +1,6 @@
 //! What the status script answers.
 
-use super::policy_of;
+use super::read::policy_of;
 use crate::acquire::Mode;
 use crate::rw_lock::Policy;
 use redis::Value;
