@@ -20,7 +20,7 @@ pub const CHANNEL: &str = "c:";
 /// A script that does not answer within this time never will.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("acquire_head.lua", include_str!("../../../lua/acquire_head.lua")),
     ("listeners.lua", include_str!("../../../lua/listeners.lua")),
     ("lock.lua", include_str!("../../../lua/lock.lua")),
