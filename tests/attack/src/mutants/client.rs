@@ -461,7 +461,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "gap-told-before-it-is-over", file: "src/event.rs",
-        edits: &[("            source.missed |= std::mem::take(&mut source.subscribed);", "            source.subscribed = false;\n            let _ = source.items.send(Item::Gap);")],
+        edits: &[("        self.missed |= std::mem::take(&mut self.subscribed);", "        self.subscribed = false;\n        let _ = self.items.send(Item::Gap);")],
         seen: "found here",
         story: "A stream of events tells of its gap when the connection breaks: what happens before it is subscribed again is missing after the gap.",
         check: Check::It("events::what_follows_a_gap_is_complete"),
