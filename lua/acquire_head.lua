@@ -28,12 +28,21 @@ do
           redis.call('HSET', KEYS[1], 'mode', 'read', 'rcount', '1', 'r:' .. owner, '1', token, text, 'seq', text, 'sole', sole)
         end
         return { 2, number, -1, number }
-      elseif not named and ARGV[7] == '' and ARGV[8] == '' and not hash[9] and (writer or rcount) and writer ~= owner
-        and not hash[10] then
+      elseif not named and ARGV[7] == '' and ARGV[8] == '' and (writer or rcount) and writer ~= owner and not hash[10] then
         -- Others hold it. Nobody's lease has ended, and the request is new.
         local waiting, nearest = redis.call('ZCARD', KEYS[2]), redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
-        local next_ms = nearest[1] and tonumber(nearest[2]) - now
-        if next_ms and next_ms > 0 and not redis.call('ZSCORE', KEYS[3], request) then
+        local sole, ends = nil, nearest[2]
+        if hash[9] then sole, ends = string.match(hash[9], '^(.+) (%d+)$') end
+        local next_ms = ends and tonumber(ends) - now
+        local new = sole and waiting == 0 and not nearest[1]
+          or nearest[1] and not sole and not redis.call('ZSCORE', KEYS[3], request)
+        if new and next_ms and next_ms > 0 then
+          if sole then
+            -- It is not alone any more: see spread().
+            redis.call('HDEL', KEYS[1], 'sole')
+            redis.call('ZADD', KEYS[3], ends, sole)
+            redis.call('PEXPIREAT', KEYS[3], keep)
+          end
           if waiting == 0 and not writer and not write then
             -- A reader beside readers.
             redis.call('HSET', KEYS[1], 'rcount', rcount + 1, 'r:' .. owner, '1', token, text, 'seq', text)

@@ -23,35 +23,43 @@ do
           return { -1, 2 }
         end
       end
-    elseif writes and not named and string.byte(request) == 119 then
-      -- A writer goes, and the head of the queue comes: a writer, too. Nobody's lease has ended.
+    elseif not named and (writes and string.byte(request) == 119
+      or reads and rcount == '1' and string.byte(request) == 114) then
+      -- The only holder goes.
       local to = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-      if to and string.byte(to) == 119 and seq then
+      if not to then
+        -- The last one: it changes nothing if the request does not hold.
+        if redis.call('ZREM', KEYS[3], request) == 1 then
+          redis.call('HDEL', KEYS[1], 'mode', 'writer', 'wcount', 'rcount', 'r:' .. owner, 't:' .. owner)
+          return { -1, 2 }
+        end
+      elseif string.byte(to) == 119 and seq then
+        -- The head of the queue comes: a writer. Nobody's lease has ended.
         local first = string.find(to, ':', 1, true)
         local leases = redis.call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')
         local nearest = leases[1] == request and leases[4] or leases[2]
         local time = redis.call('TIME')
         local us = time[1] * 1000000 + time[2]
         local next_ms = tonumber(nearest or 0) - math.floor(us / 1000)
-        -- The last one: it changes nothing if the request does not hold.
         if next_ms > 0 and not string.find(to, ':', first + 1, true) and redis.call('ZREM', KEYS[3], request) == 1 then
           local text, next_owner = string.format('%d', math.max(seq + 1, us)), string.sub(to, 2)
           redis.call('ZREM', KEYS[2], to)
-          redis.call('HSET', KEYS[1], 'writer', next_owner, 't:' .. next_owner, text, 'seq', text)
-          redis.call('HDEL', KEYS[1], 't:' .. owner)
+          if writes then
+            redis.call('HSET', KEYS[1], 'writer', next_owner, 't:' .. next_owner, text, 'seq', text)
+            redis.call('HDEL', KEYS[1], 't:' .. owner)
+          else
+            redis.call('HSET', KEYS[1], 'mode', 'write', 'writer', next_owner, 'wcount', '1', 't:' .. next_owner, text, 'seq', text)
+            redis.call('HDEL', KEYS[1], 'rcount', 'r:' .. owner, 't:' .. owner)
+          end
           redis.pcall(ARGV[1], ARGV[2] .. string.sub(to, 2, first - 1), to .. ' ' .. text .. '\n' .. KEYS[1])
           return { next_ms, 2 }
         end
       end
     elseif reads and not named and string.byte(request) == 114 and redis.call('ZCARD', KEYS[2]) == 0
       and redis.call('ZREM', KEYS[3], request) == 1 then
-      -- A reader goes, and nobody waits.
-      if rcount == '1' then
-        redis.call('HDEL', KEYS[1], 'mode', 'rcount', 'r:' .. owner, 't:' .. owner)
-      else
-        redis.call('HSET', KEYS[1], 'rcount', rcount - 1)
-        redis.call('HDEL', KEYS[1], 'r:' .. owner, 't:' .. owner)
-      end
+      -- A reader goes, others stay, and nobody waits.
+      redis.call('HSET', KEYS[1], 'rcount', rcount - 1)
+      redis.call('HDEL', KEYS[1], 'r:' .. owner, 't:' .. owner)
       return { -1, 2 }
     end
   end
