@@ -271,6 +271,65 @@ async fn who_evicts_needs_one_right_more_than_a_service() {
     assert!(error.to_string().contains("ACL user"), "{error}");
 }
 
+/// What the page says that an option needs besides.
+fn rights_for(option: &str) -> Vec<String> {
+    let (_, page) = include_str!("../../SECURITY.md")
+        .split_once(&format!("`{option}` needs "))
+        .expect("the page has the option");
+    let (sentence, _) = page.split_once("besides.").expect("a sentence");
+    let words = sentence.split('`').filter(|word| word.starts_with('+'));
+    words.map(str::to_owned).collect()
+}
+
+/// Asks once, by a client with an option, and is answered whatever its server can do.
+async fn serve_with(option: &str, url: &str, user: &str) -> Result<(), Error> {
+    let builder = Client::builder().lease(LEASE).label(user);
+    let soon = Duration::from_millis(50);
+    let builder = match option {
+        "wait_for_replicas" => builder.wait_for_replicas(1, soon),
+        "wait_for_disks" => builder.wait_for_disks(0, soon),
+        "quarantine" => builder.quarantine(LEASE),
+        _ => unreachable!("no such option: {option}"),
+    };
+    let client = builder.connect(url).await?;
+    match client.rw_lock(user).write().acquire_fair().await {
+        // It has no replica, and no file.
+        Err(Error::NotReplicated { .. }) => {}
+        other => other?.release().await?,
+    }
+    client.shutdown().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_options_need_the_rights_that_the_page_names_for_them() {
+    let server = Server::start().await;
+    for option in ["wait_for_replicas", "wait_for_disks", "quarantine"] {
+        let rights = rights_for(option);
+        assert!(!rights.is_empty());
+        let mut known = redis::cmd("COMMAND");
+        known.arg("INFO").arg(rights[0].trim_start_matches('+'));
+        let known: Vec<Value> = known.query_async(&mut server.redis().await).await.unwrap();
+        if known == [Value::Nil] {
+            println!("skipped: the server has no {}", rights[0]);
+            continue;
+        }
+        let all = [rules("service"), rights.clone()].concat();
+        let user = option.replace('_', "-");
+        let url = login(&server, &user, &all).await;
+        let served = soon("an answer", serve_with(option, &url, &user)).await;
+        served.unwrap_or_else(|error| panic!("{option}: {error}"));
+        assert_eq!(refused(&server, &user).await, [""; 0]);
+        for right in &rights {
+            let rest: Vec<_> = all.iter().filter(|rule| *rule != right).cloned().collect();
+            let user = format!("{user}-{}", &right[1..]);
+            let url = login(&server, &user, &rest).await;
+            let broken = breaks(&server, &user, serve_with(option, &url, &user)).await;
+            assert!(broken, "{option} does not need {right}");
+        }
+    }
+}
+
 /// The server refuses this for want of a right.
 async fn denied(url: &str, words: &[&str]) {
     let client = redis::Client::open(url).unwrap();

@@ -1,6 +1,7 @@
 //! From one process to another: a lock that is released here and entered there, and the least that Redis needs to tell
 //! another process something.
 
+use crate::bare::Bare;
 use crate::clock;
 use crate::env::{Env, connect, connection, listening};
 use crate::server::PATIENCE;
@@ -21,6 +22,7 @@ pub struct Handover {
     worker: Worker,
     redis: MultiplexedConnection,
     publish: Script,
+    bare: Bare,
     lock: RwLock,
 }
 
@@ -34,6 +36,7 @@ impl Handover {
             worker,
             redis: env.connection().await,
             publish,
+            bare: Bare::new(env.connection().await).of(LOCK).await,
             lock: client.rw_lock(LOCK),
         }
     }
@@ -59,6 +62,18 @@ impl Handover {
         let call = call.key(FLOOR).arg("1760400000123456");
         let heard: i64 = call.invoke_async(&mut self.redis).await.expect("a reply");
         assert_eq!(heard, 1);
+        let arrived = self.heard().await;
+        self.redis.del(FLOOR_QUEUE).await.expect("a reply");
+        arrived - called
+    }
+
+    /// The same, of a script that has the commands of a hand-over and no reasons for them.
+    pub async fn bare(&mut self) -> f64 {
+        self.bare.contend().await;
+        self.worker.say("floor").await;
+        self.until_queued(FLOOR_QUEUE).await;
+        let called = clock::now();
+        self.bare.hand_over(FLOOR).await;
         let arrived = self.heard().await;
         self.redis.del(FLOOR_QUEUE).await.expect("a reply");
         arrived - called

@@ -2,6 +2,7 @@
 //! locks. Each row of the table is a module of its own; both sides of a ratio take turns in many short slices, so that a
 //! machine that speeds up or slows down does so for both.
 
+mod bare;
 mod check;
 mod clock;
 mod contend;

@@ -1,5 +1,6 @@
 //! p1: acquire and release of a free lock / `SET NX PX` and a token-checked DEL by EVALSHA.
 
+use crate::bare::Bare;
 use crate::env::{Env, connect};
 use crate::peers::{Kind, Locks};
 use crate::report::{Goal, Report, median};
@@ -15,6 +16,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     let client = connect(&env.server.url()).await;
     let lock = client.rw_lock("p1");
     let mut plain = Plain::new(env.connection().await, "p1-plain");
+    let mut bare = Bare::new(env.connection().await).of("p1").await;
     let mut peers = Vec::new();
     for kind in Kind::PEERS {
         let locks = Locks::connect(kind, &env.server.url()).await;
@@ -26,17 +28,22 @@ pub async fn run(env: &Env, report: &mut Report) {
     let slices = env.times(40);
     let (mut ratios, mut floors) = (Vec::new(), Vec::new());
     let (mut server, mut floor_server) = (Vec::new(), Vec::new());
+    let (mut bare_ratios, mut of_bare) = (Vec::new(), Vec::new());
     for _ in env.rounds("p1 uncontended latency") {
-        let (mut ours, mut floor, mut theirs) = (Vec::new(), Vec::new(), [const { Vec::new() }; Kind::PEERS.len()]);
+        let (mut ours, mut floor, mut least) = (Vec::new(), Vec::new(), Vec::new());
+        let mut theirs = [const { Vec::new() }; Kind::PEERS.len()];
         for _ in 0..slices {
             floor.push(timed(async || plain.cycle().await).await);
             ours.push(timed(async || cycle(&lock).await).await);
+            least.push(timed(async || bare.cycle().await).await);
             for (times, (_, lock, _)) in theirs.iter_mut().zip(&peers) {
                 times.push(timed(async || lock.acquire().await.release().await).await);
             }
         }
         let floor = median(&floor);
         ratios.push(median(&ours) / floor);
+        bare_ratios.push(median(&least) / floor);
+        of_bare.push(median(&ours) / median(&least));
         floors.push(floor);
         for (times, (_, _, ratios)) in theirs.iter().zip(&mut peers) {
             ratios.push(median(times) / floor);
@@ -52,6 +59,12 @@ pub async fn run(env: &Env, report: &mut Report) {
     let title = "uncontended acquire + release / SET NX PX + checked DEL";
     report.row("p1", title, Goal::AtMost(1.10), &ratios);
     report.beside("p1_floor", "us", &floors);
+    report.beside(
+        "p1_bare",
+        "of the floor's time: the commands of our scripts alone",
+        &bare_ratios,
+    );
+    report.beside("p1_of_bare", "ours, of the time of the commands alone", &of_bare);
     report.beside("p1_server", "us of the server's time, of ours", &server);
     report.beside(
         "p1_floor_server",

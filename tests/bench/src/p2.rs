@@ -1,5 +1,6 @@
 //! p2: cycles of free locks per second, with many tasks on one client / the same of two plain EVALSHA per cycle.
 
+use crate::bare::Bare;
 use crate::env::Env;
 use crate::peers::{Kind, Locks, Mutex};
 use crate::report::{Goal, Report, median};
@@ -49,6 +50,7 @@ return 2";
 #[derive(Clone)]
 enum Side {
     Plain(MultiplexedConnection, Arc<[Script; 2]>),
+    Bare(Bare),
     Locks(Locks),
 }
 
@@ -59,6 +61,7 @@ pub async fn run(env: &Env, report: &mut Report) {
         let locks = Locks::connect(kind, &env.server.url()).await;
         sides.push((kind.name(), Side::Locks(locks)));
     }
+    sides.push(("bare", Side::Bare(Bare::new(env.connection().await))));
     let slices = env.times(15);
     let mut rates = vec![Vec::new(); sides.len()];
     for _ in env.rounds("p2 uncontended throughput") {
@@ -76,9 +79,17 @@ pub async fn run(env: &Env, report: &mut Report) {
     let title = "uncontended cycles per second, 64 tasks on 64 locks / two plain 15-line EVALSHA";
     report.row("p2", title, Goal::AtLeast(0.7), &of_floor(1));
     report.beside("p2_floor", "per second", &rates[0]);
-    for (side, (name, _)) in sides.iter().enumerate().skip(2) {
+    let bare = sides.len() - 1;
+    for (side, (name, _)) in sides.iter().enumerate().take(bare).skip(2) {
         report.beside(&format!("p2_peer_{name}"), "of the floor's rate", &of_floor(side));
     }
+    report.beside(
+        "p2_bare",
+        "of the floor's rate: the commands of our scripts alone",
+        &of_floor(bare),
+    );
+    let of_bare: Vec<f64> = rates[1].iter().zip(&rates[bare]).map(|(a, b)| a / b).collect();
+    report.beside("p2_of_bare", "ours, of the rate of the commands alone", &of_bare);
 }
 
 async fn per_second(name: &str, side: &Side, time: Duration) -> f64 {
@@ -89,6 +100,15 @@ async fn per_second(name: &str, side: &Side, time: Duration) -> f64 {
         tokio::spawn(async move {
             match side {
                 Side::Plain(redis, scripts) => plain(redis, &scripts, &key, begun, time).await,
+                Side::Bare(bare) => {
+                    let mut bare = bare.of(&key).await;
+                    let mut cycles = 0;
+                    while begun.elapsed() < time {
+                        bare.cycle().await;
+                        cycles += 1;
+                    }
+                    cycles
+                }
                 Side::Locks(locks) => locked(&locks.mutex(&key), begun, time).await,
             }
         })

@@ -16,11 +16,12 @@ pub async fn run(env: &Env, report: &mut Report) {
     for _ in 0..50 {
         handover.floor().await;
         handover.lock().await;
+        handover.bare().await;
     }
     let slices = env.times(100);
-    let (mut ours, mut floors) = (Vec::new(), Vec::new());
+    let (mut ours, mut floors, mut bares) = (Vec::new(), Vec::new(), Vec::new());
     for _ in env.rounds("p3 hand-over") {
-        let (mut times, mut floor) = (Vec::new(), Vec::new());
+        let (mut times, mut floor, mut bare) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..slices {
             for _ in 0..SLICE {
                 floor.push(handover.floor().await);
@@ -28,9 +29,13 @@ pub async fn run(env: &Env, report: &mut Report) {
             for _ in 0..SLICE {
                 times.push(handover.lock().await);
             }
+            for _ in 0..SLICE {
+                bare.push(handover.bare().await);
+            }
         }
         ours.push(times);
         floors.push(floor);
+        bares.push(bare);
     }
     let each = |sides: &[Vec<f64>], number: &dyn Fn(&[f64]) -> f64| -> Vec<f64> {
         sides.iter().map(|values| number(values)).collect()
@@ -49,6 +54,14 @@ pub async fn run(env: &Env, report: &mut Report) {
         "the same, p99.9",
         Goal::AtMost(3.0),
         &ratio(&high, &floor_high),
+    );
+    let bare_p50 = each(&bares, &median);
+    let least = "of the floor's p50: a script of a hand-over's commands alone";
+    report.beside("p3_bare", least, &ratio(&bare_p50, &floor_p50));
+    report.beside(
+        "p3_of_bare",
+        "ours, of the p50 of the commands alone",
+        &ratio(&p50, &bare_p50),
     );
     report.beside("p3_us", "us, p50", &p50);
     report.beside("p3_floor", "us, p50", &floor_p50);

@@ -176,13 +176,36 @@ fn why(results: &Results, key: &str) -> Option<String> {
                 results.number("p1_floor_server")?,
             );
             Some(format!(
-                "Of its {} us the floor spends {} in the server, ours {}. With all else equal that alone makes {}.",
+                "Of its {} us the floor spends {} in the server, ours {}. With all else equal that alone makes {}. The \
+                 commands that the scripts need, alone, without any reasons for them: {}.",
                 shown(floor),
                 shown(theirs),
                 shown(ours),
                 shown((floor - theirs + ours) / floor),
+                number("p1_bare"),
             ))
         }
+        "p2" => Some(format!(
+            "The server is busy all the time here. The commands that the scripts need, alone, without any reasons for \
+             them, come to {} of the floor's rate, and ours to {} of that: an owner and a deadline need two fields, a \
+             queue that is fair, reentrant and counted ten.",
+            number("p2_bare"),
+            number("p2_of_bare"),
+        )),
+        "p3" => Some(format!(
+            "The floor's script is two commands, a hand-over nine: the hash is read and written, the head of the queue \
+             and the nearest deadlines are looked at, both sorted sets lose a member. A script of these nine, alone, \
+             without any reasons for them, takes {} of the floor's time from process to process, and ours {} of that. \
+             Every command costs a server that has just slept microseconds, since nothing of it is in the caches.",
+            number("p3_bare"),
+            number("p3_of_bare"),
+        )),
+        "p4" | "p4_64" | "p4_processes" => Some(format!(
+            "Grants of one lock follow one another, so their rate is at most that of hand-overs: 1 / {} of the floor's \
+             (p3), {}. What is missing to that is the call of acquire that each grant needs besides.",
+            number("p3"),
+            shown(1.0 / results.number("p3")?),
+        )),
         "p8" => {
             let floor = results.number("p8_floor")?;
             Some(format!(
