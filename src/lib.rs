@@ -84,7 +84,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
-//! | `cluster` | `redis::cluster::ClusterClient`: Redis Cluster, 7 or later; everything but streams of events |
+//! | `cluster` | `redis::cluster::ClusterClient`: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //! | `cli` | the command `fairlock`, for scripts and operators: `cargo install fairlock --features cli`; nothing for the library |
