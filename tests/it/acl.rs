@@ -50,6 +50,8 @@ async fn refused(server: &Server, user: &str) -> Vec<String> {
     entries
         .filter(|entry| of(entry, "username").as_deref() == Some(user))
         .filter_map(|entry| of(&entry, "object"))
+        // The library's own: it does without. Redis 6.2 logs no subcommand.
+        .filter(|object| object != "client" && object != "client|setinfo")
         .collect()
 }
 
@@ -293,7 +295,7 @@ async fn serve_with(option: &str, url: &str, user: &str) -> Result<(), Error> {
     };
     let client = builder.connect(url).await?;
     match client.rw_lock(user).write().acquire_fair().await {
-        // It has no replica, and no file.
+        // It has no replica.
         Err(Error::NotReplicated { .. }) => {}
         other => other?.release().await?,
     }
@@ -303,7 +305,7 @@ async fn serve_with(option: &str, url: &str, user: &str) -> Result<(), Error> {
 
 #[tokio::test]
 async fn the_options_need_the_rights_that_the_page_names_for_them() {
-    let server = Server::start().await;
+    let server = Server::start_with(&["--appendonly", "yes"]).await;
     for option in ["wait_for_replicas", "wait_for_disks", "quarantine"] {
         let rights = rights_for(option);
         assert!(!rights.is_empty());

@@ -41,6 +41,32 @@ async fn a_hold_survives_an_outage_that_ends_before_its_lease() {
 }
 
 #[tokio::test]
+async fn a_hold_survives_refusals_that_end_before_its_lease() {
+    in_time(async || {
+        let server = Server::start().await;
+        let mut redis = server.redis().await;
+        let client = client(server.url(), Duration::from_secs(6)).await;
+        let guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
+        let begun = Instant::now();
+        let until = |ms| tokio::time::sleep_until((begun + Duration::from_millis(ms)).into());
+        // No connection is lost, and none is made again. The renewals of 2 s and of 4 s fail.
+        until(1500).await;
+        let mut rules = async |rules: &[&str]| {
+            let mut command = redis::cmd("ACL");
+            command.arg("SETUSER").arg("default").arg(rules);
+            command.exec_async(&mut redis).await.unwrap();
+        };
+        rules(&["-evalsha", "-eval"]).await;
+        until(5000).await;
+        rules(&["+evalsha", "+eval"]).await;
+        let lost = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
+        assert!(lost.is_err(), "lost: {lost:?}");
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_owner_asks_again_as_soon_as_its_release_is_answered() {
     in_time(async || {
         let server = Server::start().await;

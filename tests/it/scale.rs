@@ -300,6 +300,9 @@ async fn a_client_without_work_sends_nothing_but_pings() {
     let ours = [
         "info",
         "hello",
+        // Redis 6.2 counts no subcommands.
+        "client",
+        "config",
         "client|setinfo",
         "config|resetstat",
         "select",

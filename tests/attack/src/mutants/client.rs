@@ -239,7 +239,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("inner.requests.look_at(&lock, now + RETRY_PAUSE);", "let _ = RETRY_PAUSE;")],
         seen: "found here",
         story: "A renewal that failed is tried again at the next third of the lease. An outage that ends well before the lease does costs the hold.",
-        check: Check::It("review::a_hold_survives_an_outage_that_ends_before_its_lease"),
+        check: Check::It("review::a_hold_survives_refusals_that_end_before_its_lease"),
     },
     Mutant {
         name: "flag-of-a-dead-connection", file: "src/keeper.rs",
