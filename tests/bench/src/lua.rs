@@ -72,9 +72,15 @@ impl Lua {
     pub async fn new(url: &str) -> Self {
         let lua = Self {
             redis: connection(url).await,
-            acquire: text!("", "acquire_head.lua", "lock.lua", "acquire.lua"),
-            release: text!(" flags=allow-oom", "release_head.lua", "lock.lua", "release.lua"),
-            renew: text!(" flags=allow-oom", "lock.lua", "renew.lua"),
+            acquire: text!("", "listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"),
+            release: text!(
+                " flags=allow-oom",
+                "listeners.lua",
+                "release_head.lua",
+                "lock.lua",
+                "release.lua"
+            ),
+            renew: text!(" flags=allow-oom", "listeners.lua", "lock.lua", "renew.lua"),
         };
         for text in [&lua.acquire, &lua.release, &lua.renew] {
             let mut load = redis::cmd("SCRIPT");

@@ -126,7 +126,8 @@ impl Queue {
     async fn slice(&mut self, redis: &mut MultiplexedConnection, what: What) -> Spent {
         use Account::{Around, Measured};
         let mut calls = Vec::new();
-        // The first element of the reply that each of the measured calls has to give.
+        // What an element of the reply to each of the measured calls has to be. Who waits is told minus the lock's counter.
+        let waits = i64::MIN..=-2;
         let mut statuses = Vec::new();
         for _ in 0..Self::SLICE {
             let at = calls.len();
@@ -135,7 +136,7 @@ impl Queue {
                     let name = self.name();
                     calls.push(self.lua.acquire(Measured, &self.lock, &name, "queue"));
                     calls.push(self.lua.release(Around, &self.lock, &name));
-                    statuses.push((at, 0, 1));
+                    statuses.push((at, 0, 1..=1));
                 }
                 What::Release => {
                     let next = self.waiting.pop_front().expect("somebody waits");
@@ -144,17 +145,17 @@ impl Queue {
                     calls.push(self.lua.release(Measured, &self.lock, &gone));
                     calls.push(self.lua.acquire(Around, &self.lock, &name, "queue"));
                     self.waiting.push_back(name);
-                    statuses.push((at, 1, 2));
+                    statuses.push((at, 1, 2..=2));
                 }
                 What::Renew => {
                     let waiter = &self.waiting[self.waiting.len() / 2];
                     calls.push(self.lua.renew(Measured, &self.lock, &[waiter]));
-                    statuses.push((at, 1, 0));
+                    statuses.push((at, 1, waits.clone()));
                 }
                 What::Try => {
                     let name = self.name();
                     calls.push(self.lua.acquire(Measured, &self.lock, &name, "try"));
-                    statuses.push((at, 0, 0));
+                    statuses.push((at, 0, 0..=0));
                 }
             }
         }
@@ -162,7 +163,12 @@ impl Queue {
         let replies = self.lua.send(calls).await;
         let spent = Spent::so_far(redis).await.since(before);
         for (call, at, status) in statuses {
-            assert_eq!(replies[call][at], status, "{}: {:?}", self.lock, replies[call]);
+            assert!(
+                status.contains(&replies[call][at]),
+                "{}: {:?}",
+                self.lock,
+                replies[call]
+            );
         }
         assert_eq!(
             spent.calls,

@@ -177,12 +177,13 @@ fn why(results: &Results, key: &str) -> Option<String> {
             );
             Some(format!(
                 "Of its {} us the floor spends {} in the server, ours {}. With all else equal that alone makes {}. The \
-                 commands that the scripts need, alone, without any reasons for them: {}.",
+                 commands that the scripts need, alone, without any reasons for them: {}; ours take {} of the time of these.",
                 shown(floor),
                 shown(theirs),
                 shown(ours),
                 shown((floor - theirs + ours) / floor),
                 number("p1_bare"),
+                number("p1_of_bare"),
             ))
         }
         "p2" => Some(format!(
