@@ -81,6 +81,7 @@ impl Lock {
 fn told(record: &Record) -> String {
     let number = |number: i64| match number {
         1_000_000_000_000.. => "N".to_owned(),
+        ..-1_000_000_000_000 => "-N".to_owned(),
         500..=60_000 => "ms".to_owned(),
         _ => number.to_string(),
     };
@@ -134,7 +135,7 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
         "release r2:1:p w9:9 -> ms 2 0; released r2:1:p; granted w1:4:o T",
         "acquire r3:2 60000 queue -> 1 N ms N; queued r3:2",
         "acquire w3:3 60000 queue -> 1 N ms N; queued w3:3",
-        "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms 0 -1 N",
+        "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms -N -1 N",
         "downgrade w1:4:o r1:5:o 60000 -> ms N; granted r1:5:o T; released w1:4:o; granted r3:2 T",
     ];
     let records = lock.read().await.expect("a journal");
