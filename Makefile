@@ -32,7 +32,7 @@ test: setup servers ## Run all tests against real servers that they start themse
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 matrix: setup servers ## Run all tests on all servers at hand, side by side
-	FAIRLOCK_MATRIX=all cargo test --features tls-rustls,cluster,sentinel --test it -- --nocapture servers::
+	FAIRLOCK_MATRIX=all cargo test --features tls-rustls,cluster,sentinel,cli,metrics --test it -- --nocapture servers::
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --

@@ -168,6 +168,20 @@ impl Server {
         }
     }
 
+    /// Starts it again: false if it refuses to, with that text in its log.
+    #[allow(dead_code, reason = "for tests of the feature `tls-rustls`")]
+    pub async fn start_again_unless(&mut self, refusal: &str) -> bool {
+        let begun = Instant::now();
+        while !self.spawn().await {
+            let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            if log.contains(refusal) {
+                return false;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the server did not come up again:\n{log}");
+        }
+        true
+    }
+
     /// SIGSTOP: it keeps its connections but does not answer.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
