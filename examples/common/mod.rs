@@ -128,8 +128,10 @@ impl Drop for Process {
 fn spawn(binary: &str, port: u16, dir: &Path) -> io::Result<Child> {
     Command::new(binary)
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--save", "", "--logfile", "log", "--dir"])
+        .args(["--save", "", "--dir"])
         .arg(dir)
+        // After its directory: it opens the file as soon as it reads this.
+        .args(["--logfile", "log"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -92,8 +92,10 @@ fn spawn(dir: &std::path::Path) -> Result<(Child, &'static str), String> {
     for binary in ["redis-server", "valkey-server"] {
         let child = Command::new(binary)
             .args(["--port", "0", "--unixsocket", "socket", "--unixsocketperm", "700"])
-            .args(["--save", "", "--appendonly", "no", "--logfile", "log", "--dir"])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(dir)
+            // After its directory: it opens the file as soon as it reads this.
+            .args(["--logfile", "log"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -76,8 +76,10 @@ impl Server {
         let child = Command::new(&program[0])
             .args(&program[1..])
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
-            .args(["--save", "", "--logfile", "log", "--dir"])
+            .args(["--save", "", "--dir"])
             .arg(&self.dir)
+            // After its directory: it opens the file as soon as it reads this.
+            .args(["--logfile", "log"])
             .args(["--unixsocket", "socket"])
             .args(&self.args)
             .stdout(Stdio::null())
