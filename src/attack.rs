@@ -1,6 +1,6 @@
 //! What `tests/attack` needs to see and to replace; compiled only for it.
 
-use crate::{key, script};
+use crate::{key, script, wire};
 use redis::{Cmd, PushInfo, RedisError, Value};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -125,7 +125,10 @@ pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
             let status = crate::Status::of(&snapshot, 0, &HashMap::new());
             Some(format!("{snapshot:?} {status:?}"))
         }
-        Words::Hello => Some(format!("{:?}", script::Dialect::of_server(value))),
+        Words::Hello => {
+            let hello = wire::Hello::read(value);
+            Some(format!("{:?} {}", script::Dialect::of(&hello.version), hello.role))
+        }
         Words::Message => shown(script::read_message(bytes).ok_or(())),
         Words::Events => Some(format!("{:?}", crate::event::read_events("a", text?))),
         Words::Introduction => {

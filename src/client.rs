@@ -84,8 +84,8 @@ impl Client {
     /// Dropped, it closes its connections again.
     ///
     /// # Errors
-    /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
-    /// subscribe.
+    /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, refuses to subscribe, or
+    /// is a replica.
     pub async fn connect(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().connect(server).await
     }

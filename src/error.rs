@@ -271,14 +271,13 @@ fn remedy(error: &RedisError) -> &'static str {
          in a cluster also +cluster|slots +cluster|info; SECURITY.md has narrower rules"
     } else if said("NOREPLICAS") {
         "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
-    } else if said("READONLY") {
-        "it is a replica: connect to its master"
     } else if text.contains("no sharded pub/sub") {
         "a cluster needs Redis 7 or later, or Valkey: older servers would send every grant to all nodes"
     } else if text.contains("cluster support disabled") {
         "it is not a cluster: connect with its URL"
     } else if text.contains("not the master") || error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
-        "check the master's name, that the SentinelClient is one for masters, and that the sentinels see a master"
+        "connect to the master, or by a name that leads to it; with Sentinel check the master's name, that the \
+         SentinelClient is one for masters, and that the sentinels see a master"
     } else if said("OOM") {
         "its memory is exhausted: raise maxmemory or free some; holds and releases still work"
     } else if said("WRONGTYPE") {

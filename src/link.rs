@@ -7,8 +7,8 @@ use crate::pulse::Pulse;
 use crate::quarantine::Quarantine;
 use crate::random;
 use crate::replication::Replication;
-use crate::script::{Dialect, Peer};
-use crate::wire::{Backend, CONNECT_TIMEOUT, OnPush, Wire, demoted, timed_out};
+use crate::script::Peer;
+use crate::wire::{Backend, Connected, OnPush, Wire, demoted, timed_out};
 use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -199,7 +199,7 @@ impl Link {
         let command = command(connection.peer);
         let (generation, pulse, mut wire) = (connection.generation, &connection.pulse, connection.wire.clone());
         let result = match sending {
-            Sending::Plainly if self.backend.has_successors() => {
+            Sending::Plainly if self.backend.hears_of_successors() => {
                 let reply = pulse.answer(limit, wire.send(&command));
                 // In a box, so that no other user's future is longer for it.
                 Box::pin(pulse.unless_outdated(reply)).await
@@ -220,7 +220,8 @@ impl Link {
         }
         // A server's error reply comes as a value.
         match result.and_then(Value::extract_error) {
-            Err(error) if self.backend.has_successors() && is_read_only(&error) => {
+            Err(error) if is_read_only(&error) => {
+                self.backend.is_demoted(connection.term);
                 self.give_up(generation, &error);
                 Err(demoted())
             }
@@ -374,9 +375,12 @@ impl Link {
             }
         };
         let on_push = Some(Arc::new(on_push) as OnPush);
-        let (mut wire, term) = self.backend.connect(self.label.as_deref(), on_push).await?;
-        let hello = wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?;
-        let dialect = Dialect::of_server(&hello);
+        let connected = self.backend.connect(self.label.as_deref(), on_push).await?;
+        let Connected {
+            mut wire,
+            dialect,
+            term,
+        } = connected;
         let quarantined_until = match &self.quarantine {
             Some(quarantine) => quarantine.of_server(&mut wire, dialect).await?,
             None => None,
@@ -439,6 +443,8 @@ fn closed() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, "the server closed the connection").into()
 }
 
+/// Redis 6.2 says it within the error of a script.
 fn is_read_only(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        || error.detail().is_some_and(|detail| detail.contains("-READONLY "))
 }

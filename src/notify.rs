@@ -13,7 +13,7 @@ use crate::registry::Request;
 use crate::rw_lock::Policy;
 use crate::script::{read_message, read_request};
 use crate::status::ClientInfo;
-use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
+use crate::wire::{Backend, CONNECT_TIMEOUT, Connected, Wire, timed_out};
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -78,7 +78,8 @@ impl Listener {
             alive.beat();
             on_push(&listener, &releases, &over, &push);
         });
-        let (mut wire, term) = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
+        let connected = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
+        let Connected { mut wire, term, .. } = connected;
         let channels = [self.channel.as_str(), &self.audience_channel];
         let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;

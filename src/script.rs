@@ -37,23 +37,9 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// From the reply to HELLO, a map or, in RESP2, a list of pairs.
-    pub(crate) fn of_server(hello: &Value) -> Self {
-        let is = |key: &Value| {
-            matches!(key, Value::BulkString(key) if key == b"version")
-                || matches!(key, Value::SimpleString(key) if key == "version")
-        };
-        let version = match hello {
-            Value::Map(pairs) => pairs.iter().find(|(key, _)| is(key)).map(|(_, value)| value),
-            Value::Array(items) => items.chunks_exact(2).find(|pair| is(&pair[0])).map(|pair| &pair[1]),
-            _ => None,
-        };
-        let text = match version {
-            Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
-            Some(Value::SimpleString(text)) => text.clone(),
-            _ => String::new(),
-        };
-        match text.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
+    /// Of a server of that version.
+    pub(crate) fn of(version: &str) -> Self {
+        match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
             Some(major) if major < 7 => Self::Plain,
             _ => Self::Flags,
         }
@@ -357,18 +343,13 @@ pub(crate) fn all() -> [(&'static str, [&'static str; 2]); 6] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn hello(version: &str) -> Value {
-        let text = |s: &str| Value::BulkString(s.into());
-        Value::Array(vec![text("server"), text("redis"), text("version"), text(version)])
-    }
+    use super::Dialect;
 
     #[test]
     fn servers_before_7_get_scripts_without_flags() {
-        assert_eq!(Dialect::of_server(&hello("6.2.14")), Dialect::Plain);
-        assert_eq!(Dialect::of_server(&hello("7.0.15")), Dialect::Flags);
-        assert_eq!(Dialect::of_server(&hello("10.0.0")), Dialect::Flags);
-        assert_eq!(Dialect::of_server(&Value::Nil), Dialect::Flags);
+        assert_eq!(Dialect::of("6.2.14"), Dialect::Plain);
+        assert_eq!(Dialect::of("7.0.15"), Dialect::Flags);
+        assert_eq!(Dialect::of("10.0.0"), Dialect::Flags);
+        assert_eq!(Dialect::of(""), Dialect::Flags);
     }
 }

@@ -97,7 +97,7 @@ impl Sentinel {
             let _ = tell.send(push);
         };
         let backend = Backend::redis(&sentinel)?;
-        let (mut wire, _) = backend.connect(None, Some(Arc::new(on_push))).await?;
+        let mut wire = backend.connect(None, Some(Arc::new(on_push))).await?.wire;
         let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&["+switch-master"])).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         *backoff = Backoff::new();

@@ -3,10 +3,9 @@
 
 #[cfg(feature = "attack")]
 use crate::attack;
+use crate::script::Dialect;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinel;
-#[cfg(feature = "sentinel")]
-use redis::ServerErrorKind;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -14,6 +13,7 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, Re
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -41,6 +41,16 @@ pub(crate) struct Clients {
     commands: redis::Client,
     /// Pushes need RESP3.
     pushes: redis::Client,
+    /// How often a server to which they led turned out to be the master no longer.
+    term: watch::Sender<u64>,
+}
+
+/// A new connection, and what is known of its server.
+pub(crate) struct Connected {
+    pub(crate) wire: Wire,
+    pub(crate) dialect: Dialect,
+    /// See [`Backend::outdated`].
+    pub(crate) term: u64,
 }
 
 /// One connection. It closes when its last clone is dropped.
@@ -72,26 +82,18 @@ impl Backend {
         }
     }
 
-    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST; and the term of the
-    /// server to which it leads.
-    pub(crate) async fn connect(
-        &self,
-        label: Option<&str>,
-        on_push: Option<OnPush>,
-    ) -> Result<(Wire, u64), RedisError> {
+    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST. It does not lead to a
+    /// replica, unless that is a cluster's.
+    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
         let (mut wire, term) = match self {
-            Self::Redis(clients) => (clients.connect(on_push).await?, 0),
+            Self::Redis(clients) => {
+                let term = *clients.term.borrow();
+                (clients.connect(on_push).await?, term)
+            }
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => {
                 let (master, term) = sentinel.master().await?;
-                let mut wire = Clients::of(&master)?.connect(on_push).await?;
-                match wire.answer(CONNECT_TIMEOUT, &redis::cmd("ROLE")).await {
-                    Ok(role) => check_role(&role)?,
-                    // The library has just asked it in another way.
-                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {}
-                    Err(error) => return Err(error),
-                }
-                (wire, term)
+                (Clients::of(&master)?.connect(on_push).await?, term)
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => {
@@ -103,28 +105,55 @@ impl Backend {
             #[cfg(feature = "attack")]
             Self::Simulated(network) => (Wire::Simulated(network.connect(on_push).await?), 0),
         };
+        let hello = Hello::read(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?);
+        if hello.role == "replica" && hello.mode != "cluster" {
+            return Err(demoted());
+        }
         if let Some(label) = label {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(label);
             wire.answer(CONNECT_TIMEOUT, &name).await?;
         }
-        Ok((wire, term))
+        Ok(Connected {
+            wire,
+            dialect: Dialect::of(&hello.version),
+            term,
+        })
+    }
+
+    /// The server at the end of a connection of that term says that it is a replica: the term is over.
+    pub(crate) fn is_demoted(&self, term: u64) {
+        match self {
+            Self::Redis(clients) => {
+                clients.term.send_if_modified(|now| {
+                    let news = *now == term;
+                    *now += u64::from(news);
+                    news
+                });
+            }
+            // The sentinels tell of theirs, and who the next one is.
+            #[cfg(any(feature = "attack", feature = "cluster", feature = "sentinel"))]
+            _ => {}
+        }
     }
 
     /// Waits until a connection of that term leads to the wrong server.
     pub(crate) async fn outdated(&self, term: u64) {
         match self {
+            Self::Redis(clients) => {
+                let mut terms = clients.term.subscribe();
+                // It fails when the sender is gone, which `self` holds.
+                let _ = terms.wait_for(|now| *now != term).await;
+            }
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => sentinel.outdated(term).await,
-            _ => {
-                let _ = term;
-                std::future::pending().await
-            }
+            #[cfg(any(feature = "attack", feature = "cluster"))]
+            _ => std::future::pending().await,
         }
     }
 
-    /// Whether another server may take over: what one refuses as a replica another will do.
-    pub(crate) fn has_successors(&self) -> bool {
+    /// Whether it is told at once when another server takes over: a call that is under way need not wait for more.
+    pub(crate) fn hears_of_successors(&self) -> bool {
         match self {
             #[cfg(feature = "sentinel")]
             Self::Sentinel(_) => true,
@@ -160,6 +189,7 @@ impl Clients {
         Ok(Self {
             commands: with_options(client, None)?,
             pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
+            term: watch::Sender::new(0),
         })
     }
 
@@ -254,17 +284,49 @@ pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-/// The server is not the master, or not any more.
+/// The server is not the master, or not any more: to callers it counts as away.
 pub(crate) fn demoted() -> RedisError {
     let why = "the server is not the master";
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
 }
 
-#[cfg(feature = "sentinel")]
-fn check_role(role: &Value) -> Result<(), RedisError> {
-    match role {
-        Value::Array(role) if matches!(role.first(), Some(Value::BulkString(role)) if role == b"master") => Ok(()),
-        _ => Err(demoted()),
+/// What a server says of itself. Empty: it does not.
+#[derive(Debug, Default)]
+pub(crate) struct Hello {
+    pub(crate) version: String,
+    pub(crate) mode: String,
+    pub(crate) role: String,
+}
+
+impl Hello {
+    /// From the reply to HELLO, a map or, in RESP2, a list of pairs.
+    pub(crate) fn read(reply: &Value) -> Self {
+        let mut hello = Self::default();
+        let mut note = |key: &Value, value: &Value| {
+            let (Some(key), Some(value)) = (text(key), text(value)) else {
+                return;
+            };
+            match key {
+                "version" => hello.version = value.to_owned(),
+                "mode" => hello.mode = value.to_owned(),
+                "role" => hello.role = value.to_owned(),
+                _ => {}
+            }
+        };
+        match reply {
+            Value::Map(pairs) => pairs.iter().for_each(|(key, value)| note(key, value)),
+            Value::Array(items) => items.chunks_exact(2).for_each(|pair| note(&pair[0], &pair[1])),
+            _ => {}
+        }
+        hello
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
     }
 }
 

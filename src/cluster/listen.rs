@@ -138,10 +138,8 @@ impl Cluster {
                 }
             }
         };
-        let (wire, _) = node
-            .backend
-            .connect(self.label.as_deref(), Some(Arc::new(on_push)))
-            .await?;
+        let connected = node.backend.connect(self.label.as_deref(), Some(Arc::new(on_push)));
+        let wire = connected.await?.wire;
         Ok(Ear {
             wire,
             ended,

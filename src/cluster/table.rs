@@ -5,7 +5,7 @@ use crate::client::Inner;
 use crate::link::{Backoff, Link};
 use crate::random;
 use crate::script::Dialect;
-use crate::wire::{Backend, CONNECT_TIMEOUT, malformed};
+use crate::wire::{Backend, CONNECT_TIMEOUT, Connected, malformed};
 use futures::stream::FuturesUnordered;
 use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
 use std::collections::BTreeSet;
@@ -142,9 +142,8 @@ impl Cluster {
 
     /// Over a connection of its own: the others may hang.
     async fn ask_for_table(&self, address: &Address) -> Result<Table, RedisError> {
-        let (mut wire, _) = self.backend(address)?.connect(None, None).await?;
-        let hello = wire.answer(TABLE_TIMEOUT, &redis::cmd("HELLO")).await?;
-        if Dialect::of_server(&hello) == Dialect::Plain {
+        let Connected { mut wire, dialect, .. } = self.backend(address)?.connect(None, None).await?;
+        if dialect == Dialect::Plain {
             return Err(RedisError::from((
                 ErrorKind::InvalidClientConfig,
                 "no sharded pub/sub",

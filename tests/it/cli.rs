@@ -571,7 +571,7 @@ async fn doctor_warns_of_a_policy_that_may_drop_locks() {
 #[tokio::test]
 async fn doctor_sends_who_asks_a_replica_to_its_master() {
     let master = Server::start().await;
-    let replica = Server::start_with(&["--replicaof", &format!("127.0.0.1 {}", master.port())]).await;
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &master.port().to_string()]).await;
     let (status, wrong) = findings(&Cli::of(&replica), "wrong").await;
     assert_eq!(status, 1);
     assert!(

@@ -480,36 +480,6 @@ async fn assert_refused(lock: &RwLock, remedy: &str) {
 }
 
 #[tokio::test]
-async fn a_replica_refuses_and_the_error_points_to_its_master() {
-    let master = Server::start().await;
-    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &master.port().to_string()]).await;
-    let in_step =
-        async || format!("{:?}", run(&replica, &["INFO", "replication"]).await).contains("master_link_status:up");
-    eventually("the replica in step", in_step).await;
-    assert_refused(&client(&replica).await.rw_lock("the lock"), "connect to its master").await;
-    assert!(master.keys().await.is_empty());
-}
-
-#[tokio::test]
-async fn a_server_that_becomes_a_replica_costs_the_hold_and_tells_who_waits() {
-    let (server, other) = tokio::join!(Server::start(), Server::start());
-    let client = Client::builder()
-        .lease(Duration::from_secs(1))
-        .connect(server.url())
-        .await
-        .unwrap();
-    let lock = client.rw_lock("the lock");
-    let guard = lock.write().acquire_fair().await.unwrap();
-    let waiter = tokio::spawn(lock.write().acquire_fair());
-    server.until_queued("the lock", 1).await;
-    run(&server, &["REPLICAOF", "127.0.0.1", &other.port().to_string()]).await;
-    let error = soon("the waiter told", waiter).await.unwrap().unwrap_err();
-    assert_helpful(&error, "the lock", "connect to its master");
-    soon("the hold lost", guard.lost()).await;
-    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
-}
-
-#[tokio::test]
 async fn a_key_of_another_type_under_the_locks_name_is_an_error_and_is_left_alone() {
     let server = Server::start().await;
     let lock = client(&server).await.rw_lock("the lock");

@@ -18,6 +18,7 @@ mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
+mod demotion;
 mod docs;
 mod events;
 mod evict;

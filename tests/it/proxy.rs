@@ -1,6 +1,6 @@
 //! A TCP proxy in front of a server, which can do to connections what networks do.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,6 +10,8 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 #[derive(Default)]
 struct Faults {
+    /// The server to which new connections lead.
+    server_port: AtomicU16,
     reply_delay_ms: AtomicU64,
     /// A pause between pieces of replies.
     pace_ms: AtomicU64,
@@ -35,12 +37,16 @@ impl Proxy {
     pub async fn to(server_port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let faults = Arc::new(Faults::default());
+        let faults = Arc::new(Faults {
+            server_port: AtomicU16::new(server_port),
+            ..Faults::default()
+        });
         let accepting = tokio::spawn({
             let faults = Arc::clone(&faults);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let nth = faults.accepted.fetch_add(1, Ordering::SeqCst) + 1;
+                    let server_port = faults.server_port.load(Ordering::SeqCst);
                     let pair = tokio::spawn(carry(client, server_port, nth, Arc::clone(&faults)));
                     faults.connections.lock().unwrap().push(pair.abort_handle());
                 }
@@ -55,6 +61,11 @@ impl Proxy {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// New connections lead to another server; those that there are lead where they did.
+    pub fn leads_to(&self, server_port: u16) {
+        self.faults.server_port.store(server_port, Ordering::SeqCst);
     }
 
     /// Every reply and message arrives this much later.

@@ -1,5 +1,6 @@
 //! Grants that count only when replicas have them.
 
+use crate::demotion::{info, replica_of};
 use crate::observe::{LONG, keys, ms, until_free};
 use crate::server::{PATIENCE, Server, connected, eventually, soon};
 use fairlock::{Client, ClientBuilder, Error, Owner};
@@ -9,24 +10,6 @@ use std::time::Duration;
 
 /// Whatever has this time limit is waited for.
 const PATIENT: Duration = Duration::from_secs(300);
-
-async fn replica_of(master: &Server) -> Server {
-    let port = master.port().to_string();
-    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await;
-    eventually("the replica is in step", async || {
-        info(&replica, "replication").await.contains("master_link_status:up")
-    })
-    .await;
-    replica
-}
-
-async fn info(server: &Server, section: &str) -> String {
-    let mut info = redis::cmd("INFO");
-    info.arg(section)
-        .query_async(&mut server.redis().await)
-        .await
-        .expect("INFO")
-}
 
 async fn writer(server: &Server, lock: &str) -> Option<String> {
     let mut get = redis::cmd("HGET");

@@ -447,10 +447,10 @@ fn a_status_of_no_known_mode_policy_or_score_is_refused() {
 }
 
 #[test]
-fn only_a_server_that_says_so_is_an_old_one() {
-    let hello = |version: Value| vec![(text("server"), text("redis")), (text("version"), version)];
+fn only_a_server_that_says_so_is_an_old_one_or_a_replica() {
+    let hello = |version: Value| vec![(text("role"), text("replica")), (text("version"), version)];
     holds((prop_oneof![0..12_u32, any::<u32>()], value()), |(major, odd)| {
-        let expected = Some(if major < 7 { "Plain" } else { "Flags" }.to_owned());
+        let expected = Some(format!("{} replica", if major < 7 { "Plain" } else { "Flags" }));
         let major = hello(text(format!("{major}.2.1")));
         let list = major.iter().cloned().flat_map(<[Value; 2]>::from).collect();
         assert_eq!(parse(Words::Hello, &Value::Array(list)), expected);
