@@ -155,7 +155,10 @@ impl Claim {
     /// A message may have been missed. Says whether that matters.
     pub(crate) fn doubt(&mut self, now: Instant) -> bool {
         let waits = self.is_waiting();
-        self.doubted = waits.then_some(now);
+        // A hold may be doubted for another reason.
+        if waits {
+            self.doubted = Some(now);
+        }
         waits
     }
 

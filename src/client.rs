@@ -23,7 +23,7 @@ use crate::wire::Backend;
 use redis::RedisError;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -84,8 +84,8 @@ impl Client {
     /// Dropped, it closes its connections again.
     ///
     /// # Errors
-    /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, refuses to subscribe, or
-    /// is a replica.
+    /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
+    /// subscribe. A replica will do for reading: what writes is an [`Error::Server`] there.
     pub async fn connect(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().connect(server).await
     }
@@ -204,6 +204,7 @@ impl Inner {
             lock,
             limit: call_limit(lease),
             listened: self.audience.listens(&lock.state),
+            sent: AtomicBool::new(false),
         }
     }
 

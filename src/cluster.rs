@@ -9,7 +9,7 @@ pub(crate) use seeds::seeds_of;
 use table::slot_of;
 
 use crate::client::Inner;
-use crate::error::is_transient;
+use crate::error::{is_of_replica, is_refusal, is_transient};
 use crate::key::Lock;
 use crate::link::{Backoff, Lane, Link, Sending, Turns};
 use crate::notify::Releases;
@@ -166,7 +166,7 @@ impl Cluster {
                             hops += QUICK_HOPS;
                             error
                         }
-                        ErrorKind::Server(_) | ErrorKind::Extension => return Err(error),
+                        _ if is_refusal(&error) && !is_of_replica(&error) => return Err(error),
                         // It may have been executed, also if the node has lost its slots meanwhile. Only the caller knows
                         // what an answer to a second sending means: to a release "unknown" does not mean lost then.
                         _ => {

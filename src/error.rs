@@ -252,11 +252,25 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
         || error.is_cluster_error()
-        || matches!(
-            error.kind(),
-            ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown)
-        )
+        || is_of_replica(error)
+        || error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading)
         || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+}
+
+/// What only a replica says. Within the error of a script if it is Redis 6.2; to WAIT in words of its own.
+pub(crate) fn is_of_replica(error: &RedisError) -> bool {
+    let is = |kind| error.kind() == ErrorKind::Server(kind);
+    let within = |words: &str| error.detail().is_some_and(|detail| detail.contains(words));
+    is(ServerErrorKind::ReadOnly)
+        || is(ServerErrorKind::MasterDown)
+        || error.code() == Some("UNBLOCKED")
+        || within("-READONLY ")
+        || within("cannot be used with replica instances")
+}
+
+/// The server's own answer: it did not do what it was asked.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
 fn remedy(error: &RedisError) -> &'static str {

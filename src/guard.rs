@@ -146,7 +146,8 @@ impl<M> Guard<M> {
         let mut backoff = Backoff::new();
         let mut sent_before = false;
         loop {
-            match inner.call(&request.lock, lease).release(&[request.name.as_str()]).await {
+            let call = inner.call(&request.lock, lease);
+            match call.release(&[request.name.as_str()]).await {
                 Ok((known, next)) => {
                     self.request = None;
                     inner.registry().remove(&request);
@@ -165,7 +166,7 @@ impl<M> Guard<M> {
                 }
                 Err(error) if is_transient(&error) && Instant::now() < held_until => {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
-                    sent_before = true;
+                    sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                     // From then on "unknown" may mean that it expired and others have been in.
                     if Instant::now() >= held_until {

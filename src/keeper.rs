@@ -189,9 +189,6 @@ pub(crate) async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
 /// Some requests of one lock. Tries until their leases must have ended.
 async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
     let Some(first) = requests.first() else { return };
-    // It is never closed.
-    let turns = inner.route.turns(&first.lock.state);
-    let _turn = turns.releasing.acquire().await;
     let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
     let longest = requests
         .iter()
@@ -213,7 +210,13 @@ async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
     let gone_by = Instant::now() + patience;
     let mut backoff = Backoff::new();
     loop {
-        match call.release(&names).await {
+        let released = {
+            let turns = inner.route.turns(&first.lock.state);
+            // It is never closed. Not kept over a pause: what one lock's server refuses holds up no other lock.
+            let _turn = turns.releasing.acquire().await;
+            call.release(&names).await
+        };
+        match released {
             Ok((_, next)) => {
                 finish(inner, &first.lock, next).await;
                 break;

@@ -1,6 +1,7 @@
 //! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
 //! its command may be sent twice.
 
+use crate::error::is_of_replica;
 use crate::keeper::CALLS_AT_ONCE;
 use crate::observe::Outage;
 use crate::pulse::Pulse;
@@ -9,8 +10,9 @@ use crate::random;
 use crate::replication::Replication;
 use crate::script::Peer;
 use crate::wire::{Backend, Connected, OnPush, Wire, demoted, timed_out};
-use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +23,7 @@ struct Connection {
     generation: u64,
     /// Of the server: see [`Backend::outdated`].
     term: u64,
+    of_replica: bool,
     wire: Wire,
     /// It is noticed when the connection ends, also if nobody calls.
     ended: Arc<Notify>,
@@ -28,6 +31,8 @@ struct Connection {
     turns: Semaphore,
     pulse: Arc<Pulse>,
     confirmed: tokio::sync::Mutex<Option<Confirmed>>,
+    /// Of the waits for replicas that were asked for.
+    longest_wait_ms: AtomicU64,
 }
 
 /// What a server said when it was last asked how many replicas have what had been written.
@@ -164,8 +169,10 @@ impl Link {
         let Ok(Some(connection)) = timeout(limit, link.connection()).await else {
             return Err(link.down());
         };
-        // It stands behind at most one wait.
-        let limit = limit + wish.timeout;
+        // It stands behind at most one wait, which may be another's.
+        let wait = u64::try_from(wish.timeout.as_millis()).unwrap_or(u64::MAX);
+        let longest = connection.longest_wait_ms.fetch_max(wait, Ordering::Relaxed).max(wait);
+        let limit = limit + Duration::from_millis(longest);
         let (lane, plainly) = (Lane::Users, Sending::Plainly);
         let renewed = link.call_over(&connection, lane, limit, plainly, renew).await?;
         let written = Instant::now();
@@ -220,10 +227,10 @@ impl Link {
         }
         // A server's error reply comes as a value.
         match result.and_then(Value::extract_error) {
-            Err(error) if is_read_only(&error) => {
+            Err(error) if is_of_replica(&error) => {
                 self.backend.is_demoted(connection.term);
                 self.give_up(generation, &error);
-                Err(demoted())
+                Err(if connection.of_replica { wrong_server() } else { error })
             }
             reply => reply,
         }
@@ -344,11 +351,14 @@ impl Link {
 
     async fn keep_up(&self, is_up: impl Fn(bool)) {
         let mut was_up = matches!(&*self.state(), State::Up(_));
+        let mut backoff = Backoff::new();
         for generation in 1.. {
+            let since = Instant::now();
             self.until_broken().await;
             let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
             if was_up {
                 is_up(false);
+                backoff.after(since).await;
             }
             let connection = retrying(
                 || self.new_connection(generation),
@@ -380,6 +390,7 @@ impl Link {
             mut wire,
             dialect,
             term,
+            of_replica,
         } = connected;
         let quarantined_until = match &self.quarantine {
             Some(quarantine) => quarantine.of_server(&mut wire, dialect).await?,
@@ -388,6 +399,7 @@ impl Link {
         Ok(Connection {
             generation,
             term,
+            of_replica,
             wire,
             ended,
             peer: Peer {
@@ -397,6 +409,7 @@ impl Link {
             turns: Semaphore::new(USERS_IN_FLIGHT),
             pulse: Arc::default(),
             confirmed: tokio::sync::Mutex::default(),
+            longest_wait_ms: AtomicU64::new(0),
         })
     }
 }
@@ -432,6 +445,15 @@ impl Backoff {
         Self { next, longest }
     }
 
+    /// Before what was begun then is begun anew: pauses if it did not last.
+    pub(crate) async fn after(&mut self, since: Instant) {
+        if since.elapsed() < self.longest {
+            self.pause().await;
+        } else {
+            *self = Self::up_to(self.longest);
+        }
+    }
+
     pub(crate) async fn pause(&mut self) {
         let share = (random::number() & 0xff) as u32;
         sleep(self.next / 2 + self.next / 2 * share / 256).await;
@@ -443,8 +465,24 @@ fn closed() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, "the server closed the connection").into()
 }
 
-/// Redis 6.2 says it within the error of a script.
-fn is_read_only(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        || error.detail().is_some_and(|detail| detail.contains("-READONLY "))
+/// It never was the master: whoever chose it should know.
+fn wrong_server() -> RedisError {
+    RedisError::from((ErrorKind::InvalidClientConfig, "the server is not the master"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_does_not_last_is_begun_anew_less_and_less_often() {
+        let ms = Duration::from_millis;
+        let (mut backoff, begun) = (Backoff::up_to(ms(40)), Instant::now());
+        for _ in 0..10 {
+            backoff.after(Instant::now()).await;
+        }
+        assert!(begun.elapsed() > ms(150), "{:?}", begun.elapsed());
+        backoff.after(begun).await;
+        assert_eq!(backoff.next, Backoff::new().next, "that lasted");
+    }
 }

@@ -3,9 +3,10 @@
 
 use crate::claim::{Claim, End};
 use crate::client::Inner;
+use crate::error::is_of_replica;
 use crate::event::{ANNOUNCED_EVERY, Audience, BELIEVED_FOR, Topic};
 use crate::key::{Lock, audience_channel, channel_base, introduction, is_state};
-use crate::link::retrying;
+use crate::link::{Backoff, retrying};
 use crate::observe::Outage;
 use crate::owner::ClientId;
 use crate::pulse::Pulse;
@@ -14,6 +15,7 @@ use crate::rw_lock::Policy;
 use crate::script::{read_message, read_request};
 use crate::status::ClientInfo;
 use crate::wire::{Backend, CONNECT_TIMEOUT, Connected, Wire, timed_out};
+use futures::future::try_join_all;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -44,9 +46,11 @@ struct Introduction {
 
 /// A connection that listens, until `ended` is told.
 pub(crate) struct Subscription {
+    backend: Backend,
     wire: Wire,
     /// Of the server: see [`Backend::outdated`].
     term: u64,
+    of_replica: bool,
     ended: Arc<Notify>,
     pulse: Arc<Pulse>,
     audience_channel: String,
@@ -79,13 +83,20 @@ impl Listener {
             on_push(&listener, &releases, &over, &push);
         });
         let connected = self.backend.connect(self.label.as_deref(), Some(on_push)).await?;
-        let Connected { mut wire, term, .. } = connected;
+        let Connected {
+            mut wire,
+            term,
+            of_replica,
+            ..
+        } = connected;
         let channels = [self.channel.as_str(), &self.audience_channel];
         let subscribed = timeout(CONNECT_TIMEOUT, wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         let mut subscription = Subscription {
+            backend: self.backend.clone(),
             wire,
             term,
+            of_replica,
             ended,
             pulse,
             audience_channel: self.audience_channel.clone(),
@@ -98,8 +109,9 @@ impl Listener {
 
     /// Keeps the subscription up. Never ends.
     pub(crate) async fn run(&self, inner: &Arc<Inner>, releases: &Releases, mut subscription: Subscription) {
+        let mut backoff = Backoff::new();
         loop {
-            let term = subscription.term;
+            let (since, term) = (Instant::now(), subscription.term);
             let why = tokio::select! {
                 biased;
                 why = subscription.until_dead(&inner.audience) => why,
@@ -108,6 +120,7 @@ impl Listener {
             tracing::warn!(connection = Outage::SUBSCRIPTION, error = why, "connection lost");
             let outage = Outage::begin(Outage::SUBSCRIPTION);
             drop(subscription);
+            backoff.after(since).await;
             subscription = retrying(
                 || self.subscribe(inner, releases.clone()),
                 |error| tracing::debug!(%error, "cannot subscribe yet"),
@@ -141,9 +154,7 @@ impl Subscription {
             }
             if new || announced.elapsed() >= ANNOUNCED_EVERY {
                 announced = Instant::now();
-                for subject in audience.subjects() {
-                    self.announce(&subject).await;
-                }
+                self.announce(&audience.subjects()).await;
             }
             if introduced.elapsed() >= INTRODUCED_EVERY {
                 introduced = Instant::now();
@@ -202,25 +213,41 @@ impl Subscription {
         set.arg("EX").arg(3 * INTRODUCED_EVERY.as_secs());
         if let Err(error) = self.wire.answer(PING_TIMEOUT, &set).await {
             tracing::debug!(%error, "cannot say who this client is");
+            self.look_at(&error);
+        }
+    }
+
+    /// A client that only listens, or reads, learns by this that its server is the master no longer.
+    fn look_at(&self, error: &RedisError) {
+        if is_of_replica(error) && !self.of_replica {
+            self.backend.is_demoted(self.term);
         }
     }
 
     /// Tells all clients that somebody listens: those that are here by a message, later ones by a set that they look at.
     /// Events are an extra: failing is not fatal.
-    async fn announce(&mut self, subject: &str) {
-        let seconds = BELIEVED_FOR.as_secs().to_string();
-        for command in [
-            ["SADD", &self.audience_channel, subject],
-            ["EXPIRE", &self.audience_channel, &seconds],
-            ["PUBLISH", &self.audience_channel, subject],
-        ] {
-            let [name, arguments @ ..] = command;
-            let mut command = redis::cmd(name);
-            command.arg(&arguments);
-            if let Err(error) = self.wire.answer(PING_TIMEOUT, &command).await {
-                tracing::debug!(%error, "cannot tell other clients about listeners");
-                return;
-            }
+    async fn announce(&mut self, subjects: &[String]) {
+        if subjects.is_empty() {
+            return;
+        }
+        let mut add = redis::cmd("SADD");
+        add.arg(&self.audience_channel).arg(subjects);
+        let mut expire = redis::cmd("EXPIRE");
+        expire.arg(&self.audience_channel).arg(BELIEVED_FOR.as_secs());
+        let tell = subjects.iter().map(|subject| {
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(&self.audience_channel).arg(subject);
+            publish
+        });
+        let commands = [add, expire].into_iter().chain(tell);
+        // Sent together: one round trip.
+        let replies = commands.map(|command| {
+            let mut wire = self.wire.clone();
+            async move { wire.answer(PING_TIMEOUT, &command).await }
+        });
+        if let Err(error) = try_join_all(replies).await {
+            tracing::debug!(%error, "cannot tell other clients about listeners");
+            self.look_at(&error);
         }
     }
 

@@ -11,6 +11,7 @@ pub(crate) use read::{
 pub(crate) use snapshot::Snapshot;
 
 use crate::claim::Standing;
+use crate::error::is_refusal;
 #[cfg(feature = "cluster")]
 use crate::key;
 use crate::key::Lock;
@@ -21,6 +22,7 @@ use crate::rw_lock::Policy;
 use crate::wire::malformed;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -161,6 +163,8 @@ pub(crate) struct Call<'a> {
     pub(crate) limit: Duration,
     /// Somebody listens to events of this lock.
     pub(crate) listened: bool,
+    /// It was sent, or was about to be.
+    pub(crate) sent: AtomicBool,
 }
 
 impl Call<'_> {
@@ -181,7 +185,13 @@ impl Call<'_> {
         }
     }
 
+    /// Whether it may have been executed, after that error.
+    pub(crate) fn may_be_done(&self, error: &RedisError) -> bool {
+        self.sent.load(Ordering::Relaxed) && !is_refusal(error)
+    }
+
     fn command(&self, name: &str, script: &Script, peer: Peer, args: &impl Fn(&mut Cmd, Peer)) -> Cmd {
+        self.sent.store(true, Ordering::Relaxed);
         let script = if name == "EVAL" {
             script.body(peer.dialect)
         } else {

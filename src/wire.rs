@@ -51,6 +51,8 @@ pub(crate) struct Connected {
     pub(crate) dialect: Dialect,
     /// See [`Backend::outdated`].
     pub(crate) term: u64,
+    /// From the start: good for reading, until somebody wants to write.
+    pub(crate) of_replica: bool,
 }
 
 /// One connection. It closes when its last clone is dropped.
@@ -82,8 +84,8 @@ impl Backend {
         }
     }
 
-    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST. It does not lead to a
-    /// replica, unless that is a cluster's.
+    /// A connection that is named after the label, if there is one, in the server's CLIENT LIST. It leads to a replica only
+    /// if nobody has wanted to write so far, or in a cluster, whose table tells who the master is.
     pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
         let (mut wire, term) = match self {
             Self::Redis(clients) => {
@@ -106,7 +108,8 @@ impl Backend {
             Self::Simulated(network) => (Wire::Simulated(network.connect(on_push).await?), 0),
         };
         let hello = Hello::read(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?);
-        if hello.role == "replica" && hello.mode != "cluster" {
+        let of_replica = hello.is_of_replica();
+        if of_replica && term > 0 {
             return Err(demoted());
         }
         if let Some(label) = label {
@@ -118,10 +121,11 @@ impl Backend {
             wire,
             dialect: Dialect::of(&hello.version),
             term,
+            of_replica,
         })
     }
 
-    /// The server at the end of a connection of that term says that it is a replica: the term is over.
+    /// The server at the end of a connection of that term does what only a replica does: the term is over.
     pub(crate) fn is_demoted(&self, term: u64) {
         match self {
             Self::Redis(clients) => {
@@ -320,6 +324,12 @@ impl Hello {
         }
         hello
     }
+
+    /// Of one that follows one master, not of a cluster's.
+    fn is_of_replica(&self) -> bool {
+        // Dragonfly and Kvrocks keep to the former word.
+        matches!(self.role.as_str(), "replica" | "slave") && self.mode != "cluster"
+    }
 }
 
 fn text(value: &Value) -> Option<&str> {
@@ -369,4 +379,22 @@ fn with_options(client: &redis::Client, protocol: Option<ProtocolVersion>) -> Re
         None => settings,
     };
     redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_say_that_they_are_replicas_in_two_words() {
+        let text = |s: &str| Value::BulkString(s.into());
+        let says = |role: &str, mode: &str| {
+            let hello = ["role", role, "mode", mode].map(text).to_vec();
+            Hello::read(&Value::Array(hello)).is_of_replica()
+        };
+        assert!(says("replica", "standalone") && says("slave", "standalone"));
+        assert!(!says("master", "standalone") && !says("active-replica", "standalone"));
+        assert!(!says("replica", "cluster"), "its table tells");
+        assert!(!Hello::read(&Value::Nil).is_of_replica());
+    }
 }

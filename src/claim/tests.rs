@@ -248,8 +248,8 @@ fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
     let (mut claim, t) = claim();
     claim.answered(t, Answer::Granted { token: 7 });
     assert_eq!(handed_out(&mut claim, t), Some(7));
-    assert!(!claim.doubt(t + ms(10)), "messages do not matter any more");
     assert!(claim.doubt_hold(t + ms(10)));
+    assert!(!claim.doubt(t + ms(10)), "messages do not matter any more");
     assert!(claim.due().is_some_and(|due| due <= t + ms(10)));
     claim.renewed(t + ms(5), t + ms(11), ms(1000), Standing::Holds { token: 7 });
     assert!(claim.due().is_some_and(|due| due <= t + ms(11)), "that was sent before");

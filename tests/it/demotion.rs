@@ -2,8 +2,11 @@
 
 use crate::observe::{LONG, client, ms};
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
 
 pub async fn replica_of(master: &Server) -> Server {
     let port = master.port().to_string();
@@ -23,6 +26,13 @@ pub async fn info(server: &Server, section: &str) -> String {
         .expect("INFO")
 }
 
+pub async fn until_server_waits(server: &Server) {
+    eventually("the server waits for its replica", async || {
+        info(server, "clients").await.contains("blocked_clients:1")
+    })
+    .await;
+}
+
 async fn replicates(server: &Server, master: &[&str]) {
     let mut replicaof = redis::cmd("REPLICAOF");
     let done = replicaof.arg(master).query_async(&mut server.redis().await).await;
@@ -30,12 +40,20 @@ async fn replicates(server: &Server, master: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_replica_is_refused_and_the_error_points_to_its_master() {
-    let master = Server::start().await;
-    let replica = replica_of(&master).await;
-    let error = Client::connect(replica.url()).await.unwrap_err();
-    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
-    assert!(error.to_string().contains("connect to the master"), "{error}");
+async fn a_client_of_a_replica_reads_and_is_told_when_it_wants_to_write() {
+    in_time(async || {
+        let master = Server::start().await;
+        let replica = replica_of(&master).await;
+        let lock = client(replica.url(), ms(1000)).await.rw_lock("a");
+        assert_eq!(lock.status().await.unwrap().holders, []);
+        let error = lock.write().acquire_fair().await.unwrap_err();
+        assert!(matches!(error, Error::Server { .. }), "{error:?}");
+        assert!(error.to_string().contains("connect to the master"), "{error}");
+        replicates(&replica, &["NO", "ONE"]).await;
+        let guard = lock.write().acquire_fair().await.unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -84,6 +102,95 @@ async fn a_name_that_leads_to_another_master_takes_holds_and_waits_along() {
         assert!(guard.fencing_token() > token);
         guard.release().await.unwrap();
         assert_eq!(former.connections().await, 1, "only that of its new master, or to it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_name_that_leads_nowhere_for_a_while_ends_no_wait() {
+    in_time(async || {
+        let former = Server::start().await;
+        let next = replica_of(&former).await;
+        // Takes connections, and never says a word.
+        let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let name = Proxy::to(former.port()).await;
+        let lock = client(name.url(), ms(3000)).await.rw_lock("a");
+        let guard = lock.write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(lock.write().acquire_fair());
+        next.until_queued("a", 1).await;
+        name.leads_to(nowhere.local_addr().unwrap().port());
+        replicates(&next, &["NO", "ONE"]).await;
+        replicates(&former, &["127.0.0.1", &next.port().to_string()]).await;
+        let error = lock.read().try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        assert!(!waiter.is_finished());
+        soon("the hold lost", guard.lost()).await;
+        name.leads_to(next.port());
+        let guard = soon("the grant", waiter).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_that_the_former_master_refused_does_not_hide_that_the_next_one_knows_nothing() {
+    in_time(async || {
+        let (former, next) = tokio::join!(Server::start(), Server::start());
+        let name = Proxy::to(former.port()).await;
+        let lock = client(name.url(), LONG).await.rw_lock("a");
+        let guard = lock.write().acquire_fair().await.unwrap();
+        name.leads_to(next.port());
+        replicates(&former, &["127.0.0.1", &next.port().to_string()]).await;
+        let released = soon("an answer", guard.release()).await;
+        assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_only_listens_to_events_follows_the_name_too() {
+    in_time(async || {
+        let former = Server::start().await;
+        let next = replica_of(&former).await;
+        let name = Proxy::to(former.port()).await;
+        let listener = client(name.url(), LONG).await;
+        let mut events = listener.rw_lock("a").events().await.unwrap();
+        name.leads_to(next.port());
+        replicates(&next, &["NO", "ONE"]).await;
+        replicates(&former, &["127.0.0.1", &next.port().to_string()]).await;
+        let missed = soon("the switch", events.next()).await.unwrap().unwrap_err();
+        assert!(matches!(missed, Error::EventsMissed { .. }), "{missed:?}");
+        let lock = client(next.url(), LONG).await.rw_lock("a");
+        // Heard as soon as it is announced that somebody listens.
+        loop {
+            drop(lock.write().acquire_fair().await.unwrap());
+            if timeout(ms(50), events.next()).await.is_ok() {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_for_replicas_that_a_demotion_ends_is_asked_for_again() {
+    in_time(async || {
+        let master = Server::start().await;
+        let replica = replica_of(&master).await;
+        let builder = Client::builder().lease(LONG).wait_for_replicas(1, LONG);
+        let lock = connected(builder, master.url()).await.rw_lock("a");
+        replica.freeze();
+        let asked = tokio::spawn(lock.write().acquire_fair());
+        until_server_waits(&master).await;
+        replicates(&master, &["127.0.0.1", "1"]).await;
+        eventually("the wait ended", async || {
+            info(&master, "clients").await.contains("blocked_clients:0")
+        })
+        .await;
+        replicates(&master, &["NO", "ONE"]).await;
+        replica.thaw();
+        let guard = soon("the guard", asked).await.unwrap().unwrap();
+        guard.release().await.unwrap();
     })
     .await;
 }

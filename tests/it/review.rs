@@ -213,3 +213,24 @@ async fn renewals_do_not_pile_up_during_an_outage() {
     assert!(calls < 4 * LOCKS as u64, "{calls} calls for {LOCKS} waiters");
     drop(held);
 }
+
+#[tokio::test]
+async fn a_lock_that_the_server_refuses_holds_up_no_other_release() {
+    in_time(async || {
+        let server = Server::start().await;
+        let client = client(server.url(), LONG).await;
+        let mut set = redis::cmd("SET");
+        let set = set.arg("fairlock:{odd}").arg("somebody else's");
+        let (): () = set.query_async(&mut server.redis().await).await.unwrap();
+        let odd = client.rw_lock("odd");
+        // More than may be released at a time: each release is refused, and tried for a lease.
+        for _ in 0..100 {
+            assert!(odd.write().acquire_fair().await.is_err());
+        }
+        let lock = client.rw_lock("a");
+        drop(lock.write().acquire_fair().await.unwrap());
+        let next = soon("the next", lock.write().acquire_fair()).await.unwrap();
+        next.release().await.unwrap();
+    })
+    .await;
+}
