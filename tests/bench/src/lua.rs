@@ -7,6 +7,8 @@ use redis::{Cmd, Pipeline, Script, Value};
 /// One lock's keys and the scripts, on a connection of their own.
 pub struct Lua {
     redis: MultiplexedConnection,
+    /// Who listens to the lock's events: see `lua/listeners.lua`.
+    listeners: &'static str,
     acquire: Text,
     release: Text,
     renew: Text,
@@ -38,7 +40,7 @@ impl Text {
         }
     }
 
-    fn call(&self, account: Account, lock: &str, args: &[&str]) -> Cmd {
+    fn call(&self, account: Account, lock: &str, listeners: &str, args: &[&str]) -> Cmd {
         let mut call = match account {
             Account::Measured => redis::cmd("EVALSHA"),
             Account::Around => redis::cmd("EVAL"),
@@ -53,7 +55,7 @@ impl Text {
             .arg(&keys)
             .arg("PUBLISH")
             .arg("fairlock:c:")
-            .arg("")
+            .arg(listeners)
             .arg(args);
         call
     }
@@ -72,6 +74,7 @@ impl Lua {
     pub async fn new(url: &str) -> Self {
         let lua = Self {
             redis: connection(url).await,
+            listeners: "",
             acquire: text!("", "listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"),
             release: text!(
                 " flags=allow-oom",
@@ -94,18 +97,24 @@ impl Lua {
         lua
     }
 
+    /// Has the scripts ask the server who listens, as they do in a cluster.
+    pub fn asking(self) -> Self {
+        Self { listeners: "?", ..self }
+    }
+
     /// To queue, or only to try.
     pub fn acquire(&self, account: Account, lock: &str, request: &str, how: &str) -> Cmd {
-        self.acquire.call(account, lock, &[request, LEASE, how, "", ""])
+        self.acquire
+            .call(account, lock, self.listeners, &[request, LEASE, how, "", ""])
     }
 
     pub fn release(&self, account: Account, lock: &str, request: &str) -> Cmd {
-        self.release.call(account, lock, &[request])
+        self.release.call(account, lock, self.listeners, &[request])
     }
 
     pub fn renew(&self, account: Account, lock: &str, requests: &[&str]) -> Cmd {
         let pairs: Vec<&str> = requests.iter().flat_map(|request| [*request, LEASE]).collect();
-        self.renew.call(account, lock, &pairs)
+        self.renew.call(account, lock, self.listeners, &pairs)
     }
 
     /// Sends calls a hundred at a time.

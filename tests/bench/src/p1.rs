@@ -2,6 +2,7 @@
 
 use crate::bare::Bare;
 use crate::env::{Env, connect};
+use crate::lua::{Account, Lua};
 use crate::peers::{Kind, Locks};
 use crate::report::{Goal, Report, median};
 use fairlock::RwLock;
@@ -17,6 +18,9 @@ pub async fn run(env: &Env, report: &mut Report) {
     let lock = client.rw_lock("p1");
     let mut plain = Plain::new(env.connection().await, "p1-plain");
     let mut bare = Bare::new(env.connection().await).of("p1").await;
+    let url = env.server.url();
+    let (mut quiet, mut asking) = (Lua::new(&url).await, Lua::new(&url).await.asking());
+    let mut asks = Vec::new();
     let mut peers = Vec::new();
     for kind in Kind::PEERS {
         let locks = Locks::connect(kind, &env.server.url()).await;
@@ -55,6 +59,16 @@ pub async fn run(env: &Env, report: &mut Report) {
         let after = served(env).await;
         floor_server.push((between - before) / f64::from(SLICE));
         server.push((after - between) / f64::from(SLICE));
+        let (mut without, mut with) = (0.0, 0.0);
+        for _ in 0..slices {
+            let before = served(env).await;
+            timed(async || scripts(&mut quiet).await).await;
+            let between = served(env).await;
+            timed(async || scripts(&mut asking).await).await;
+            without += between - before;
+            with += served(env).await - between;
+        }
+        asks.push(with / without);
     }
     let title = "uncontended acquire + release / SET NX PX + checked DEL";
     report.row("p1", title, Goal::AtMost(1.10), &ratios);
@@ -71,6 +85,11 @@ pub async fn run(env: &Env, report: &mut Report) {
         "us of the server's time, of the floor's",
         &floor_server,
     );
+    report.beside(
+        "p1_asking",
+        "of the server's time, when scripts ask it who listens, as in a cluster",
+        &asks,
+    );
     for (kind, _, ratios) in &peers {
         let key = format!("p1_peer_{}", kind.name());
         report.beside(&key, "of the floor's time", ratios);
@@ -80,6 +99,15 @@ pub async fn run(env: &Env, report: &mut Report) {
 async fn cycle(lock: &RwLock) {
     let guard = lock.write().acquire_fair().await.expect("granted");
     guard.release().await.expect("released");
+}
+
+/// The same without the client.
+async fn scripts(lua: &mut Lua) {
+    let (acquire, release) = (
+        lua.acquire(Account::Measured, "p1-scripts", "w0:1", "queue"),
+        lua.release(Account::Measured, "p1-scripts", "w0:1"),
+    );
+    lua.send([acquire, release]).await;
 }
 
 /// Microseconds of a cycle, from a slice of them.
