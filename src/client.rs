@@ -11,7 +11,7 @@ use crate::owner::ClientId;
 use crate::quarantine::Quarantine;
 use crate::registry::{Registry, Request};
 use crate::replication::Replication;
-use crate::requests::{self, Requests};
+use crate::requests::Requests;
 use crate::route::Route;
 use crate::rw_lock::RwLock;
 use crate::script::{Call, Channel, Snapshot, read_request};
@@ -20,7 +20,6 @@ use crate::status::ClientInfo;
 use crate::sync::MutexGuard;
 #[cfg(feature = "cluster")]
 use crate::wire::Backend;
-use redis::RedisError;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +27,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// For the releases of a shutdown: one reconnect, not the leases.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);
 
 pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -141,7 +143,8 @@ impl Client {
     }
 
     /// Leaves every queue, releases every hold and ends the background tasks. Guards that still exist report
-    /// [`Error::Lost`], acquisitions under way fail with [`Error::Shutdown`]; the same goes for all clones.
+    /// [`Error::Lost`], acquisitions under way fail with [`Error::Shutdown`], streams of events end; the same goes for all
+    /// clones.
     ///
     /// Call it before the process exits: what was dropped just before might otherwise not be released any more, and the
     /// next one would wait for the lease.
@@ -152,7 +155,12 @@ impl Client {
     /// Dropped before it is done, it leaves the rest to the leases.
     pub async fn shutdown(&self) {
         let inner = &self.handle.inner;
-        keeper::release_all(inner, inner.requests.close()).await;
+        let released = keeper::release_all(inner, inner.requests.close());
+        // A bound for all: many locks of a server that is away would have their turns one after the other.
+        if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
+            tracing::warn!("not all was released in time: left to the leases");
+        }
+        inner.audience.end();
         inner.bid_farewell().await;
         inner.stop();
         inner.route.close();
@@ -188,7 +196,7 @@ impl fmt::Debug for Client {
 impl Handle {
     /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
     pub(crate) fn abandon(&self, request: Arc<Request>) {
-        requests::abandon(request, &self.releases);
+        self.inner.requests.abandon(request, &self.releases);
     }
 }
 
@@ -208,8 +216,8 @@ impl Inner {
         }
     }
 
-    /// What the clients in a snapshot have said of themselves.
-    pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> Result<HashMap<String, ClientInfo>, RedisError> {
+    /// What the clients in a snapshot have said of themselves, where it can be had.
+    pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> HashMap<String, ClientInfo> {
         let requests = snapshot.holders.iter().map(|holder| &holder.request);
         let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
         let ids: BTreeSet<&str> = requests
@@ -217,14 +225,14 @@ impl Inner {
             .map(|(id, _)| id)
             .collect();
         if ids.is_empty() {
-            return Ok(HashMap::new());
+            return HashMap::new();
         }
         let keys: Vec<_> = ids.iter().map(|id| key::introduction(&self.prefix, id)).collect();
-        let texts = self.route.texts(call_limit(self.lease), &keys).await?;
+        let texts = self.route.texts(call_limit(self.lease), &keys).await;
         let clients = ids.iter().zip(texts);
-        Ok(clients
+        clients
             .map(|(id, text)| ((*id).to_owned(), ClientInfo::read(id, text.as_deref())))
-            .collect())
+            .collect()
     }
 
     /// Nothing is left of a client that ends in order.

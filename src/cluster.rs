@@ -14,7 +14,7 @@ use crate::key::Lock;
 use crate::link::{Backoff, Lane, Link, Sending, Turns};
 use crate::notify::Releases;
 use crate::owner::ClientId;
-use crate::replication::Replication;
+use crate::replication::{Reached, Replication};
 use crate::script::Peer;
 use crate::wire::Backend;
 use futures::stream::FuturesUnordered;
@@ -196,7 +196,7 @@ impl Cluster {
         key: &str,
         wish: Replication,
         renew: impl Fn(Peer) -> Cmd,
-    ) -> Result<(Value, usize), RedisError> {
+    ) -> Result<(Value, Reached), RedisError> {
         let slot = slot_of(key);
         let node = self.owner(slot).ok_or_else(|| no_owner(slot))?;
         let confirmed = node.link.confirm(limit, wish, renew).await;

@@ -29,10 +29,8 @@ pub enum Error {
     },
 
     /// The grant did not reach as many replicas in time as were asked for. It has been withdrawn: the lock is not held.
-    #[error(
-        "a grant of lock {lock:?} reached {reached} of {wanted} replicas within {timeout:?} and was withdrawn; check that \
-         the replicas are up and in step, then retry"
-    )]
+    #[error("a grant of lock {lock:?} {} within {timeout:?} and was withdrawn; {}, then retry",
+        short_of(*reached, *wanted).0, short_of(*reached, *wanted).1)]
     NotReplicated {
         /// The lock's name.
         lock: String,
@@ -208,6 +206,17 @@ impl fmt::Display for LostReason {
             Self::Shutdown => "its client was shut down",
             Self::Evicted => "an operator evicted its owner",
         })
+    }
+}
+
+/// What a grant lacked, and what to do about it.
+fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
+    if reached < wanted {
+        let what = format!("reached {reached} of {wanted} replicas");
+        (what, "check that the replicas are up and in step")
+    } else {
+        let what = "did not reach the server's own disk".to_owned();
+        (what, "give it longer than its `appendfsync` may take")
     }
 }
 

@@ -80,8 +80,8 @@ enum Item {
 
 /// The events of one lock, or of all locks of a client: see [`RwLock::events`](crate::RwLock::events).
 ///
-/// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds. It ends only if the
-/// server refuses to subscribe again after a lost connection.
+/// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds. It ends when the client is
+/// shut down, or if the server refuses to subscribe again after a lost connection.
 #[must_use = "events are dropped if nobody reads the stream"]
 pub struct Events {
     stream: BroadcastStream<Item>,
@@ -206,7 +206,12 @@ impl Audience {
 
     /// Somebody listens to a lock, or to all.
     pub(crate) fn hear(&self, subject: &str) {
-        locked(&self.heard).insert(subject.to_owned(), Instant::now() + BELIEVED_FOR);
+        let now = Instant::now();
+        let mut heard = locked(&self.heard);
+        // Here too: a client that only listens asks for none.
+        heard.retain(|_, until| *until > now);
+        heard.insert(subject.to_owned(), now + BELIEVED_FOR);
+        drop(heard);
         self.any.store(true, Ordering::Relaxed);
     }
 
@@ -236,8 +241,8 @@ impl Audience {
             {
                 return Ok(());
             }
-            if let Some(error) = locked(&self.refused).get(channel) {
-                return Err(error.clone());
+            if let Some(error) = locked(&self.refused).remove(channel) {
+                return Err(error);
             }
             followed.await;
         }
@@ -248,6 +253,11 @@ impl Audience {
         locked(&self.refused).insert(channel.to_owned(), error);
         locked(&self.sources).remove(channel);
         self.followed.notify_waiters();
+    }
+
+    /// Nothing will come any more: all streams end.
+    pub(crate) fn end(&self) {
+        locked(&self.sources).clear();
     }
 
     /// Channels to subscribe to, and channels that nobody reads any more.
@@ -334,6 +344,8 @@ pub(crate) fn read_events(lock: &str, payload: &str) -> Vec<Event> {
     let at = lines
         .next()
         .and_then(|line| line.parse().ok())
+        // Later than any token: not of a script, and more than calendars can show.
+        .filter(|at| *at <= MOST_NUMBER)
         .map(Duration::from_micros);
     let Some(at) = at.and_then(|at| SystemTime::UNIX_EPOCH.checked_add(at)) else {
         return Vec::new();
@@ -387,6 +399,10 @@ mod tests {
         );
         assert!(read_events("a", "").is_empty());
         assert!(read_events("a", "99999999999999999999\nqueued w0a:7 0").is_empty());
+        assert!(
+            read_events("a", "253402300800000000\nqueued w0a:7 0").is_empty(),
+            "the year 10000"
+        );
     }
 
     #[test]

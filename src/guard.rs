@@ -151,14 +151,15 @@ impl<M> Guard<M> {
                 Ok((known, next)) => {
                     self.request = None;
                     inner.registry().remove(&request);
-                    finish(inner, &request.lock, next).await;
                     // Unknown after an unanswered sending: that one was executed.
                     if sent_before || known == [true] {
                         end(hold, Ending::Released);
+                        finish(inner, &request.lock, next).await;
                         return Ok(());
                     }
                     let reason = LostReason::UnknownToServer;
                     end(hold, Ending::Lost(reason));
+                    finish(inner, &request.lock, next).await;
                     return Err(Error::Lost {
                         lock: shown(&request.lock.name),
                         reason,

@@ -28,8 +28,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// When to look again at a lock whose earlier calls are under way.
 const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
 
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);
-
 /// How long a caller does what scripts have left to be done: it is for some ten thousand requests a second.
 const FINISH_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -201,13 +199,7 @@ async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
         .min()
         .unwrap_or_default();
     let call = inner.call(&first.lock, shortest);
-    // A shutdown waits for one reconnect, not for the leases.
-    let patience = if inner.is_closed() {
-        SHUTDOWN_PATIENCE
-    } else {
-        longest + call_limit(longest)
-    };
-    let gone_by = Instant::now() + patience;
+    let gone_by = Instant::now() + longest + call_limit(longest);
     let mut backoff = Backoff::new();
     loop {
         let released = {

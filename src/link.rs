@@ -7,7 +7,7 @@ use crate::observe::Outage;
 use crate::pulse::Pulse;
 use crate::quarantine::Quarantine;
 use crate::random;
-use crate::replication::Replication;
+use crate::replication::{Reached, Replication};
 use crate::script::Peer;
 use crate::wire::{Backend, Connected, OnPush, Wire, demoted, timed_out};
 use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
@@ -39,7 +39,7 @@ struct Connection {
 struct Confirmed {
     wish: Replication,
     asked: Instant,
-    reached: usize,
+    reached: Reached,
 }
 
 /// Users' calls in flight on a connection. More would only queue in it, and renewals behind them: ten thousand take
@@ -164,7 +164,7 @@ impl Link {
         limit: Duration,
         wish: Replication,
         renew: impl Fn(Peer) -> Cmd,
-    ) -> Result<(Value, usize), RedisError> {
+    ) -> Result<(Value, Reached), RedisError> {
         let link = self.confirming.as_deref().unwrap_or(self);
         let Ok(Some(connection)) = timeout(limit, link.connection()).await else {
             return Err(link.down());

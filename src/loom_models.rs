@@ -16,7 +16,6 @@ use crate::claim::{End, Next, Standing};
 use crate::error::LostReason;
 use crate::keeper::settle;
 use crate::registry::Request;
-use crate::requests::abandon;
 use loom::future::block_on;
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -111,7 +110,7 @@ fn a_wait_is_dropped_while_it_is_granted() {
             poll().is_ready() || poll().is_ready()
         };
         if !handed_out {
-            abandon(Arc::clone(&request), &world.releases);
+            world.requests.abandon(Arc::clone(&request), &world.releases);
             world.requests.registry().remove(&request);
         }
         let known = message.join().unwrap();
@@ -138,7 +137,7 @@ fn a_guard_is_dropped_while_its_hold_lapses() {
                 }
             }
         });
-        abandon(Arc::clone(&request), &world.releases);
+        world.requests.abandon(Arc::clone(&request), &world.releases);
         keeper.join().unwrap();
         assert!(request.claim().ended().is_some());
         // Twice if the keeper was first: the second one finds nothing.
@@ -154,7 +153,7 @@ fn a_wait_is_dropped_during_a_shutdown_while_it_is_granted() {
         let other = Arc::clone(&request);
         let message = world.run(move |world| world.hear(&other, TOKEN));
         let shutdown = world.run(|world| world.requests.close().len());
-        abandon(Arc::clone(&request), &world.releases);
+        world.requests.abandon(Arc::clone(&request), &world.releases);
         message.join().unwrap();
         assert_eq!(shutdown.join().unwrap() + world.releases(), 2);
         ended(&request)

@@ -149,12 +149,13 @@ impl Subscription {
                 () = audience.changed.notified() => true,
                 () = sleep(PING_INTERVAL) => false,
             };
-            if let Err(error) = self.follow(audience).await {
-                return error.to_string();
-            }
+            // First: others may have ceased to publish, and what follows a gap is complete.
             if new || announced.elapsed() >= ANNOUNCED_EVERY {
                 announced = Instant::now();
                 self.announce(&audience.subjects()).await;
+            }
+            if let Err(error) = self.follow(audience).await {
+                return error.to_string();
             }
             if introduced.elapsed() >= INTRODUCED_EVERY {
                 introduced = Instant::now();

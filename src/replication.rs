@@ -49,14 +49,26 @@ impl Replication {
         wait
     }
 
-    /// So many replicas have it. Of WAITAOF, whose answer has two numbers, none if the master itself has not.
-    pub(crate) fn reached(&self, reply: Value) -> Result<usize, RedisError> {
-        if !self.on_disk {
-            return Ok(redis::from_redis_value(reply)?);
-        }
-        let (master, replicas): (usize, usize) = redis::from_redis_value(reply)?;
-        Ok(if master > 0 { replicas } else { 0 })
+    /// The reply to `command`. That of WAITAOF has two numbers.
+    pub(crate) fn reached(&self, reply: Value) -> Result<Reached, RedisError> {
+        let (master, replicas): (usize, usize) = if self.on_disk {
+            redis::from_redis_value(reply)?
+        } else {
+            (1, redis::from_redis_value(reply)?)
+        };
+        Ok(Reached {
+            replicas,
+            master: master > 0,
+        })
     }
+}
+
+/// Who had a grant when the server was asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Reached {
+    replicas: usize,
+    /// Not only in memory, if disks are asked for.
+    master: bool,
 }
 
 /// Whether enough replicas know of a hold. If not, it is withdrawn. `false`: it was lost meanwhile, before its user had it.
@@ -83,14 +95,14 @@ async fn confirmed(inner: &Inner, request: &Request, wish: Replication) -> Resul
         {
             Ok((standing, reached)) => {
                 settle(request, sent, Instant::now(), lease, standing);
-                if is_held(request) && reached >= wish.replicas {
+                if is_held(request) && reached.master && reached.replicas >= wish.replicas {
                     return Ok(true);
                 }
                 if is_held(request) && begun.elapsed() >= wish.timeout {
                     return Err(Error::NotReplicated {
                         lock: shown(&request.lock.name),
                         wanted: wish.replicas,
-                        reached,
+                        reached: reached.replicas,
                         timeout: wish.timeout,
                     });
                 }

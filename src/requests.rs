@@ -9,7 +9,7 @@ use crate::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::SendError};
 use tokio::time::Instant;
 
 pub(crate) struct Requests {
@@ -126,11 +126,33 @@ impl Requests {
         }
         requests
     }
+
+    /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
+    pub(crate) fn abandon(&self, request: Arc<Request>, releases: &mpsc::UnboundedSender<Arc<Request>>) {
+        request.change(|claim| claim.end(End::Released));
+        // It fails only after a shutdown, which released everything.
+        if let Err(SendError(request)) = releases.send(request) {
+            self.registry().remove(&request);
+        }
+    }
 }
 
-/// Lets go of a request whose user did, in the background. Works outside of a runtime too.
-pub(crate) fn abandon(request: Arc<Request>, releases: &mpsc::UnboundedSender<Arc<Request>>) {
-    request.change(|claim| claim.end(End::Released));
-    // It fails only after a shutdown, which released everything.
-    let _ = releases.send(request);
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::claim::Claim;
+    use crate::rw_lock::Policy;
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_let_go_of_after_a_shutdown_is_forgotten() {
+        let (requests, (releases, released)) = (Requests::new(), mpsc::unbounded_channel());
+        drop(released);
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
+        let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Policy::Fifo, claim));
+        requests.insert(Arc::clone(&request), Instant::now());
+        requests.abandon(request, &releases);
+        assert!(requests.registry().get(1).is_none());
+    }
 }

@@ -5,9 +5,9 @@ use crate::cluster::Cluster;
 use crate::link::{Lane, Link, Sending, Turns};
 use crate::owner::ClientId;
 use crate::quarantine::Quarantine;
-use crate::replication::Replication;
+use crate::replication::{Reached, Replication};
 use crate::script::Peer;
-use crate::wire::Backend;
+use crate::wire::{self, Backend};
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Route {
         key: &str,
         wish: Replication,
         renew: impl Fn(Peer) -> Cmd,
-    ) -> Result<(Value, usize), RedisError> {
+    ) -> Result<(Value, Reached), RedisError> {
         match self {
             Self::Server(link) => {
                 let _ = key;
@@ -73,8 +73,8 @@ impl Route {
         }
     }
 
-    /// What is stored under keys that may lie anywhere.
-    pub(crate) async fn texts(&self, limit: Duration, keys: &[String]) -> Result<Vec<Option<String>>, RedisError> {
+    /// What is stored under keys that may lie anywhere. `None`: nothing, or nothing that can be had.
+    pub(crate) async fn texts(&self, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
         let get = |name: &str, keys: &[String]| {
             let mut get = redis::cmd(name);
             get.arg(keys);
@@ -83,16 +83,19 @@ impl Route {
         match self {
             Self::Server(link) => {
                 let reply = link.call(Lane::Users, limit, Sending::Plainly, |_| get("MGET", keys));
-                Ok(redis::from_redis_value(reply.await?)?)
+                match reply.await {
+                    Ok(Value::Array(found)) if found.len() == keys.len() => found.iter().map(text).collect(),
+                    _ => vec![None; keys.len()],
+                }
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
                 let texts = keys.iter().map(|key| async move {
                     let one = std::slice::from_ref(key);
                     let reply = cluster.call(Lane::Users, limit, key, |_| get("GET", one));
-                    Ok(redis::from_redis_value(reply.await?)?)
+                    reply.await.ok().as_ref().and_then(text)
                 });
-                futures::future::try_join_all(texts).await
+                futures::future::join_all(texts).await
             }
         }
     }
@@ -117,4 +120,8 @@ impl Route {
             Self::Cluster(cluster) => cluster.close(),
         }
     }
+}
+
+fn text(found: &Value) -> Option<String> {
+    wire::text(found).map(str::to_owned)
 }

@@ -121,7 +121,7 @@ impl RwLock {
             .status(first, PAGE)
             .await
             .map_err(failed)?;
-        let clients = inner.introductions(&snapshot).await.map_err(failed)?;
+        let clients = inner.introductions(&snapshot).await;
         Ok(Status::of(&snapshot, first, &clients))
     }
 

@@ -16,7 +16,7 @@ use crate::error::is_refusal;
 use crate::key;
 use crate::key::Lock;
 use crate::link::Lane;
-use crate::replication::Replication;
+use crate::replication::{Reached, Replication};
 use crate::route::Route;
 use crate::rw_lock::Policy;
 use crate::wire::malformed;
@@ -247,7 +247,7 @@ impl Call<'_> {
         request: &str,
         lease: Duration,
         wish: Replication,
-    ) -> Result<(Standing, usize), RedisError> {
+    ) -> Result<(Standing, Reached), RedisError> {
         let renew = |name: &str, peer| {
             self.command(name, &RENEW, peer, &|cmd: &mut Cmd, _| {
                 // A millisecond more, so that it writes: WAIT is about what its connection wrote last.

@@ -523,3 +523,18 @@ async fn events_that_a_user_may_not_subscribe_to_are_refused_and_grants_still_co
     let _guard = lock.write().acquire_fair().await.unwrap();
     soon("an event", events.next()).await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn streams_end_when_their_client_is_shut_down() {
+    in_time(async || {
+        let server = Server::start().await;
+        let client = client(&server).await;
+        let mut of_one = client.rw_lock("a").events().await.unwrap();
+        let mut of_all = client.events().await.unwrap();
+        client.shutdown().await;
+        for events in [&mut of_one, &mut of_all] {
+            assert!(soon("the end", events.next()).await.is_none());
+        }
+    })
+    .await;
+}

@@ -18,6 +18,13 @@ async fn writer(server: &Server, lock: &str) -> Option<String> {
     get.query_async(&mut server.redis().await).await.expect("HGET")
 }
 
+async fn knows_waitaof(server: &Server) -> bool {
+    let mut known = redis::cmd("COMMAND");
+    known.arg("INFO").arg("WAITAOF");
+    let known: Vec<Value> = known.query_async(&mut server.redis().await).await.unwrap();
+    !matches!(known.as_slice(), [Value::Nil])
+}
+
 async fn client(server: &Server, with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Client {
     connected(with(Client::builder().lease(LONG)), server.url()).await
 }
@@ -201,10 +208,7 @@ async fn an_earlier_answer_says_nothing_about_a_later_grant() {
 #[tokio::test]
 async fn a_grant_can_wait_for_disks_where_the_server_can() {
     let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "everysec"]).await;
-    let mut known = redis::cmd("COMMAND");
-    known.arg("INFO").arg("WAITAOF");
-    let known: Vec<Value> = known.query_async(&mut server.redis().await).await.unwrap();
-    let knows = !matches!(known.as_slice(), [Value::Nil]);
+    let knows = knows_waitaof(&server).await;
     let lock = client(&server, |builder| builder.wait_for_disks(0, PATIENT))
         .await
         .rw_lock("a");
@@ -269,4 +273,22 @@ async fn a_time_that_cannot_be_is_refused() {
         let asked = lock.read().wait_for_replicas(1, timeout).acquire_fair().await;
         assert!(matches!(asked, Err(Error::InvalidDuration { .. })), "{asked:?}");
     }
+}
+
+#[tokio::test]
+async fn a_grant_that_is_not_on_the_servers_own_disk_does_not_count_either() {
+    let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "no"]).await;
+    if !knows_waitaof(&server).await {
+        println!("skipped: the server has no WAITAOF");
+        return;
+    }
+    let lock = client(&server, |builder| builder.wait_for_disks(0, ms(20)))
+        .await
+        .rw_lock("a");
+    let outcome = lock.write().acquire_fair().await;
+    let Err(error @ Error::NotReplicated { .. }) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(error.to_string().contains("the server's own disk"), "{error}");
+    assert_eq!(writer(&server, "a").await, None);
 }

@@ -234,3 +234,19 @@ async fn a_lock_that_the_server_refuses_holds_up_no_other_release() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_shutdown_with_many_locks_of_a_server_that_hangs_does_not_wait_for_each() {
+    in_time(async || {
+        let server = Server::start().await;
+        let client = client(server.url(), LONG).await;
+        // Their releases, 64 at a time and each with its time limit, would take minutes.
+        let locks: Vec<_> = (0..10_000).map(|n| client.rw_lock(n.to_string())).collect();
+        let guards = join_all(locks.iter().map(|lock| lock.write().acquire_fair())).await;
+        server.freeze();
+        soon("the shutdown", client.shutdown()).await;
+        server.thaw();
+        drop(guards);
+    })
+    .await;
+}

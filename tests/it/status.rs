@@ -416,3 +416,23 @@ async fn status_of_a_bad_name_or_a_closed_client_is_a_typed_error() {
     let closed = client.rw_lock("a").status().await;
     assert!(matches!(closed, Err(Error::Shutdown { .. })), "{closed:?}");
 }
+
+#[tokio::test]
+async fn what_clients_say_of_themselves_is_left_out_where_it_cannot_be_read() {
+    let server = Server::start().await;
+    let lock = client(&server, "here").await.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let id = lock.status().await.unwrap().holders[0].client.id.clone();
+    let key = format!("fairlock:client:{id}");
+    let mut redis = server.redis().await;
+    for spoil in [
+        redis::cmd("SET").arg(&key).arg(b"1\nhost\n\xff\xfe".as_slice()),
+        redis::cmd("DEL").arg(&key),
+        redis::cmd("HSET").arg(&key).arg("a").arg("b"),
+    ] {
+        spoil.exec_async(&mut redis).await.unwrap();
+        let status = lock.status().await.unwrap();
+        assert_eq!(status.holders[0].owner, guard.owner());
+        assert_eq!(status.holders[0].client.label, None);
+    }
+}

@@ -558,4 +558,25 @@ pub const ALL: &[Mutant] = &[
         story: "A server that began anew is doubted; messages may have been missed too, and the doubt about the hold is forgotten.",
         check: Check::Lib("claim::tests::a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered"),
     },
+    Mutant {
+        name: "streams-outlive-their-client", file: "src/client.rs",
+        edits: &[("        inner.audience.end();\n", "")],
+        seen: "found here, by reading",
+        story: "After a shutdown whoever reads a stream of events waits for ever.",
+        check: Check::It("events::streams_end_when_their_client_is_shut_down"),
+    },
+    Mutant {
+        name: "a-shutdown-without-a-bound", file: "src/client.rs",
+        edits: &[("timeout(SHUTDOWN_PATIENCE, released)", "timeout(SHUTDOWN_PATIENCE * 100, released)")],
+        seen: "found here, by reading",
+        story: "A shutdown with many locks of a server that is away waits for turns, one after the other.",
+        check: Check::It("review::a_shutdown_with_many_locks_of_a_server_that_hangs_does_not_wait_for_each"),
+    },
+    Mutant {
+        name: "requests-of-a-dead-client-stay", file: "src/requests.rs",
+        edits: &[("            self.registry().remove(&request);\n", "            drop(request);\n")],
+        seen: "found here, by reading",
+        story: "Whoever goes on asking a client that was shut down fills its memory.",
+        check: Check::Lib("requests::tests::what_is_let_go_of_after_a_shutdown_is_forgotten"),
+    },
 ];
