@@ -41,6 +41,7 @@ end
 
 -- The server began anew and may have forgotten a hold. In its place nobody holds, who lets go of nothing.
 if ARGV[9] and not state.mode then
+  spread()
   local held = 'w0:0:' .. NOBODY
   grant(held, NOBODY)
   lease(held, tonumber(ARGV[9]))
@@ -74,7 +75,11 @@ if named and get('q:' .. owner) then return answer(-2) end
 if upgrade and state.up then return answer(-1) end
 if try then return answer(0) end
 
-if ticket == '' then ticket = next_seq() end
+if ticket == '' then
+  ticket = next_seq()
+elseif tonumber(ticket) > count('seq') then
+  set('seq', ticket)   -- the data were lost and the clock is behind: new tickets are behind this one all the same
+end
 redis.call('ZADD', QUEUE, int(tonumber(ticket) + band), request)
 if named then set('q:' .. owner, request) end
 if upgrade then set('up', request) end

@@ -8,7 +8,8 @@ local owner = owner_of(from)
 load('r:' .. owner, 't:' .. owner)
 spread()
 local known = redis.call('ZSCORE', LEASES, to)
-if not known and state.writer == owner and redis.call('ZREM', LEASES, from) == 1 then
+if not known and state.writer == owner and not redis.call('ZSCORE', QUEUE, from)
+  and redis.call('ZREM', LEASES, from) == 1 then
   fresh_leases = true   -- `from` may have been the only one
   grant(to, owner)
   count_down(from, owner)

@@ -127,10 +127,6 @@ local function leave_queue(request)
   if owner then set('q:' .. owner, false) end
   if state.up == request then
     set('up', false)
-  elseif not owner then
-    -- It has no other request, hence holds nothing: no need to ask. An orphan may: what was read about it stays.
-    local reads, token = 'r:' .. string.sub(request, 2), 't:' .. string.sub(request, 2)
-    state[reads], state[token] = state[reads] or false, state[token] or false
   end
 end
 
@@ -150,18 +146,10 @@ local function count_down(request, owner)
   return 2
 end
 
--- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. An owner that the user
--- did not name has one request: if it holds, the queue need not be asked. Another may wait for what it holds: it was
--- let past its own place by its policy, by an old ticket, or as the only reader.
+-- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. What its owner holds tells
+-- nothing: another request of the same owner may wait for it, and a late copy of its acquire may have queued it.
 local function drop(request)
-  local named = named_owner(request)
-  local owner = named or string.sub(request, 2)
-  local holds = false
-  if not named then
-    holds = state.writer == owner
-    if not writes(request) then holds = get('r:' .. owner) end
-  end
-  if holds or redis.call('ZREM', QUEUE, request) == 0 then return count_down(request, owner) end
+  if redis.call('ZREM', QUEUE, request) == 0 then return count_down(request, owner_of(request)) end
   leave_queue(request)
   return 1
 end
@@ -189,6 +177,18 @@ local function admit_reader(request, colon)
     messages[client] = list
   end
   list[#list + 1] = request .. ' ' .. state[token]
+end
+
+-- What is held does not agree with who holds: one of the keys was lost or deleted. Everybody asks again.
+local function start_over()
+  redis.call('DEL', LOCK, QUEUE, LEASES)
+  note('reset', '-')   -- of no request: streams of events skip it
+  local seq, keep, cap, policy = state.seq, state.keep, state.cap, state.policy
+  state, changed, messages = {}, {}, {}
+  set('seq', seq)
+  set('keep', keep)
+  set('cap', cap)
+  set('policy', policy)
 end
 
 -- Grants to the head of the queue for as long as it fits.
@@ -245,6 +245,10 @@ end
 -- Expires who is past the deadline, then admits if anything may have become free.
 -- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is none.
 local function sweep(freed)
+  if not state.seq and redis.call('ZCARD', QUEUE) > 0 then   -- the hash was lost, and with it who holds
+    start_over()
+    return -1
+  end
   local budget = EXPIRY_BATCH
   local first
   while true do
@@ -276,18 +280,6 @@ local function deadline(ms)
 end
 
 local function lease(request, ms) redis.call('ZADD', LEASES, deadline(ms), request) end
-
--- What is held does not agree with who holds: one of the keys was lost or deleted. Everybody asks again.
-local function start_over()
-  redis.call('DEL', LOCK, QUEUE, LEASES)
-  note('reset', '-')   -- of no request: streams of events skip it
-  local seq, keep, cap, policy = state.seq, state.keep, state.cap, state.policy
-  state, changed, messages = {}, {}, {}
-  set('seq', seq)
-  set('keep', keep)
-  set('cap', cap)
-  set('policy', policy)
-end
 
 -- Writes what changed, then tells whom it concerns. Messages are hints: a failing one must not undo a grant.
 local function save()

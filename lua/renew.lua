@@ -35,7 +35,7 @@ if state.cap and last[1] and tonumber(last[2]) > latest then
   for _, request in ipairs(far) do redis.call('ZADD', LEASES, int(latest), request) end
   more_far = #far == EXPIRY_BATCH
 end
-local next_ms = sweep(not state.mode)
+local next_ms = sweep()
 if more_far then next_ms = 0 end
 
 local holding = redis.call('ZCARD', LEASES) - redis.call('ZCARD', QUEUE)

@@ -321,7 +321,7 @@ impl<M: Access> Acquire<M> {
             replication.check(&self.lock.name)?;
         }
         match self.owner {
-            Some(owner) if owner.is_anonymous() && !self.further => Err(Error::InvalidOwner {
+            Some(owner) if (owner.is_anonymous() || owner.is_nobody()) && !self.further => Err(Error::InvalidOwner {
                 lock: shown(&self.lock.name),
                 owner,
             }),

@@ -107,8 +107,10 @@ pub enum Error {
         most: Duration,
     },
 
-    /// The owner is that of a request made without one; it cannot be used to acquire.
-    #[error("owner {owner} belongs to a single request and cannot acquire lock {lock:?}; make one by Owner::new()")]
+    /// The owner is that of a request made without one, or the nil UUID, which is nobody; it cannot be used to acquire.
+    #[error(
+        "owner {owner} is that of a single request, or nobody, and cannot acquire lock {lock:?}; make one by Owner::new()"
+    )]
     InvalidOwner {
         /// The lock's name.
         lock: String,

@@ -50,6 +50,11 @@ impl Owner {
         self.0.get_version_num() == 8
     }
 
+    /// In whose name a lock is held while its server is in quarantine.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.0.is_nil()
+    }
+
     /// The owner's name in Redis: `{client}:{number}` for the owner of an unowned request.
     pub(crate) fn name(&self) -> String {
         if !self.is_anonymous() {

@@ -665,14 +665,12 @@ async fn every_refusal_of_an_owner_or_a_policy_names_the_lock_and_says_what_to_d
     let lock = client(&server).await.rw_lock("the lock");
     let (a, b) = (lock.with_owner(&Owner::new()), lock.with_owner(&Owner::new()));
     let anonymous = lock.write().acquire_fair().await.unwrap();
-    let error = lock
-        .with_owner(&anonymous.owner())
-        .read()
-        .try_acquire()
-        .await
-        .unwrap_err();
-    assert!(matches!(error, Error::InvalidOwner { .. }), "{error:?}");
-    assert_helpful(&error, "the lock", "Owner::new()");
+    let nobody: Owner = "00000000-0000-0000-0000-000000000000".parse().unwrap();
+    for owner in [anonymous.owner(), nobody] {
+        let error = lock.with_owner(&owner).read().try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidOwner { .. }), "{error:?}");
+        assert_helpful(&error, "the lock", "Owner::new()");
+    }
     anonymous.release().await.unwrap();
 
     let _held = (

@@ -1253,3 +1253,112 @@ async fn an_orphan_that_ends_in_the_call_of_its_owner_leaves_it_its_token() {
     assert_eq!(lock.acquire("w3:3:3:1").await, Got::Granted(token));
     assert_eq!(lock.state().await.field("wcount"), Some("1"));
 }
+
+#[tokio::test]
+async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
+    let (_server, lock) = lock().await;
+    lock.acquire("w1:1").await.token();
+    downgraded(&lock, "w1:1", "r1:2:1:1").await;
+    lock.acquire("r2:1").await.token();
+    // Sent long ago, and executed now: its owner reads, so it is an upgrade.
+    lock.acquire("w1:1").await.ticket();
+    assert_eq!(lock.release(&["r1:2:1:1"]).await.1, [2]);
+    assert_eq!(lock.release(&["r2:1"]).await.1, [2]);
+    assert_eq!(lock.state().await.holding(), ["w1:1"]);
+    assert_eq!(lock.release(&["w1:1"]).await.1, [2]);
+    lock.acquire("r3:1").await.token();
+    lock.acquire("r4:1").await.token();
+    lock.acquire("w3:2:3:1").await.ticket();
+}
+
+#[tokio::test]
+async fn an_orphan_that_waits_is_released_and_not_its_owners_other_hold() {
+    let (_server, mut lock) = lock().await;
+    lock.acquire_all(&["r1:7", "r2:1", "w1:8:1:7"]).await;
+    assert_eq!(lock.release(&["r1:7"]).await.1, [2]);
+    lock.acquire("w4:1").await.ticket();
+    // Sent long ago, and executed now.
+    lock.acquire("r1:7").await.ticket();
+    assert_eq!(lock.release(&["r2:1"]).await.1, [2]);
+    assert_eq!(lock.state().await.holding(), ["w1:8:1:7"]);
+    downgraded(&lock, "w1:8:1:7", "r1:9:1:7").await;
+    assert_eq!(lock.release(&["r1:7"]).await.1, [1]);
+    let state = lock.state().await;
+    assert_eq!((state.holding(), state.waiting()), (vec!["r1:9:1:7"], vec!["w4:1"]));
+    // The same when its lease ends.
+    lock.acquire("r1:7").await;
+    lock.die(&["r1:7"]).await;
+    lock.audited = false;
+    lock.renew(&[]).await;
+    assert!(lock.state().await.holding().contains(&"r1:9:1:7"));
+}
+
+#[tokio::test]
+async fn a_downgrade_of_a_request_that_waits_leaves_what_its_owner_holds() {
+    let (_server, lock) = lock().await;
+    let asks = |request| Ask {
+        policy: "r",
+        ..ask(request)
+    };
+    for request in ["r1:1", "w2:1", "w3:1:x", "r3:2:x"] {
+        lock.ask(asks(request)).await;
+    }
+    lock.release(&["r1:1"]).await;
+    lock.ask(asks("w3:3:x")).await.0.token();
+    assert_eq!(downgraded(&lock, "w3:1:x", "r3:4:x").await[1], -1);
+    assert_eq!(lock.state().await.field("writer"), Some("x"));
+    assert_eq!(lock.release(&["w3:1:x", "w3:3:x"]).await.1, [1, 2]);
+}
+
+#[tokio::test]
+async fn a_hash_that_is_lost_takes_its_queue_along_whoever_notices() {
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    for notices in 0..3 {
+        let (_server, mut lock) = lock().await;
+        lock.ask(asks("w1:1")).await;
+        lock.ask(asks("w2:1")).await;
+        lock.audited = false;
+        lock.run("DEL", &[&lock.keys[0]]).await;
+        match notices {
+            0 => drop(lock.renew(&[]).await),
+            1 => drop(lock.renew(&["w1:1"]).await),
+            _ => assert_eq!(lock.release(&["w1:1", "w2:1"]).await.1, [0, 1]),
+        }
+        lock.audited = true;
+        assert_eq!(lock.renew(&["w2:1"]).await.1, [-1]);
+        lock.ask(asks("w3:1")).await.0.token();
+        let ttl = lock.state().await.ttl;
+        assert!(ttl[0] > 0, "{ttl:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_ticket_is_behind_an_old_one_that_is_ahead_of_the_clock() {
+    let (_server, lock) = lock().await;
+    let seq = lock.acquire("r1:1").await.token();
+    let ahead = Ask {
+        ticket: Some(seq + 60_000_000),
+        ..ask("w2:1")
+    };
+    assert_eq!(lock.ask(ahead).await.0, Got::Queued(seq + 60_000_000));
+    assert!(lock.acquire("r3:1").await.ticket() > seq + 60_000_000);
+    lock.release(&["r1:1"]).await;
+    assert_eq!(lock.state().await.holding(), ["w2:1"]);
+}
+
+#[tokio::test]
+async fn a_lock_in_quarantine_with_a_queue_of_another_type_is_left_as_it_is() {
+    let (_server, mut lock) = lock().await;
+    lock.audited = false;
+    lock.run("SET", &[&lock.keys[1], "somebody else's", "PX", "600000"])
+        .await;
+    let dump = lock.dump().await;
+    let mut args = Lock::args_of(&ask("w9:1"));
+    args.push("60000".to_owned());
+    let error = lock.call(ACQUIRE, &args).await.unwrap_err();
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    assert_eq!(lock.dump().await, dump);
+}

@@ -217,6 +217,7 @@ impl Lock {
             notes: Vec::new(),
             told: Vec::new(),
             forgotten: Vec::new(),
+            read: Vec::new(),
             about: match script {
                 Script::Acquire | Script::Release | Script::Downgrade => args.first().map(|request| owner_of(request)),
                 Script::Evict => args.first().copied(),
@@ -500,10 +501,12 @@ struct Step<'a> {
     notes: Vec<Note>,
     /// What each client is going to be told: `request token request token...`
     told: Vec<(String, String)>,
-    /// An owner that was not named has one request, so it holds nothing while that waits: its holds are not asked for.
-    /// After the loss of a key it may hold something, and so may an orphan's: this call then does not know of it, unless
-    /// it is about that owner.
+    /// An owner that was not named and waits to read mostly has no other request, so its holds are not asked for. After the
+    /// loss of a key it may hold something, and so may an orphan's: this call then does not know of it, unless it has
+    /// looked, or is about that owner.
     forgotten: Vec<Name>,
+    /// Owners whose holds this call has looked at.
+    read: Vec<Name>,
     about: Option<&'a str>,
 }
 
@@ -595,11 +598,19 @@ impl Step<'_> {
         }
         if self.lock.upgrade.as_deref() == Some(request) {
             self.lock.upgrade = None;
-        } else if named_owner(request).is_none()
-            && self.about != Some(owner_of(request))
-            && self.lock.holders.contains_key(owner_of(request))
+        }
+    }
+
+    /// A reader that was not named is let in without a look at what its owner holds.
+    fn forget_unread(&mut self, request: &str) {
+        let owner = owner_of(request);
+        if !writes(request)
+            && named_owner(request).is_none()
+            && self.about != Some(owner)
+            && !self.read.iter().any(|read| **read == *owner)
+            && self.lock.holders.contains_key(owner)
         {
-            self.forgotten.push(Name::from(owner_of(request)));
+            self.forgotten.push(Name::from(owner));
         }
     }
 
@@ -614,6 +625,7 @@ impl Step<'_> {
         let mut holder = self.holder(owner);
         change(&mut holder);
         self.forgotten.retain(|forgotten| **forgotten != *owner);
+        self.read.push(Name::from(owner));
         self.lock.change_holder(owner, |known| *known = holder);
     }
 
@@ -631,6 +643,7 @@ impl Step<'_> {
             self.lock.mode = (self.lock.readers > 0).then_some(Mode::Read);
         } else {
             if self.holder(owner).reads == 0 {
+                self.read.push(Name::from(owner));
                 return Ended::Unknown;
             }
             self.change_holder(owner, |holder| holder.reads -= 1);
@@ -648,15 +661,7 @@ impl Step<'_> {
     /// A request without a lease ends, waiting or holding.
     fn end(&mut self, request: &str) -> Ended {
         let owner = owner_of(request);
-        // An owner that was not named has one request, so that what holds does not wait. After the loss of the hash it
-        // may do both: the hold is what counts.
-        let holds = named_owner(request).is_none()
-            && if writes(request) {
-                self.lock.is_writer(owner)
-            } else {
-                self.holder(owner).reads > 0
-            };
-        if holds || !self.lock.queue.remove(request) {
+        if !self.lock.queue.remove(request) {
             return self.count_down(request, owner);
         }
         self.leave_queue(request);
@@ -693,6 +698,7 @@ impl Step<'_> {
                     self.lock.leases.remove(&request);
                     self.note(What::Expired, &request, 0);
                 } else {
+                    self.forget_unread(&request);
                     let token = self.grant(&request, owner);
                     self.tell(&request, token);
                 }
@@ -711,6 +717,10 @@ impl Step<'_> {
     /// Expires who is past the deadline, then admits if anything may have become free. Returns the ms to the nearest
     /// deadline, 0 if there is more to do, -1 if there is none.
     fn sweep(&mut self, mut freed: bool) -> i64 {
+        if self.lock.seq.is_none() && !self.lock.queue.is_empty() {
+            self.start_over();
+            return -1;
+        }
         let now_ms = self.now_ms() as i64;
         let mut budget = self.lock.limits.expiries;
         let nearest = loop {
@@ -830,7 +840,13 @@ impl Step<'_> {
             return self.answer(BUSY, 0, next_ms);
         }
 
-        let ticket = ask.ticket.unwrap_or_else(|| self.next_seq() as i64);
+        let ticket = match ask.ticket {
+            None => self.next_seq() as i64,
+            Some(ticket) => {
+                self.lock.seq = self.lock.seq.max(Some(ticket as u64));
+                ticket
+            }
+        };
         self.lock.queue.put(request, ticket + band);
         if let Some(owner) = named_owner(request) {
             self.lock.waits.insert(Name::from(owner), Name::from(request));
@@ -938,7 +954,8 @@ impl Step<'_> {
         let owner = owner_of(from);
         self.lock.spread();
         let mut known = self.lock.leases.contains(to);
-        if !known && self.lock.is_writer(owner) && self.lock.leases.remove(from) {
+        let waits = self.lock.queue.contains(from);
+        if !known && self.lock.is_writer(owner) && !waits && self.lock.leases.remove(from) {
             self.grant(to, owner);
             self.count_down(from, owner);
             self.note(What::Released, from, 0);

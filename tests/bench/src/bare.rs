@@ -20,6 +20,7 @@ return { -1, 2 }";
 const HAND_OVER: &str = "
 redis.call('HMGET', KEYS[1], 'rcount', 'writer', 'wcount', 'seq', 'more', 'sole', 'r:' .. ARGV[1])
 local to = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+redis.call('ZSCORE', KEYS[2], 'w' .. ARGV[1])
 redis.call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')
 redis.call('TIME')
 redis.call('ZREM', KEYS[3], 'w' .. ARGV[1])

@@ -194,8 +194,8 @@ fn why(results: &Results, key: &str) -> Option<String> {
             number("p2_of_bare"),
         )),
         "p3" => Some(format!(
-            "The floor's script is two commands, a hand-over nine: the hash is read and written, the head of the queue \
-             and the nearest deadlines are looked at, both sorted sets lose a member. A script of these nine, alone, \
+            "The floor's script is two commands, a hand-over ten: the hash is read and written, the head of the queue \
+             and the nearest deadlines are looked at, both sorted sets lose a member. A script of these ten, alone, \
              without any reasons for them, takes {} of the floor's time from process to process, and ours {} of that. \
              Every command costs a server that has just slept microseconds, since nothing of it is in the caches.",
             number("p3_bare"),

@@ -356,20 +356,20 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "own-release-not-noticed", file: "src/guard.rs",
-        edits: &[("                    inner.registry().remove(&request);\n                    finish", "                    finish")],
+        edits: &[("                    inner.registry().remove(&request);\n", "")],
         seen: "found here",
         story: "An owner that asks again waits a time limit for the release that has been answered.",
         check: Check::It("review::an_owner_asks_again_as_soon_as_its_release_is_answered"),
     },
     Mutant {
         name: "shutdown-releases-nothing", file: "src/client.rs",
-        edits: &[("keeper::release_all(inner, inner.requests.close()).await;", "inner.requests.close();")],
+        edits: &[("keeper::release_all(inner, inner.requests.close())", "keeper::release_all(inner, { inner.requests.close(); Vec::new() })")],
         seen: "invented",
         story: "A client that is shut down leaves its holds to their leases.",
         check: Check::It("rw_lock::shutdown_leaves_every_queue_and_releases_every_hold"),
     },
     Mutant {
-        name: "shutdown-tries-once", file: "src/keeper.rs",
+        name: "shutdown-tries-once", file: "src/client.rs",
         edits: &[("const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);", "const SHUTDOWN_PATIENCE: Duration = Duration::ZERO;")],
         seen: "found here",
         story: "A shutdown whose connection has just broken releases nothing.",
@@ -469,7 +469,7 @@ pub const ALL: &[Mutant] = &[
     // ---- beyond one server
     Mutant {
         name: "any-number-of-replicas-will-do", file: "src/replication.rs",
-        edits: &[("if is_held(request) && reached >= wish.replicas {", "if is_held(request) && reached <= wish.replicas {")],
+        edits: &[("reached.replicas >= wish.replicas {", "reached.replicas <= wish.replicas {")],
         seen: "invented",
         story: "A grant that no replica has counts all the same: whoever takes over grants it again.",
         check: Check::It("replicas::a_grant_without_replicas_is_withdrawn_before_its_error_is_seen"),
