@@ -298,6 +298,8 @@ fn remedy(error: &RedisError) -> &'static str {
         "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
     } else if text.contains("no sharded pub/sub") {
         "a cluster needs Redis 7 or later, or Valkey: older servers would send every grant to all nodes"
+    } else if text.contains("no slots") && error.kind() == ErrorKind::InvalidClientConfig {
+        "it is a cluster's node without a cluster: name nodes that belong to one, or give this one its slots"
     } else if text.contains("cluster support disabled") {
         "it is not a cluster: connect with its URL"
     } else if text.contains("not the master") || error.kind() == ErrorKind::MasterNameNotFoundBySentinel {

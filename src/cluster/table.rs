@@ -111,14 +111,14 @@ impl Cluster {
     }
 
     pub(super) async fn read_table(&self) -> Result<Table, RedisError> {
-        let mut candidates: Vec<_> = locked(&self.topology).known.iter().cloned().collect();
+        let mut known: Vec<_> = locked(&self.topology).known.iter().cloned().collect();
         let seeds = self.seeds.iter().filter_map(Address::of);
-        candidates.extend(seeds.filter(|seed| !locked(&self.topology).known.contains(seed)));
-        for last in (1..candidates.len()).rev() {
-            candidates.swap(last, (random::number() % (last as u64 + 1)) as usize);
-        }
+        let mut seeds: Vec<_> = seeds.filter(|seed| !known.contains(seed)).collect();
+        shuffle(&mut known);
+        shuffle(&mut seeds);
         let mut failure = no_seeds();
-        for some in candidates.chunks(ASKED_AT_ONCE) {
+        // A seed may belong to another cluster by now.
+        for some in known.chunks(ASKED_AT_ONCE).chain(seeds.chunks(ASKED_AT_ONCE)) {
             let mut answers: FuturesUnordered<_> = some.iter().map(|address| self.ask_for_table(address)).collect();
             let mut best: Option<Table> = None;
             let mut until = Instant::now() + CONNECT_TIMEOUT;
@@ -160,7 +160,16 @@ impl Cluster {
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("SLOTS");
         let slots = wire.answer(TABLE_TIMEOUT, &slots).await?;
-        read_slots(&slots, &address.host, epoch).ok_or_else(|| malformed(&slots))
+        let table = read_slots(&slots, &address.host, epoch).ok_or_else(|| malformed(&slots))?;
+        // A node that was removed goes on to run, and keeps the epoch: it must not speak for the cluster.
+        if table.ranges.is_empty() {
+            return Err(RedisError::from((
+                ErrorKind::InvalidClientConfig,
+                "no slots",
+                format!("the node {address} knows of none"),
+            )));
+        }
+        Ok(table)
     }
 
     /// Says which slots have another owner now.
@@ -225,6 +234,12 @@ impl Cluster {
         let topology = locked(&self.topology);
         let nobodys = |watch: &Watch| topology.owners[usize::from(watch.slot)].is_none();
         topology.nodes.values().any(|node| node.is_doubtful()) || watches.values().any(nobodys)
+    }
+}
+
+fn shuffle(addresses: &mut [Address]) {
+    for last in (1..addresses.len()).rev() {
+        addresses.swap(last, (random::number() % (last as u64 + 1)) as usize);
     }
 }
 

@@ -636,6 +636,39 @@ async fn what_is_no_cluster_is_refused() {
     assert!(error.to_string().contains("check that it is up"), "{error}");
 }
 
+#[tokio::test]
+async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
+    let cluster = Cluster::of(3, 1).await;
+    let (removed, id) = (&cluster.nodes[3], &cluster.ids[3]);
+    let library = || ClusterClient::new([removed.url(), cluster.nodes[0].url()]).unwrap();
+    let client = Client::builder().lease(LONG).connect(library()).await.unwrap();
+    let (name, held) = (cluster.lock_on(0).await, cluster.lock_on(1).await);
+    let guard = client.rw_lock(&*held).write().acquire_fair().await.unwrap();
+    // As `redis-cli --cluster del-node` does it.
+    for node in &cluster.nodes[..3] {
+        ask::<Value>(node, &["CLUSTER", "FORGET", id]).await;
+    }
+    ask::<Value>(removed, &["CLUSTER", "RESET", "SOFT"]).await;
+    // Whoever has seen the highest epoch is believed.
+    ask::<Value>(removed, &["CLUSTER", "BUMPEPOCH"]).await;
+    let slot = cluster.slot(&name).await;
+    // Each move has the client read the table.
+    for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+        cluster.migrate(slot, from, to).await;
+        let moved = soon("the moved lock", client.rw_lock(&*name).write().acquire_fair()).await;
+        moved.unwrap().release().await.unwrap();
+    }
+    assert!(guard.is_held());
+    soon("the release", guard.release()).await.unwrap();
+    let both = Client::builder().lease(LONG).connect(library()).await;
+    let fresh = both.unwrap().rw_lock(&*name).write().acquire_fair().await;
+    fresh.unwrap().release().await.unwrap();
+    let alone = ClusterClient::new([removed.url()]).unwrap();
+    let error = Client::connect(alone).await.unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("without a cluster"), "{error}");
+}
+
 /// A server that knows HELLO, and calls itself Redis 6.2.
 async fn old_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

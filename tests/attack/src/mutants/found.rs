@@ -120,4 +120,6 @@ pub const ALL: &[Bug] = &[
         "review of the scripts, with a stub of Redis", &["scripts::a_downgrade_of_a_request_that_waits_leaves_what_its_owner_holds"]),
     bug("In quarantine, with a queue key of another type, a lease was written without an end.",
         "review of the scripts, with a stub of Redis", &["scripts::a_lock_in_quarantine_with_a_queue_of_another_type_is_left_as_it_is"]),
+    bug("A seed that had left the cluster blanked the table of slots, and all connections were given up.",
+        "review", &["cluster::a_seed_that_was_removed_from_the_cluster_has_no_say"]),
 ];
