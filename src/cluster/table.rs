@@ -19,11 +19,14 @@ use tokio_stream::StreamExt;
 
 /// The table of slots is not read more often.
 const TABLE_AT_MOST_EVERY: Duration = Duration::from_millis(50);
-/// While a node cannot be reached it is read about as often as this: others wait for who takes over.
+/// While a node cannot be reached, or callers are told that the cluster is down, it is read about as often as this: others
+/// wait for who takes over.
 const TABLE_AT_LEAST_EVERY: Duration = Duration::from_millis(300);
 /// A node that nobody has replaced by then may never be.
 const LONG_TROUBLE: Duration = Duration::from_secs(60);
 const TABLE_IN_LONG_TROUBLE: Duration = Duration::from_secs(2);
+/// Nothing has been wrong for so long: what comes then is something new.
+const QUIET: Duration = Duration::from_secs(1);
 /// Nodes that are asked for it at a time, how long one may take, and how long the others may take after the first.
 const ASKED_AT_ONCE: usize = 3;
 const TABLE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -206,25 +209,24 @@ impl Cluster {
     }
 
     pub(super) async fn keep_table(&self, inner: &Inner) {
+        let mut pace = Pace::new();
         loop {
-            self.stale.notified().await;
-            let begun = Instant::now();
-            let mut backoff = Backoff::up_to(TABLE_AT_LEAST_EVERY);
-            loop {
-                match self.read_table().await.and_then(|table| self.adopt(&table)) {
-                    Ok(changed) if changed.is_empty() => {}
-                    Ok(changed) => Self::recheck(inner, &changed),
-                    Err(error) => tracing::warn!(%error, "no node of the cluster says which has which slots"),
-                }
-                sleep(TABLE_AT_MOST_EVERY).await;
-                backoff.pause().await;
-                if !self.is_in_trouble() {
-                    break;
-                }
-                if begun.elapsed() > LONG_TROUBLE {
-                    sleep(TABLE_IN_LONG_TROUBLE).await;
+            if !self.is_in_trouble() {
+                let since = Instant::now();
+                self.stale.notified().await;
+                if since.elapsed() > QUIET {
+                    pace = Pace::new();
                 }
             }
+            match self.read_table().await.and_then(|table| self.adopt(&table)) {
+                Ok(changed) if changed.is_empty() => {}
+                Ok(changed) => {
+                    Self::recheck(inner, &changed);
+                    pace = Pace::new();
+                }
+                Err(error) => tracing::warn!(%error, "no node of the cluster says which has which slots"),
+            }
+            pace.pause().await;
         }
     }
 
@@ -234,6 +236,30 @@ impl Cluster {
         let topology = locked(&self.topology);
         let nobodys = |watch: &Watch| topology.owners[usize::from(watch.slot)].is_none();
         topology.nodes.values().any(|node| node.is_doubtful()) || watches.values().any(nobodys)
+    }
+}
+
+/// How often the table is read: less and less often while that brings nothing new. Callers that a cluster which is down
+/// sends away say all the time that it may be wrong.
+struct Pace {
+    backoff: Backoff,
+    begun: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self {
+            backoff: Backoff::up_to(TABLE_AT_LEAST_EVERY),
+            begun: Instant::now(),
+        }
+    }
+
+    async fn pause(&mut self) {
+        sleep(TABLE_AT_MOST_EVERY).await;
+        self.backoff.pause().await;
+        if self.begun.elapsed() > LONG_TROUBLE {
+            sleep(TABLE_IN_LONG_TROUBLE).await;
+        }
     }
 }
 

@@ -201,6 +201,21 @@ impl Cluster {
         }
     }
 
+    /// Nobody owns the slot any more.
+    async fn disown(&self, slot: u16) {
+        let text = slot.to_string();
+        for node in &self.nodes {
+            // A heartbeat that was under way may give it back to one for a moment.
+            eventually("it is nobody's", async || {
+                let mut delete = redis::cmd("CLUSTER");
+                delete.arg("DELSLOTS").arg(&text);
+                let _ = delete.query_async::<Value>(&mut node.redis().await).await;
+                self.owner(slot, node).await.is_none()
+            })
+            .await;
+        }
+    }
+
     async fn channels(&self) -> usize {
         let each = self.nodes.iter().map(async |node| {
             let channels: Vec<String> = ask(node, &["PUBSUB", "SHARDCHANNELS"]).await;
@@ -667,6 +682,32 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     let error = Client::connect(alone).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("without a cluster"), "{error}");
+}
+
+#[tokio::test]
+async fn callers_of_a_slot_that_nobody_owns_do_not_have_the_table_read_all_the_time() {
+    let cluster = Cluster::of(3, 0).await;
+    let client = cluster.client(Duration::from_secs(10)).await;
+    let name = cluster.lock_on(0).await;
+    cluster.disown(cluster.slot(&name).await).await;
+    let callers: Vec<_> = (0..50)
+        .map(|_| {
+            let lock = client.rw_lock(&*name);
+            // It fails when its patience ends.
+            tokio::spawn(async move { while lock.write().acquire_fair().await.is_err() {} })
+        })
+        .collect();
+    let reads = async || cluster.calls("cluster|info").await;
+    let before = reads().await;
+    eventually("it is read less and less often", async || reads().await > before + 20).await;
+    let (before, begun) = (reads().await, Instant::now());
+    tokio::time::sleep(ms(4000)).await;
+    let each = (reads().await - before) as f64 / 3.0 / begun.elapsed().as_secs_f64();
+    println!("the table was read {each:.1} times a second");
+    assert!(each > 1.0 && each < 7.0, "{each} times a second");
+    for caller in callers {
+        caller.abort();
+    }
 }
 
 /// A server that knows HELLO, and calls itself Redis 6.2.

@@ -122,4 +122,6 @@ pub const ALL: &[Bug] = &[
         "review of the scripts, with a stub of Redis", &["scripts::a_lock_in_quarantine_with_a_queue_of_another_type_is_left_as_it_is"]),
     bug("A seed that had left the cluster blanked the table of slots, and all connections were given up.",
         "review", &["cluster::a_seed_that_was_removed_from_the_cluster_has_no_say"]),
+    bug("Callers of a slot that nobody owned had the table read sixteen times a second, over three new connections each.",
+        "review", &["cluster::callers_of_a_slot_that_nobody_owns_do_not_have_the_table_read_all_the_time"]),
 ];
