@@ -197,6 +197,10 @@ impl Cluster {
     async fn follow_events(&self, node: &Arc<Node>, ear: &Ear, streams: &mut Streams<'_>) -> Result<(), RedisError> {
         let audience = &streams.inner.audience;
         let wanted = self.events_at(node, streams.inner);
+        // Its stream may be a new one, and another node's listener may have missed it since.
+        for channel in wanted.intersection(&streams.followed) {
+            audience.follows(channel);
+        }
         for channel in wanted.difference(&streams.followed.clone()) {
             match ear.send("SSUBSCRIBE", channel).await {
                 Ok(_) => {

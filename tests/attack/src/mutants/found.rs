@@ -124,4 +124,8 @@ pub const ALL: &[Bug] = &[
         "review", &["cluster::a_seed_that_was_removed_from_the_cluster_has_no_say"]),
     bug("Callers of a slot that nobody owned had the table read sixteen times a second, over three new connections each.",
         "review", &["cluster::callers_of_a_slot_that_nobody_owns_do_not_have_the_table_read_all_the_time"]),
+    bug("A stream of events that was dropped and opened again at once timed out, if its node's listener had not looked meanwhile.",
+        "review", &["cluster::a_stream_of_events_that_is_dropped_and_opened_again_at_once_is_subscribed"]),
+    bug("A slot's new node brought its events before the old one's listener had noticed: no gap was told.",
+        "review", &["cluster::events_that_another_node_brings_before_the_former_one_is_given_up_have_a_gap_too"]),
 ];
