@@ -24,6 +24,10 @@ const LINGER: Duration = Duration::from_secs(3);
 /// Subscriptions under way at once on a connection.
 const SUBSCRIBED_AT_ONCE: usize = 256;
 
+/// The longest pause before a connection that did not last is made again. While slots move, each may end one: who waits for
+/// others of the node is deaf meanwhile.
+const LONGEST_BREAK: Duration = Duration::from_millis(250);
+
 /// A connection that listens to one node.
 struct Ear {
     wire: Wire,
@@ -85,7 +89,8 @@ impl Cluster {
 
     /// Listens to a node while somebody waits for locks that it has. Never ends.
     pub(super) async fn listen(&self, node: &Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
-        let mut backoff = Backoff::new();
+        let mut unreachable = Backoff::new();
+        let mut brief = Backoff::up_to(LONGEST_BREAK);
         let mut outage: Option<Outage> = None;
         loop {
             while self.is_idle(node, inner) {
@@ -93,8 +98,11 @@ impl Cluster {
                 node.suspect.store(false, Ordering::Relaxed);
                 node.wanted.notified().await;
             }
-            let heard = match self.open(node, inner, releases).await {
+            let opened = self.open(node, inner, releases).await;
+            let since = opened.is_ok().then(Instant::now);
+            let heard = match opened {
                 Ok(ear) => {
+                    unreachable = Backoff::new();
                     if let Some(outage) = outage.take() {
                         outage.end();
                     }
@@ -107,11 +115,12 @@ impl Cluster {
             let connection = Outage::SUBSCRIPTION;
             tracing::warn!(connection, node = %node.address, %error, "connection lost");
             outage.get_or_insert_with(|| Outage::begin(connection));
-            if !node.suspect.swap(true, Ordering::Relaxed) {
-                backoff = Backoff::new();
-            }
+            node.suspect.store(true, Ordering::Relaxed);
             self.stale.notify_one();
-            backoff.pause().await;
+            match since {
+                Some(since) => brief.after(since).await,
+                None => unreachable.pause().await,
+            }
         }
     }
 
