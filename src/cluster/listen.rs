@@ -10,7 +10,7 @@ use crate::observe::Outage;
 use crate::pulse::Pulse;
 use crate::status::ClientInfo;
 use crate::wire::{CONNECT_TIMEOUT, Wire};
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -65,6 +65,11 @@ impl Ear {
         let mut wire = self.wire.clone();
         let reply = self.pulse.answer(CONNECT_TIMEOUT, wire.send(&command)).await;
         reply.and_then(Value::extract_error)
+    }
+
+    async fn let_go(&self, channel: String) -> Result<Value, RedisError> {
+        locked(&self.letting_go).insert(channel.clone());
+        self.send("SUNSUBSCRIBE", &channel).await
     }
 }
 
@@ -168,12 +173,10 @@ impl Cluster {
             if node.moved.swap(false, Ordering::Relaxed) {
                 let (new, gone) = self.changes(node, &followed, inner);
                 self.follow(node, &ear, inner, &mut followed, new).await?;
-                self.let_go(&ear, &mut followed, gone).await?;
+                self.let_go(node, &ear, inner, &mut followed, gone).await?;
                 self.follow_events(node, &ear, &mut streams).await?;
             } else {
-                let mut new = std::mem::take(&mut *locked(&node.fresh));
-                new.retain(|lock| !followed.contains(lock));
-                self.follow(node, &ear, inner, &mut followed, new).await?;
+                self.follow_fresh(node, &ear, inner, &mut followed).await?;
             }
             if followed.is_empty() && self.is_idle(node, inner) {
                 return Ok(());
@@ -232,8 +235,7 @@ impl Cluster {
             streams.followed.remove(channel);
             // It may be another node's by now.
             audience.is_missed(channel);
-            locked(&ear.letting_go).insert(channel.clone());
-            ear.send("SUNSUBSCRIBE", channel).await?;
+            ear.let_go(channel.clone()).await?;
         }
         Ok(())
     }
@@ -311,17 +313,36 @@ impl Cluster {
         Ok(())
     }
 
+    /// Locks that somebody has begun to wait for since the last look.
+    async fn follow_fresh(
+        &self,
+        node: &Arc<Node>,
+        ear: &Ear,
+        inner: &Inner,
+        followed: &mut BTreeSet<Arc<str>>,
+    ) -> Result<(), RedisError> {
+        let mut new = std::mem::take(&mut *locked(&node.fresh));
+        new.retain(|lock| !followed.contains(lock));
+        self.follow(node, ear, inner, followed, new).await
+    }
+
+    /// Whoever begins to wait meanwhile does not wait for the end of it, and keeps a channel that is to go.
     async fn let_go(
         &self,
+        node: &Arc<Node>,
         ear: &Ear,
+        inner: &Inner,
         followed: &mut BTreeSet<Arc<str>>,
         gone: Vec<Arc<str>>,
     ) -> Result<(), RedisError> {
-        for lock in gone {
-            let channel = self.channel(&lock);
-            locked(&ear.letting_go).insert(channel.clone());
-            followed.remove(&lock);
-            ear.send("SUNSUBSCRIBE", &channel).await?;
+        for lock in &gone {
+            followed.remove(lock);
+        }
+        for some in gone.chunks(SUBSCRIBED_AT_ONCE) {
+            let idle = some.iter().filter(|lock| !followed.contains(*lock));
+            let replies = idle.map(|lock| ear.let_go(self.channel(lock)));
+            try_join_all(replies.collect::<Vec<_>>()).await?;
+            self.follow_fresh(node, ear, inner, followed).await?;
         }
         Ok(())
     }
