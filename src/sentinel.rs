@@ -81,6 +81,9 @@ impl Sentinel {
         loop {
             if let Err(error) = self.listen(&mut backoff).await {
                 tracing::warn!(%error, "no sentinel to listen to");
+                // The library may name one that is away, again and again: whom to listen to it asks over a connection that
+                // may lead to another. Whom to ask for the master it chooses among all.
+                self.look().await;
             }
             backoff.pause().await;
         }

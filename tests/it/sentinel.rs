@@ -221,6 +221,33 @@ async fn planned_switch() {
 }
 
 #[tokio::test]
+async fn a_switch_is_learned_though_the_sentinel_to_listen_to_is_away() {
+    let mut watched = Watched::start().await;
+    watched.sentinels[0].kill();
+    let client = watched.client(LONG).await;
+    let second = &watched.sentinels[1];
+    eventually("it listens to the second", async || {
+        let clients: String = ask(second, &["CLIENT", "LIST", "TYPE", "PUBSUB"]).await;
+        !clients.trim().is_empty()
+    })
+    .await;
+    // The library takes its connection to the second for one to the first, and names that from now on.
+    let ended: usize = ask(second, &["CLIENT", "KILL", "TYPE", "PUBSUB"]).await;
+    assert_eq!(ended, 1);
+    ask::<Value>(second, &["SENTINEL", "FAILOVER", NAME]).await;
+    eventually("the connections to the former master are given up", async || {
+        let clients: String = ask(&watched.servers[0], &["CLIENT", "LIST"]).await;
+        !clients.contains("name=ours")
+    })
+    .await;
+    // The sentinels leave it that for some ten seconds, and then end its connections.
+    let role: Vec<Value> = ask(&watched.servers[0], &["ROLE"]).await;
+    assert_eq!(role[0], Value::BulkString(b"master".to_vec()));
+    let guard = soon("a guard", client.rw_lock("a").write().acquire_fair()).await;
+    guard.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn replicas_and_unknown_masters_are_refused() {
     let watched = Watched::start().await;
     for library in [
