@@ -120,6 +120,8 @@ impl Cluster {
             let connection = Outage::SUBSCRIPTION;
             tracing::warn!(connection, node = %node.address, %error, "connection lost");
             outage.get_or_insert_with(|| Outage::begin(connection));
+            // Nobody may wait any more for what it cannot bring.
+            self.forget_idle(inner, |owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, node)));
             node.suspect.store(true, Ordering::Relaxed);
             self.stale.notify_one();
             match since {
@@ -354,30 +356,33 @@ impl Cluster {
         followed: &BTreeSet<Arc<str>>,
         inner: &Inner,
     ) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
-        let now = Instant::now();
         locked(&node.fresh).clear();
-        let mut watches = locked(&self.watches);
-        let topology = locked(&self.topology);
-        let registry = inner.registry();
-        let mut here = BTreeSet::new();
-        watches.retain(|lock, watch| {
-            if !topology.has(node, watch.slot) {
-                return true;
-            }
-            if registry.is_awaited(lock) {
-                watch.idle = None;
-            } else if now - *watch.idle.get_or_insert(now) > LINGER {
-                return false;
-            }
-            here.insert(Arc::clone(lock));
-            true
-        });
+        self.forget_idle(inner, |owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, node)));
+        let here = self.awaited_at(node);
         let new = here.difference(followed).cloned().collect();
         let gone = followed.difference(&here).cloned().collect();
         (new, gone)
     }
 
-    fn awaited_at(&self, node: &Arc<Node>) -> Vec<Arc<str>> {
+    /// Forgets locks for which nobody has waited for a while, of slots with such an owner.
+    pub(super) fn forget_idle(&self, inner: &Inner, concerns: impl Fn(Option<&Arc<Node>>) -> bool) {
+        let now = Instant::now();
+        let mut watches = locked(&self.watches);
+        let topology = locked(&self.topology);
+        let registry = inner.registry();
+        watches.retain(|lock, watch| {
+            if !concerns(topology.owners[usize::from(watch.slot)].as_ref()) {
+                return true;
+            }
+            if registry.is_awaited(lock) {
+                watch.idle = None;
+                return true;
+            }
+            now - *watch.idle.get_or_insert(now) <= LINGER
+        });
+    }
+
+    fn awaited_at(&self, node: &Arc<Node>) -> BTreeSet<Arc<str>> {
         let watches = locked(&self.watches);
         let topology = locked(&self.topology);
         let here = watches.iter().filter(|(_, watch)| topology.has(node, watch.slot));

@@ -211,6 +211,8 @@ impl Cluster {
     pub(super) async fn keep_table(&self, inner: &Inner) {
         let mut pace = Pace::new();
         loop {
+            // Nobody else looks at those.
+            self.forget_idle(inner, |owner| owner.is_none());
             if !self.is_in_trouble() {
                 let since = Instant::now();
                 self.stale.notified().await;

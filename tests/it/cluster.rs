@@ -725,6 +725,31 @@ async fn callers_of_a_slot_that_nobody_owns_do_not_have_the_table_read_all_the_t
     }
 }
 
+#[tokio::test]
+async fn a_lock_that_nobody_waits_for_any_more_ends_the_search_for_its_owner() {
+    let cluster = Cluster::of(3, 0).await;
+    let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+    let name = cluster.lock_on(0).await;
+    let guard = clients[0].rw_lock(&*name).write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(clients[1].rw_lock(&*name).write().acquire_fair());
+    eventually("it listens", async || cluster.channels().await == 1).await;
+    guard.release().await.unwrap();
+    let guard = soon("the grant", waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    let reads = async || cluster.calls("cluster|info").await;
+    let before = reads().await;
+    // The channel is kept for a moment, in which its slot becomes nobody's.
+    cluster.disown(cluster.slot(&name).await).await;
+    eventually("an owner is looked for", async || reads().await > before + 9).await;
+    eventually("and no longer", async || {
+        let before = reads().await;
+        // Longer than the longest pause, after a minute of trouble.
+        tokio::time::sleep(ms(3000)).await;
+        reads().await == before
+    })
+    .await;
+}
+
 /// A server that knows HELLO, and calls itself Redis 6.2.
 async fn old_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

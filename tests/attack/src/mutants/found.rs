@@ -132,4 +132,6 @@ pub const ALL: &[Bug] = &[
         "review", &["cluster::a_connection_that_listens_and_does_not_last_is_made_less_and_less_often"]),
     bug("The listener stuck to a sentinel that was away, and heard of no switch.",
         "review", &["sentinel::a_switch_is_learned_though_the_sentinel_to_listen_to_is_away"]),
+    bug("A lock that had been waited for, in a slot that lost its owner, had the table read for ever.",
+        "review", &["cluster::a_lock_that_nobody_waits_for_any_more_ends_the_search_for_its_owner"]),
 ];
