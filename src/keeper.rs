@@ -128,13 +128,7 @@ async fn renew_chunk(inner: &Inner, lock: Arc<Lock>, requests: Vec<(Arc<Request>
         Err(error) => {
             tracing::warn!(lock = %lock.name, requests = requests.len(), %error, "renewal failed");
             if !is_transient(&error) {
-                // Who waits cannot be told more by waiting on. A hold lasts as long as it is proven.
-                for (request, _) in &requests {
-                    let mut claim = request.claim();
-                    if claim.is_waiting() && claim.end(End::Failed(error.clone())) {
-                        request.changed.notify_waiters();
-                    }
-                }
+                requests.iter().for_each(|(request, _)| request.refuse(&error));
             }
             inner.requests.look_at(&lock, now + RETRY_PAUSE);
         }

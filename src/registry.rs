@@ -1,9 +1,10 @@
 //! Every request of a client, and which lock is to be renewed when. Pure: no I/O, and time comes in as an argument.
 
-use crate::claim::{Claim, Next};
+use crate::claim::{Claim, End, Next};
 use crate::key::Lock;
 use crate::rw_lock::Policy;
 use crate::sync::{Mutex, MutexGuard, Notify};
+use redis::RedisError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::{Arc, PoisonError};
@@ -63,6 +64,14 @@ impl Request {
                 self.changed.notify_waiters();
             }
         });
+    }
+
+    /// The server refuses what it needs: who waits cannot be told more by waiting on. A hold lasts as long as it is proven.
+    pub(crate) fn refuse(&self, error: &RedisError) {
+        let mut claim = self.claim();
+        if claim.is_waiting() && claim.end(End::Failed(error.clone())) {
+            self.changed.notify_waiters();
+        }
     }
 
     /// The next step of the one who waits for the guard, once there is one.
@@ -263,6 +272,14 @@ impl Registry {
         if any {
             self.reschedule(state, now);
         }
+    }
+
+    /// Ends all waits for a lock.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn refuse(&self, state: &Arc<str>, error: &RedisError) {
+        let entry = self.locks.get(state);
+        let requests = entry.into_iter().flat_map(|entry| entry.requests.values());
+        requests.for_each(|request| request.refuse(error));
     }
 
     /// Whether somebody waits for the lock, or asks.

@@ -294,6 +294,11 @@ impl Cluster {
                         self.redirect(&error, node, |at| self.own(slot_of(lock), at));
                         self.stale.notify_one();
                     }
+                    // A new connection would be refused the same, and what comes over this one missed.
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                        tracing::warn!(%error, lock = &**lock, "the server refuses to bring grants");
+                        inner.registry().refuse(lock, &error);
+                    }
                     Err(error) => failure = Some(error),
                 }
             }

@@ -680,7 +680,7 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     }
     ask::<Value>(removed, &["CLUSTER", "RESET", "SOFT"]).await;
     // Whoever has seen the highest epoch is believed.
-    ask::<Value>(removed, &["CLUSTER", "BUMPEPOCH"]).await;
+    ask::<Value>(removed, &["CLUSTER", "SET-CONFIG-EPOCH", "1000"]).await;
     let slot = cluster.slot(&name).await;
     // Each move has the client read the table.
     for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
@@ -748,6 +748,51 @@ async fn a_lock_that_nobody_waits_for_any_more_ends_the_search_for_its_owner() {
         reads().await == before
     })
     .await;
+}
+
+#[tokio::test]
+async fn who_may_not_subscribe_to_a_locks_grants_is_told_and_others_are_heard() {
+    let cluster = Cluster::of(1, 0).await;
+    let node = &cluster.nodes[0];
+    let rules = [
+        "ACL",
+        "SETUSER",
+        "guest",
+        "on",
+        ">guest",
+        "+@all",
+        "~*",
+        "&fairlock:{fine*",
+    ];
+    ask::<Value>(node, &rules).await;
+    let url = node.url().replace("redis://", "redis://guest:guest@");
+    let guest = Client::builder()
+        .lease(LONG)
+        .connect(ClusterClient::new([url]).unwrap());
+    let (holder, guest) = (cluster.client(LONG).await, guest.await.unwrap());
+    let [fine, hidden] = ["fine", "hidden"].map(|name| holder.rw_lock(name).write().acquire_fair());
+    let (fine, hidden) = (fine.await.unwrap(), hidden.await.unwrap());
+    let waiter = tokio::spawn(guest.rw_lock("fine").write().acquire_fair());
+    eventually("it listens", async || cluster.channels().await == 1).await;
+    let listening: String = ask(node, &["CLIENT", "LIST", "TYPE", "PUBSUB"]).await;
+    for _ in 0..2 {
+        let refused = soon("the refusal", guest.rw_lock("hidden").write().acquire_fair()).await;
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Server { .. }), "{error:?}");
+        assert!(error.to_string().contains("channels"), "{error}");
+    }
+    let id = |clients: &str| clients.split(' ').next().map(str::to_owned);
+    let still: String = ask(node, &["CLIENT", "LIST", "TYPE", "PUBSUB"]).await;
+    assert_eq!(id(&still), id(&listening), "over the same connection");
+    fine.release().await.unwrap();
+    soon("the grant", waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    hidden.release().await.unwrap();
 }
 
 /// A server that knows HELLO, and calls itself Redis 6.2.

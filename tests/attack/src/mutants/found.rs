@@ -134,4 +134,6 @@ pub const ALL: &[Bug] = &[
         "review", &["sentinel::a_switch_is_learned_though_the_sentinel_to_listen_to_is_away"]),
     bug("A lock that had been waited for, in a slot that lost its owner, had the table read for ever.",
         "review", &["cluster::a_lock_that_nobody_waits_for_any_more_ends_the_search_for_its_owner"]),
+    bug("A channel of grants that the user might not subscribe to ended the connection of all locks of its node, again and again.",
+        "review", &["cluster::who_may_not_subscribe_to_a_locks_grants_is_told_and_others_are_heard"]),
 ];
