@@ -1,6 +1,6 @@
 //! The background work of a client: one task renews what is due, one releases what was dropped.
 
-use crate::claim::{End, Standing};
+use crate::claim::Standing;
 use crate::client::{Inner, call_limit};
 use crate::error::is_transient;
 use crate::key::Lock;

@@ -322,6 +322,33 @@ async fn a_connection_that_listens_and_does_not_last_is_made_less_and_less_often
 }
 
 #[tokio::test]
+async fn who_begins_to_wait_while_thousands_of_channels_are_let_go_is_heard_meanwhile() {
+    let cluster = Cluster::of(1, 0).await;
+    let (holder, waiter) = (cluster.client(LONG).await, cluster.client(LONG).await);
+    let names: Vec<_> = (0..3000).map(|i| format!("many {i}")).collect();
+    let hold = |name: &String| holder.rw_lock(name.as_str()).write().acquire_fair();
+    let _held = join_all(names.iter().map(hold)).await;
+    let fresh = holder.rw_lock("fresh").write().acquire_fair().await.unwrap();
+    let wait = |name: &String| tokio::spawn(waiter.rw_lock(name.as_str()).write().acquire_fair());
+    let waiters: Vec<_> = names.iter().map(wait).collect();
+    eventually("all wait and listen", async || {
+        cluster.calls("ssubscribe").await == 3000
+    })
+    .await;
+    waiters.iter().for_each(JoinHandle::abort);
+    eventually("channels are let go", async || cluster.calls("sunsubscribe").await > 0).await;
+    let last = tokio::spawn(waiter.rw_lock("fresh").write().acquire_fair());
+    eventually("the last is heard", async || cluster.calls("ssubscribe").await > 3000).await;
+    let gone = cluster.calls("sunsubscribe").await;
+    println!("{gone} channels had been let go");
+    tokio::time::sleep(ms(100)).await;
+    let more = cluster.calls("sunsubscribe").await;
+    assert!(more > gone, "it waited for the end of it");
+    fresh.release().await.unwrap();
+    soon("the grant", last).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn locks_lie_on_all_nodes_and_each_keeps_the_order_of_its_queue() {
     let cluster = Cluster::start().await;
     let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
@@ -678,8 +705,9 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     for node in &cluster.nodes[..3] {
         ask::<Value>(node, &["CLUSTER", "FORGET", id]).await;
     }
-    ask::<Value>(removed, &["CLUSTER", "RESET", "SOFT"]).await;
-    // Whoever has seen the highest epoch is believed.
+    // A soft reset keeps the epoch, and whoever has seen the highest is believed. This is to be the one, whatever the moves
+    // below make of the others'.
+    ask::<Value>(removed, &["CLUSTER", "RESET", "HARD"]).await;
     ask::<Value>(removed, &["CLUSTER", "SET-CONFIG-EPOCH", "1000"]).await;
     let slot = cluster.slot(&name).await;
     // Each move has the client read the table.

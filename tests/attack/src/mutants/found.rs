@@ -122,7 +122,7 @@ pub const ALL: &[Bug] = &[
         "review of the scripts, with a stub of Redis", &["scripts::a_lock_in_quarantine_with_a_queue_of_another_type_is_left_as_it_is"]),
     bug("A seed that had left the cluster blanked the table of slots, and all connections were given up.",
         "review", &["cluster::a_seed_that_was_removed_from_the_cluster_has_no_say"]),
-    bug("Callers of a slot that nobody owned had the table read sixteen times a second, over three new connections each.",
+    bug("Callers of a slot that nobody owned had the table read fifteen times a second, over three new connections each.",
         "review", &["cluster::callers_of_a_slot_that_nobody_owns_do_not_have_the_table_read_all_the_time"]),
     bug("A stream of events that was dropped and opened again at once timed out, if its node's listener had not looked meanwhile.",
         "review", &["cluster::a_stream_of_events_that_is_dropped_and_opened_again_at_once_is_subscribed"]),
@@ -136,4 +136,6 @@ pub const ALL: &[Bug] = &[
         "review", &["cluster::a_lock_that_nobody_waits_for_any_more_ends_the_search_for_its_owner"]),
     bug("A channel of grants that the user might not subscribe to ended the connection of all locks of its node, again and again.",
         "review", &["cluster::who_may_not_subscribe_to_a_locks_grants_is_told_and_others_are_heard"]),
+    bug("Whoever began to wait while channels were let go, one after another, was heard only after the last.",
+        "review", &["cluster::who_begins_to_wait_while_thousands_of_channels_are_let_go_is_heard_meanwhile"]),
 ];
