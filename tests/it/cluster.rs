@@ -698,7 +698,7 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     let cluster = Cluster::of(3, 1).await;
     let (removed, id) = (&cluster.nodes[3], &cluster.ids[3]);
     let library = || ClusterClient::new([removed.url(), cluster.nodes[0].url()]).unwrap();
-    let client = Client::builder().lease(LONG).connect(library()).await.unwrap();
+    let client = Client::builder().lease(ms(10_000)).connect(library()).await.unwrap();
     let (name, held) = (cluster.lock_on(0).await, cluster.lock_on(1).await);
     let guard = client.rw_lock(&*held).write().acquire_fair().await.unwrap();
     // As `redis-cli --cluster del-node` does it.
@@ -718,9 +718,14 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     }
     assert!(guard.is_held());
     soon("the release", guard.release()).await.unwrap();
-    let both = Client::builder().lease(LONG).connect(library()).await;
-    let fresh = both.unwrap().rw_lock(&*name).write().acquire_fair().await;
-    fresh.unwrap().release().await.unwrap();
+    let both = Client::builder().lease(ms(10_000)).connect(library()).await;
+    let fresh = both.unwrap().rw_lock(&*name).write().acquire_fair();
+    soon("the lock of a new client", fresh)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     let alone = ClusterClient::new([removed.url()]).unwrap();
     let error = Client::connect(alone).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
