@@ -711,7 +711,7 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     ask::<Value>(removed, &["CLUSTER", "SET-CONFIG-EPOCH", "1000"]).await;
     let slot = cluster.slot(&name).await;
     // Each move has the client read the table.
-    for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+    for (from, to) in [(0, 1), (1, 2)] {
         cluster.migrate(slot, from, to).await;
         let moved = soon("the moved lock", client.rw_lock(&*name).write().acquire_fair()).await;
         moved.unwrap().release().await.unwrap();
