@@ -31,12 +31,16 @@ impl Running {
         } else {
             &[&["--lease", LONG], options].concat()
         };
-        let mut child = cli
+        let child = cli
             .command(&["run"])
             .args(options)
             .args([lock, "--", "sh", "-c", script])
             .spawn()
             .expect("it starts");
+        Self::of(child)
+    }
+
+    fn of(mut child: Child) -> Self {
         let stdout = child.stdout.take().expect("a pipe");
         let lines = BufReader::new(stdout).lines();
         Self { child, lines }
@@ -75,6 +79,23 @@ fn is_gone(pid: &str) -> bool {
             .is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X'])),
         Err(_) => true,
     }
+}
+
+/// Fairlock knows that it has ended: signals are for fairlock alone from then on.
+#[cfg(target_os = "linux")]
+fn is_waited_for(pid: &str) -> bool {
+    !std::path::Path::new("/proc").join(pid).exists()
+}
+
+/// A pipe that has no room, and who could read it.
+#[cfg(target_os = "linux")]
+async fn full_pipe() -> (std::os::fd::OwnedFd, tokio::net::unix::pipe::Receiver) {
+    let (sender, receiver) = tokio::net::unix::pipe::pipe().unwrap();
+    sender.writable().await.unwrap();
+    // A page after the other: what is left would be too small for one.
+    let pages = std::iter::from_fn(|| sender.try_write(&[b'.'; 4096]).ok()).count();
+    assert!(pages > 0, "it has no room at all");
+    (sender.into_blocking_fd().unwrap(), receiver)
 }
 
 async fn client(server: &Server) -> Client {
@@ -260,6 +281,24 @@ async fn what_a_command_that_obeys_left_behind_ends_too_when_the_lock_is_lost() 
     assert_eq!(ended.status, 5, "{ended:?}");
     assert!(said(&ended.stderr, &["status 143"]), "{ended:?}");
     eventually("what it left is gone", async || is_gone(&grandchild)).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_whose_lock_is_lost_ends_also_where_nobody_reads_the_complaints() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (stderr, _unread) = full_pipe().await;
+    let mut command = cli.command(&["run", "--lease", LONG, "--grace", "100ms", "a", "--", "sh", "-c"]);
+    command.arg("trap '' TERM; echo $$; exec sleep 600").stderr(stderr);
+    let mut running = Running::of(command.spawn().expect("it starts"));
+    let pid = running.line().await;
+    let owner = cli.owner_of("a").await;
+    assert_eq!(cli.run(&["evict", "a", &owner, "--yes"]).await.status, 0);
+    eventually("the command is killed", async || is_waited_for(&pid)).await;
+    // Still nobody reads.
+    running.signal(Signal::TERM);
+    assert_eq!(ended(running.child).await.status, 76);
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ mod args;
 mod blockers;
 #[cfg(unix)]
 mod child;
+#[cfg(unix)]
+mod complaints;
 mod doctor;
 mod evict;
 mod json;

@@ -2,7 +2,8 @@
 
 use crate::args::RunArgs;
 use crate::child::{Child, status_of};
-use crate::outcome::{Failure, Outcome, Status, complain};
+use crate::complaints::Complaints;
+use crate::outcome::{Failure, Outcome, Status};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
 use crate::text::{safe, span};
@@ -11,7 +12,7 @@ use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 const FORWARDED: [Signal; 6] = [
     Signal::INT,
@@ -33,14 +34,20 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
         client = server.connect(Client::builder().lease(args.lease).label(label)) => client,
     };
+    let complaints = Complaints::start();
     let outcome = match client {
         Ok(client) => {
-            let outcome = with_client(&client, &args, &mut signals).await;
+            let outcome = with_client(&client, &args, &mut signals, &complaints).await;
             client.shutdown().await;
             outcome
         }
         Err(failure) => Err(failure),
     };
+    let outcome = outcome.map_err(|failure| said(failure, &complaints));
+    tokio::select! {
+        () = complaints.written() => {}
+        () = impatience(&mut signals) => {}
+    }
     outcome.map_err(|failure| Failure {
         status: match failure.status {
             Status::UNAVAILABLE => Status(args.unavailable_status),
@@ -52,16 +59,36 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
     })
 }
 
-async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals) -> Outcome {
+/// A signal that ends what may take forever once the command has ended. Not at once: what came together with the
+/// command's end was meant for the command.
+async fn impatience(signals: &mut Signals) {
+    sleep(Duration::from_secs(1)).await;
+    signals.next().await;
+}
+
+/// The failure, of which nothing is left to say.
+fn said(failure: Failure, complaints: &Complaints) -> Failure {
+    if !failure.message.is_empty() {
+        complaints.add(failure.message);
+    }
+    Failure::new(failure.status, "")
+}
+
+async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
     let lock = client.rw_lock(args.name.as_str()).policy(args.policy.into());
     if args.read {
-        under(lock.read(), args, signals).await
+        under(lock.read(), args, signals, complaints).await
     } else {
-        under(lock.write(), args, signals).await
+        under(lock.write(), args, signals, complaints).await
     }
 }
 
-async fn under<M: Access>(request: Acquire<M>, args: &RunArgs, signals: &mut Signals) -> Outcome {
+async fn under<M: Access>(
+    request: Acquire<M>,
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     let request = match args.max_hold {
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
@@ -92,8 +119,8 @@ async fn under<M: Access>(request: Acquire<M>, args: &RunArgs, signals: &mut Sig
         ("FAIRLOCK_NAME", args.name.as_str()),
     ];
     let mut child = Child::start(&args.command, variables)?;
-    let ended = while_it_runs(&mut child, &guard, signals, args.grace).await?;
-    settle(guard, &ended).await
+    let ended = while_it_runs(&mut child, &guard, signals, complaints, args.grace).await?;
+    settle(guard, &ended, complaints).await
 }
 
 /// How the command ended, and whether the lock had been lost by then.
@@ -106,6 +133,7 @@ async fn while_it_runs<M: Access>(
     child: &mut Child,
     guard: &Guard<M>,
     signals: &mut Signals,
+    complaints: &Complaints,
     grace: Duration,
 ) -> Result<Ended, Failure> {
     let lost = guard.lost();
@@ -119,14 +147,14 @@ async fn while_it_runs<M: Access>(
             ended = child.wait() => break ended,
             signal = signals.next() => child.forward(signal),
             reason = &mut lost, if !is_lost => {
-                complain(&format!("lost the lock: {reason}; ending the command"));
                 child.send(Signal::TERM);
+                complaints.add(format!("lost the lock: {reason}; ending the command"));
                 is_lost = true;
                 kill_at = Instant::now().checked_add(grace);
             }
             () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
-                complain("the command has not ended in time: killing it");
                 child.send(Signal::KILL);
+                complaints.add("the command has not ended in time: killing it");
                 kill_at = None;
             }
         }
@@ -142,7 +170,7 @@ async fn while_it_runs<M: Access>(
 }
 
 /// Releases, and says how all of it ended. A command that ran without its lock, if only at its end, has not succeeded.
-async fn settle<M: Access>(guard: Guard<M>, ended: &Ended) -> Outcome {
+async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, complaints: &Complaints) -> Outcome {
     match guard.release().await {
         Ok(()) => Ok(ended.status),
         Err(Error::Lost { reason, .. }) => {
@@ -154,7 +182,7 @@ async fn settle<M: Access>(guard: Guard<M>, ended: &Ended) -> Outcome {
             Err(Failure::new(Status::LOST, message))
         }
         Err(error) => {
-            complain(&format!("not released, it is free when its lease has run out: {error}"));
+            complaints.add(format!("not released, it is free when its lease has run out: {error}"));
             Ok(ended.status)
         }
     }

@@ -1,0 +1,30 @@
+//! Complaints of whoever must not be held up: stderr may be a pipe that nobody reads, or a terminal that Ctrl-S stopped.
+
+use crate::outcome::complain;
+use std::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+/// A thread writes them, in order.
+pub(crate) struct Complaints {
+    queue: mpsc::Sender<String>,
+    writer: JoinHandle<()>,
+}
+
+impl Complaints {
+    pub(crate) fn start() -> Self {
+        let (queue, complaints) = mpsc::channel::<String>();
+        let writer = spawn_blocking(move || complaints.iter().for_each(|text| complain(&text)));
+        Self { queue, writer }
+    }
+
+    pub(crate) fn add(&self, text: impl Into<String>) {
+        // The writer stays for as long as there is a sender.
+        let _ = self.queue.send(text.into());
+    }
+
+    /// Waits until all have been written.
+    pub(crate) async fn written(self) {
+        drop(self.queue);
+        let _ = self.writer.await;
+    }
+}
