@@ -325,6 +325,22 @@ async fn a_command_is_ended_when_the_server_has_been_away_for_a_lease() {
     );
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_signal_ends_the_wait_for_a_release_that_no_server_confirms() {
+    let mut server = Server::start().await;
+    let script = "trap 'exit 3' USR1; echo $$; while :; do sleep 0.02; done";
+    let mut running = Running::spawn(&Cli::of(&server), &["--lease", "1h"], "a", script);
+    let pid = running.line().await;
+    server.kill();
+    running.signal(Signal::USR1);
+    eventually("the command has ended", async || is_waited_for(&pid)).await;
+    running.signal(Signal::TERM);
+    let (_, ended) = running.end().await;
+    assert_eq!(ended.status, 3, "{ended:?}");
+    assert!(said(&ended.stderr, &["release is not confirmed"]), "{ended:?}");
+}
+
 #[tokio::test]
 async fn a_signal_while_it_waits_leaves_the_queue_at_once() {
     let server = Server::start().await;

@@ -120,7 +120,7 @@ async fn under<M: Access>(
     ];
     let mut child = Child::start(&args.command, variables)?;
     let ended = while_it_runs(&mut child, &guard, signals, complaints, args.grace).await?;
-    settle(guard, &ended, complaints).await
+    settle(guard, &ended, signals, complaints).await
 }
 
 /// How the command ended, and whether the lock had been lost by then.
@@ -170,8 +170,16 @@ async fn while_it_runs<M: Access>(
 }
 
 /// Releases, and says how all of it ended. A command that ran without its lock, if only at its end, has not succeeded.
-async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, complaints: &Complaints) -> Outcome {
-    match guard.release().await {
+async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+    let released = tokio::select! {
+        released = guard.release() => released,
+        // It is tried for as long as the lease may last. The client's shutdown tries it once more, not for long.
+        () = impatience(signals) => {
+            complaints.add("the release is not confirmed: the lock is free at the latest when its lease has run out");
+            return Ok(ended.status);
+        }
+    };
+    match released {
         Ok(()) => Ok(ended.status),
         Err(Error::Lost { reason, .. }) => {
             let status = ended.status.0;
