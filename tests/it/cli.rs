@@ -372,6 +372,34 @@ async fn watch_prints_events_as_they_come_until_it_is_interrupted() {
 }
 
 #[tokio::test]
+async fn watch_fails_when_the_server_refuses_to_bring_further_events() {
+    let server = Server::start().await;
+    let cli = Cli {
+        url: format!("redis://app:s3cret@127.0.0.1:{}", server.port()),
+    };
+    let mut redis = server.redis().await;
+    let mut channels = async |rules: &[&str]| {
+        let mut command = redis::cmd("ACL");
+        command.arg(&["SETUSER", "app", "on", ">s3cret", "~fairlock:*", "+@all"]);
+        let set: Result<(), _> = command.arg(rules).query_async(&mut redis).await;
+        set.unwrap();
+    };
+    channels(&["resetchannels", "&fairlock:*", "&fairlock:{*}:events"]).await;
+    let mut child = cli.command(&["watch"]).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said_first = String::new();
+    soon("it listens", stderr.read_line(&mut said_first)).await.unwrap();
+    assert!(said_first.contains("watching all locks"), "{said_first}");
+    // The server ends the connections that use what is not allowed any more.
+    channels(&["resetchannels", "&fairlock:*"]).await;
+    let ended = ended(child).await;
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).await.unwrap();
+    assert_eq!(ended.status, 69, "{text}");
+    assert!(said(&text, &["no more", "refused", "channels"]), "{text}");
+}
+
+#[tokio::test]
 async fn top_shows_a_frame_as_text_as_a_picture_and_as_json() {
     let server = Server::start().await;
     let cli = Cli::of(&server);

@@ -25,7 +25,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
             event = events.next() => event,
         };
         let said = match event {
-            None => break Ok(Status::OK),
+            None => break Err(ended(&subject)),
             Some(Ok(event)) if args.output.json => json::line(&json::event(&event)),
             Some(Ok(event)) => say(&line(&event)),
             Some(Err(error @ Error::EventsMissed { .. })) => {
@@ -44,6 +44,15 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     drop(events);
     client.shutdown().await;
     outcome
+}
+
+/// Nobody asked for the end of the stream: see [`fairlock::Events`].
+fn ended(subject: &str) -> Failure {
+    let message = format!(
+        "watching {subject} no more: the connection was lost, and then the server refused to bring events; \
+         look at the channels that its ACL user may use"
+    );
+    Failure::new(Status::UNAVAILABLE, message)
 }
 
 fn line(event: &Event) -> String {
