@@ -5,7 +5,7 @@ use fairlock::{Access, Acquire, Client, Owner};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_fairlock");
@@ -428,6 +428,90 @@ async fn top_shows_a_frame_as_text_as_a_picture_and_as_json() {
     assert!(said(&picture, &["<svg ", "invoice:42", "</svg>"]), "{picture}");
     assert_eq!(cli.says(&["top", "--svg", "-"]).await.matches("<svg ").count(), 1);
     assert_eq!(cli.json(&["top"]).await[0]["waiters"][1]["client"]["label"], "auditing");
+}
+
+#[cfg(target_os = "linux")]
+/// A `top` on a terminal of its own.
+struct Live {
+    child: Child,
+    screen: tokio::process::ChildStdout,
+    seen: String,
+}
+
+#[cfg(target_os = "linux")]
+impl Live {
+    /// What it says beside its screen goes to that file.
+    fn start(cli: &Cli, aside: &std::path::Path) -> Self {
+        let command = "stty cols 100 rows 28; exec \"$FAIRLOCK\" --url \"$URL\" top --interval 50ms 2>\"$ASIDE\"";
+        let mut script = Command::new("script");
+        script.args(["-q", "-e", "-c", command, "/dev/null"]);
+        let mut script = piped(script);
+        script.env("FAIRLOCK", BINARY).env("URL", &cli.url).env("ASIDE", aside);
+        // Its end would be that of the terminal.
+        let mut child = script
+            .env("TERM", "xterm")
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let screen = child.stdout.take().unwrap();
+        Self {
+            child,
+            screen,
+            seen: String::new(),
+        }
+    }
+
+    /// Reads on until it has drawn that, which must not share a letter with what was there before.
+    async fn shows(&mut self, text: &str) {
+        let shown = async {
+            while !self.seen.contains(text) {
+                let mut bytes = [0; 4096];
+                let read = self.screen.read(&mut bytes).await.unwrap();
+                assert!(read > 0, "it ended before it showed {text}: {}", self.seen);
+                self.seen += &String::from_utf8_lossy(&bytes[..read]);
+            }
+        };
+        soon(&format!("it shows {text}"), shown).await;
+        self.seen.clear();
+    }
+
+    async fn quit(mut self) -> i32 {
+        let mut keys = self.child.stdin.take().unwrap();
+        keys.write_all(b"q").await.unwrap();
+        ended(self.child).await.status
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn top_connects_again_and_keeps_complaints_off_its_screen() {
+    let mut server = Server::start().await;
+    let cli = Cli::of(&server);
+    let aside = server.dir().join("aside");
+    let before = client(&server, "b").await;
+    let guard = before.rw_lock("qqqq").write().acquire_fair().await.unwrap();
+    let mut top = Live::start(&cli, &aside);
+    top.shows("qqqq").await;
+    drop(guard);
+    server.kill();
+    // Red.
+    top.shows("\u{1b}[38;5;1;49m").await;
+    server.start_again().await;
+    let after = client(&server, "a").await;
+    let _guard = after.rw_lock("zzzz").write().acquire_fair().await.unwrap();
+    top.shows("zzzz").await;
+    let mut redis = server.redis().await;
+    let set: Result<(), _> = redis::cmd("HSET")
+        .arg(b"fairlock:{\xff}")
+        .arg("a")
+        .arg("b")
+        .query_async(&mut redis)
+        .await;
+    set.unwrap();
+    top.shows("UTF-8").await;
+    assert_eq!(top.quit().await, 0);
+    assert_eq!(std::fs::read_to_string(aside).unwrap(), "");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Finding the locks of a server, which the library does not do: by their keys, `PREFIX:{NAME}` (see design.md).
 
-use crate::outcome::{Failure, complain};
+use crate::outcome::Failure;
 use crate::server::ServerArgs;
 use crate::text::safe_bytes;
 use fairlock::redis::aio::MultiplexedConnection;
@@ -29,14 +29,14 @@ impl Found {
     }
 }
 
-/// Looks at all locks whose names match, in no particular order.
+/// Looks at all locks whose names match, in no particular order. Also says what could not be looked at.
 pub(crate) async fn find(
     server: &ServerArgs,
     client: &Client,
     redis: &mut MultiplexedConnection,
     pattern: Option<&str>,
-) -> Result<Vec<Found>, Failure> {
-    let names = names(server, redis, pattern).await?;
+) -> Result<(Vec<Found>, Vec<String>), Failure> {
+    let (names, mut complaints) = names(server, redis, pattern).await?;
     let looks = stream::iter(names).map(|name| async move {
         let status = client.rw_lock(name.as_str()).status().await;
         (name, status)
@@ -47,11 +47,11 @@ pub(crate) async fn find(
         match status {
             Ok(status) => found.push(Found { name, status }),
             // One lock's trouble, such as a key of another kind, should not hide the others.
-            Err(error @ (Error::Server { .. } | Error::InvalidName { .. })) => complain(&error.to_string()),
+            Err(error @ (Error::Server { .. } | Error::InvalidName { .. })) => complaints.push(error.to_string()),
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(found)
+    Ok((found, complaints))
 }
 
 /// All waiters of a lock, not only the first thousand.
@@ -71,7 +71,7 @@ async fn names(
     server: &ServerArgs,
     redis: &mut MultiplexedConnection,
     pattern: Option<&str>,
-) -> Result<BTreeSet<String>, Failure> {
+) -> Result<(BTreeSet<String>, Vec<String>), Failure> {
     // As the library writes names into keys.
     let pattern = pattern.unwrap_or("*").replace('%', "%25").replace('}', "%7D");
     let glob = format!("{}:{{{pattern}}}", escaped(&server.prefix));
@@ -100,13 +100,8 @@ async fn names(
         }
         cursor = next;
     }
-    for key in unreadable {
-        complain(&format!(
-            "not UTF-8, hence no lock of ours: the key {}",
-            safe_bytes(&key)
-        ));
-    }
-    Ok(names)
+    let not_utf8 = |key: &Vec<u8>| format!("not UTF-8, hence no lock of ours: the key {}", safe_bytes(key));
+    Ok((names, unreadable.iter().map(not_utf8).collect()))
 }
 
 fn name_of_key(prefix: &str, key: &str) -> Option<String> {

@@ -4,7 +4,7 @@ use crate::args::TopArgs;
 use crate::json;
 use crate::locks::{self, Found};
 use crate::ls::{held_by, longest_hold, longest_wait};
-use crate::outcome::{Failure, Outcome, Status, say};
+use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::svg;
 use crate::text::{self, count, origin_in_short, safe, span};
@@ -28,7 +28,7 @@ use tokio::time::sleep;
 
 pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
     let client = server.client().await?;
-    let redis = server.redis().await?;
+    let redis = Some(server.redis().await?);
     let mut screen = Screen {
         server: server.shown(),
         pattern: args.pattern.clone(),
@@ -39,7 +39,13 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
         trouble: None,
     };
     let mut eye = Eye { server, client, redis };
-    screen.look(&mut eye).await?;
+    let complaints = screen.look(&mut eye).await?;
+    let is_live = !args.output.json && args.svg.is_none() && !args.once && io::stdout().is_terminal();
+    if is_live {
+        screen.trouble = complaints.into_iter().next();
+    } else {
+        complaints.iter().for_each(|text| complain(text));
+    }
     let done = if args.output.json {
         let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
         json::document(&locks.collect::<Value>())
@@ -47,10 +53,10 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
         screen
             .drawn(args.size)
             .and_then(|buffer| write(file, &svg::picture(&buffer)))
-    } else if args.once || !io::stdout().is_terminal() {
-        screen.drawn(args.size).and_then(|buffer| say(&lines(&buffer)))
-    } else {
+    } else if is_live {
         live(&mut screen, &mut eye, args.interval).await
+    } else {
+        screen.drawn(args.size).and_then(|buffer| say(&lines(&buffer)))
     };
     eye.client.shutdown().await;
     done.map(|()| Status::OK)
@@ -60,7 +66,20 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
 struct Eye<'a> {
     server: &'a ServerArgs,
     client: Client,
-    redis: MultiplexedConnection,
+    /// None: it is to be made anew. The client does that itself.
+    redis: Option<MultiplexedConnection>,
+}
+
+impl Eye<'_> {
+    async fn find(&mut self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
+        let mut redis = match self.redis.take() {
+            Some(redis) => redis,
+            None => self.server.redis().await?,
+        };
+        let found = locks::find(self.server, &self.client, &mut redis, pattern).await?;
+        self.redis = Some(redis);
+        Ok(found)
+    }
 }
 
 /// What is shown.
@@ -73,7 +92,7 @@ struct Screen {
     /// Its name: it moves as others become busier.
     selected: Option<String>,
     paused: bool,
-    /// Why what is shown is old.
+    /// Why what is shown is old, or what is missing.
     trouble: Option<String>,
 }
 
@@ -106,7 +125,11 @@ async fn show(
                 Some(key) => screen.press(&key),
             },
             () = sleep(interval.max(Duration::from_millis(50))), if !screen.paused => {
-                screen.trouble = screen.look(eye).await.err().map(|failure| failure.message);
+                screen.trouble = match screen.look(eye).await {
+                    Ok(complaints) => complaints.into_iter().next(),
+                    // What one could do about it follows in further lines.
+                    Err(failure) => failure.message.lines().next().map(str::to_owned),
+                };
             }
         }
     }
@@ -146,13 +169,14 @@ fn keys() -> mpsc::UnboundedReceiver<Key> {
 }
 
 impl Screen {
-    async fn look(&mut self, eye: &mut Eye<'_>) -> Result<(), Failure> {
-        let mut locks = locks::find(eye.server, &eye.client, &mut eye.redis, self.pattern.as_deref()).await?;
+    /// Looks again. What is wrong with single locks comes back.
+    async fn look(&mut self, eye: &mut Eye<'_>) -> Result<Vec<String>, Failure> {
+        let (mut locks, complaints) = eye.find(self.pattern.as_deref()).await?;
         locks.retain(Found::in_use);
         locks.sort_by(Found::order);
         self.locks = locks;
         self.at = SystemTime::now();
-        Ok(())
+        Ok(complaints)
     }
 
     fn press(&mut self, key: &Key) {
