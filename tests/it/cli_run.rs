@@ -389,3 +389,13 @@ async fn signals_that_were_ignored_stay_ignored() {
     let (lines, ended) = running.end().await;
     assert_eq!((lines, ended.status), (vec!["term".to_owned()], 7), "{ended:?}");
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_commands_status_is_known_also_under_a_parent_that_ignores_the_end_of_children() {
+    let server = Server::start().await;
+    let script = "exec env --ignore-signal=CHLD \"$0\" --url \"$1\" run a -- sh -c 'exit 7'";
+    let child = Cli::of(&server).under_shell(script).spawn().expect("it starts");
+    let ended = ended(child).await;
+    assert_eq!(ended.status, 7, "{ended:?}");
+}

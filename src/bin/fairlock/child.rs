@@ -10,6 +10,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::ExitStatus;
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 pub(crate) struct Child {
@@ -30,6 +31,9 @@ impl Child {
         if terminal.is_none() {
             command.process_group(0);
         }
+        // Who is told to ignore the end of its children, as we may have been, is not told how they ended.
+        let _ends = signal(SignalKind::child())
+            .map_err(|error| Failure::new(Status::BROKEN, format!("cannot hear of the command's end: {error}")))?;
         let process = command.spawn().map_err(|error| cannot_run(program, &error))?;
         let pid = process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let pid = pid.ok_or_else(|| Failure::new(Status::BROKEN, "the command has no process number"))?;
