@@ -301,6 +301,26 @@ async fn a_command_whose_lock_is_lost_ends_also_where_nobody_reads_the_complaint
     assert_eq!(ended(running.child).await.status, 76);
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_grace_longer_than_clocks_can_count_kills_nothing() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let go_on = server.dir().join("go on");
+    let script = format!(
+        "(trap '' TERM; until [ -e '{}' ]; do sleep 0.02; done; echo done) & echo $$; wait",
+        go_on.display()
+    );
+    let mut running = Running::spawn(&cli, &["--grace", "1e19"], "a", &script);
+    let pid = running.line().await;
+    let owner = cli.owner_of("a").await;
+    assert_eq!(cli.run(&["evict", "a", &owner, "--yes"]).await.status, 0);
+    eventually("the command has ended", async || is_waited_for(&pid)).await;
+    std::fs::write(go_on, "").unwrap();
+    let (lines, ended) = running.end().await;
+    assert_eq!((lines, ended.status), (vec!["done".to_owned()], 76), "{ended:?}");
+}
+
 #[tokio::test]
 async fn the_longest_hold_ends_the_command() {
     let server = Server::start().await;

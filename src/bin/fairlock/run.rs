@@ -23,6 +23,9 @@ const FORWARDED: [Signal; 6] = [
     Signal::USR2,
 ];
 
+/// Forever, as far as clocks can count.
+const LONGEST_GRACE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
     // Before anything is asked of the server: whoever interrupts us leaves nothing behind.
     let signals = Signals::listen(&FORWARDED);
@@ -150,7 +153,7 @@ async fn while_it_runs<M: Access>(
                 child.send(Signal::TERM);
                 complaints.add(format!("lost the lock: {reason}; ending the command"));
                 is_lost = true;
-                kill_at = Instant::now().checked_add(grace);
+                kill_at = Some(Instant::now() + grace.min(LONGEST_GRACE));
             }
             () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                 child.send(Signal::KILL);
