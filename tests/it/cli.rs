@@ -301,6 +301,21 @@ async fn blockers_leads_from_who_is_stuck_to_who_is_to_blame() {
 }
 
 #[tokio::test]
+async fn blockers_sees_no_circle_in_a_reader_that_waits_to_write() {
+    let server = Server::start().await;
+    let (upgrading, reading) = (client(&server, "upgrading").await, client(&server, "reading").await);
+    let _read = reading.rw_lock("a").read().acquire_fair().await.unwrap();
+    let guard = upgrading.rw_lock("a").read().acquire_fair().await.unwrap();
+    let write = tokio::spawn(async move { guard.upgrade().await.map(drop) });
+    server.until_queued("a", 1).await;
+    let found = Cli::of(&server).json(&["blockers", "upgrading"]).await;
+    let wait = &found["waits"][0];
+    assert_eq!(wait["closes_circle"], false, "{found}");
+    assert_eq!(wait["holders"].as_array().unwrap().len(), 2, "{found}");
+    write.abort();
+}
+
+#[tokio::test]
 async fn evict_throws_out_whom_it_is_told_to_and_asks_first() {
     let server = Server::start().await;
     let cli = Cli::of(&server);

@@ -7,7 +7,7 @@ use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
 use crate::text::{count, safe, span};
-use fairlock::{ClientInfo, Owner, Waiter};
+use fairlock::{ClientInfo, Holder, Owner, Waiter};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -89,7 +89,9 @@ fn waits<'a>(found: &'a [Found], subject: &'a str) -> Vec<Wait<'a>> {
                 continue;
             }
             let mut closes_circle = false;
-            for holder in &lock.status.holders {
+            // Who reads and waits to write does not wait for itself.
+            let upgrades = |holder: &&Holder| places.iter().any(|place| place.owner == holder.owner);
+            for holder in lock.status.holders.iter().filter(|holder| !upgrades(holder)) {
                 closes_circle |= asked_for.is(&holder.owner, &holder.client);
                 questions.push_back((Who::Holder(holder.owner, &holder.client), Some(lock.name.as_str())));
             }
