@@ -169,6 +169,25 @@ async fn ls_lists_locks_in_use_the_busiest_first() {
 }
 
 #[tokio::test]
+async fn ls_names_the_oldest_of_several_holders_to_people_and_programs() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let old = client(&server, "old").await;
+    let held = old.rw_lock("a").read().acquire_fair().await.unwrap();
+    // The server's clock has to go on.
+    let held_for = async || old.rw_lock("a").status().await.unwrap().holders[0].held_for;
+    eventually("time passes", async || held_for().await > Duration::ZERO).await;
+    // Its lease ends first: so it comes first in the status.
+    let young = connected(Client::builder().label("young").lease(LONG / 2), server.url()).await;
+    let _guard = young.rw_lock("a").read().acquire_fair().await.unwrap();
+    let status = old.rw_lock("a").status().await.unwrap();
+    assert_eq!(status.holders[0].client.label.as_deref(), Some("young"));
+    assert_eq!(cli.json(&["ls"]).await[0]["holder"]["client"]["label"], "old");
+    assert!(cli.says(&["ls"]).await.contains(" old "));
+    drop(held);
+}
+
+#[tokio::test]
 async fn ls_sees_other_prefixes_only_when_told_to() {
     let server = Server::start().await;
     let builder = Client::builder().prefix("o[t]*her").lease(LONG);

@@ -6,6 +6,7 @@ use crate::locks::{self, Found};
 use crate::outcome::{Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, Table, safe, span};
+use fairlock::Holder;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ fn summary(found: &Found) -> Value {
         "waiting": found.status.waiting,
         "longest_hold_ms": longest_hold(found).map(json::ms),
         "longest_wait_ms": longest_wait(found).map(json::ms),
-        "holder": found.status.holders.first().map(json::holder),
+        "holder": oldest(found).map(json::holder),
     })
 }
 
@@ -64,9 +65,12 @@ pub(crate) fn longest_wait(found: &Found) -> Option<Duration> {
 }
 
 /// The one who has been inside longest.
+fn oldest(found: &Found) -> Option<&Holder> {
+    found.status.holders.iter().max_by_key(|holder| holder.held_for)
+}
+
 pub(crate) fn held_by(found: &Found) -> String {
-    let oldest = found.status.holders.iter().max_by_key(|holder| holder.held_for);
-    match (oldest, found.status.holding) {
+    match (oldest(found), found.status.holding) {
         (None, _) => "-".to_owned(),
         (Some(holder), 1) => text::origin_in_short(&holder.client),
         (Some(holder), n) => format!("{} and {} more", text::origin_in_short(&holder.client), n - 1),
