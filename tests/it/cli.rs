@@ -602,6 +602,17 @@ async fn the_server_is_taken_from_the_environment_unless_it_is_given() {
 }
 
 #[tokio::test]
+async fn a_server_that_the_environment_names_in_other_bytes_than_utf8_is_not_guessed() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut command = Command::new(BINARY);
+    command.args(["show", "a"]);
+    let url = std::ffi::OsStr::from_bytes(b"redis://127.0.0.1/\xff");
+    let ended = ended(piped(command).env("REDIS_URL", url).spawn().unwrap()).await;
+    assert_eq!(ended.status, 64, "{ended:?}");
+    assert!(said(&ended.stderr, &["REDIS_URL", "not UTF-8"]), "{ended:?}");
+}
+
+#[tokio::test]
 async fn a_closed_pipe_ends_it_quietly() {
     let server = Server::start().await;
     for arguments in [&["man"][..], &["completions", "bash"], &["--help"], &["show", "a"]] {

@@ -5,6 +5,7 @@ use clap::Args;
 use fairlock::redis::aio::MultiplexedConnection;
 use fairlock::redis::{self, AsyncConnectionConfig, RedisError};
 use fairlock::{Client, ClientBuilder, Error};
+use std::env::VarError;
 use std::time::Duration;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
@@ -29,15 +30,27 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
-    pub(crate) fn url(&self) -> String {
-        let variable = || std::env::var("REDIS_URL").ok();
-        let url = self.url.clone().or_else(variable).filter(|url| !url.is_empty());
-        url.unwrap_or_else(|| DEFAULT_URL.to_owned())
+    pub(crate) fn url(&self) -> Result<String, Failure> {
+        let url = match (&self.url, std::env::var("REDIS_URL")) {
+            (Some(url), _) => url.clone(),
+            (None, Ok(url)) => url,
+            (None, Err(VarError::NotPresent)) => String::new(),
+            // Another server than the one that was meant is the worst choice.
+            (None, Err(VarError::NotUnicode(_))) => {
+                let what = "cannot read the server's URL: REDIS_URL is not UTF-8";
+                return Err(Failure::usage(format!("{what}; write it like {DEFAULT_URL}")));
+            }
+        };
+        Ok(match url.as_str() {
+            "" => DEFAULT_URL.to_owned(),
+            _ => url,
+        })
     }
 
     /// The URL without its secrets. A URL that cannot be read is not shown: nobody knows where its password is.
     pub(crate) fn shown(&self) -> String {
-        let Some(mut url) = redis::parse_redis_url(&self.url()) else {
+        let url = self.url().ok();
+        let Some(mut url) = url.and_then(|url| redis::parse_redis_url(&url)) else {
             return "the server".to_owned();
         };
         // Not every kind of URL can have one.
@@ -53,9 +66,10 @@ impl ServerArgs {
 
     pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
         let builder = builder.prefix(&self.prefix);
+        let url = self.url()?;
         let mut attempt = 1;
         loop {
-            match builder.clone().connect(self.url()).await {
+            match builder.clone().connect(url.as_str()).await {
                 Ok(client) => return Ok(client),
                 Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
                 Err(Error::Connect { source, remedy, .. }) => return Err(self.unreachable(&source, remedy)),
@@ -78,7 +92,7 @@ impl ServerArgs {
     }
 
     pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {
-        redis::Client::open(self.url()).map_err(|error| {
+        redis::Client::open(self.url()?).map_err(|error| {
             let what = "cannot read the server's URL";
             Failure::usage(format!(
                 "{what}: {error}; write it like {DEFAULT_URL}, in --url or REDIS_URL"
