@@ -48,7 +48,7 @@ impl Child {
     pub(crate) fn forward(&self, signal: Signal) {
         let of_the_terminal = matches!(signal, Signal::INT | Signal::QUIT);
         if of_the_terminal && self.is_in_the_foreground() {
-            // The key that was pressed has reached the command too.
+            // The key that was pressed has reached the command too. One from kill(1) looks the same.
             return;
         }
         self.send(signal);
