@@ -464,6 +464,18 @@ async fn top_shows_a_frame_as_text_as_a_picture_and_as_json() {
     assert_eq!(cli.json(&["top"]).await[0]["waiters"][1]["client"]["label"], "auditing");
 }
 
+#[tokio::test]
+async fn wide_characters_move_no_column_of_top() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let client = client(&server, "holder").await;
+    let _wide = client.rw_lock("漢字").write().acquire_fair().await.unwrap();
+    let text = cli.says(&["top", "--once"]).await;
+    assert!(text.contains("漢字: 1 hold"), "{text}");
+    let picture = cli.says(&["top", "--svg", "-"]).await;
+    assert!(picture.contains("漢字: 1 hold"), "{picture}");
+}
+
 #[cfg(target_os = "linux")]
 /// A `top` on a terminal of its own.
 struct Live {

@@ -3,6 +3,7 @@
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 use std::fmt::Write as _;
+use unicode_width::UnicodeWidthStr;
 
 const CELL_WIDTH: f32 = 8.4;
 const CELL_HEIGHT: u16 = 18;
@@ -18,18 +19,33 @@ pub(crate) fn picture(buffer: &Buffer) -> String {
          font-size=\"14\">\n<rect x=\"-8\" y=\"-8\" width=\"100%\" height=\"100%\" rx=\"6\" fill=\"{BACKGROUND}\"/>\n"
     );
     for line in 0..lines {
-        let cells: Vec<_> = (0..columns).filter_map(|column| buffer.cell((column, line))).collect();
         let mut begin = 0;
-        for run in cells.chunk_by(|a, b| looks(a) == looks(b)) {
-            write_run(&mut svg, run, begin, line);
-            begin += u16::try_from(run.len()).unwrap_or(columns);
+        for run in cells(buffer, line).chunk_by(|a, b| looks(a) == looks(b)) {
+            let columns = run.iter().map(|cell| columns_of(cell)).sum();
+            write_run(&mut svg, run, (begin, columns), line);
+            begin += columns;
         }
     }
     svg + "</svg>\n"
 }
 
-/// Neighbours that look alike, beginning at that column.
-fn write_run(svg: &mut String, run: &[&Cell], begin: u16, line: u16) {
+/// A line's cells as they are seen: without those that a wide character covers.
+pub(crate) fn cells(buffer: &Buffer, line: u16) -> Vec<&Cell> {
+    let mut cells = Vec::new();
+    let mut column = 0;
+    while let Some(cell) = buffer.cell((column, line)) {
+        cells.push(cell);
+        column += columns_of(cell);
+    }
+    cells
+}
+
+fn columns_of(cell: &Cell) -> u16 {
+    u16::try_from(cell.symbol().width()).map_or(1, |columns| columns.max(1))
+}
+
+/// Neighbours that look alike, beginning at that column, in so many.
+fn write_run(svg: &mut String, run: &[&Cell], (begin, columns): (u16, u16), line: u16) {
     let Some(first) = run.first() else { return };
     let (foreground, background, modifier) = looks(first);
     let mut colors = (
@@ -40,7 +56,7 @@ fn write_run(svg: &mut String, run: &[&Cell], begin: u16, line: u16) {
         colors = (colors.1, colors.0);
     }
     let (left, top) = (x(begin), line * CELL_HEIGHT);
-    let width = x(u16::try_from(run.len()).unwrap_or(0));
+    let width = x(columns);
     if colors.1 != BACKGROUND {
         let fill = colors.1;
         let _ = writeln!(
@@ -115,5 +131,16 @@ mod tests {
             "{svg}"
         );
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_no_blank_follows_them() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 6, 1));
+        buffer.set_string(0, 0, "漢字", Style::new().fg(Color::Red));
+        buffer.set_string(4, 0, "ab", Style::new());
+        let svg = picture(&buffer);
+        let width = format!("textLength=\"{:.1}\"", x(4));
+        assert!(svg.contains(">漢字</text>") && svg.contains(&width), "{svg}");
+        assert!(svg.contains(&format!("<text x=\"{:.1}\"", x(4))), "{svg}");
     }
 }

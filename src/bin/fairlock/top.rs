@@ -335,9 +335,8 @@ fn draw_details(frame: &mut Frame, area: Rect, lock: &Found) {
 }
 
 fn lines(buffer: &Buffer) -> String {
-    let columns = usize::from(buffer.area.width);
-    let lines = buffer.content.chunks(columns).map(|line| {
-        let line: String = line.iter().map(|cell| cell.symbol()).collect();
+    let lines = (0..buffer.area.height).map(|line| {
+        let line: String = svg::cells(buffer, line).iter().map(|cell| cell.symbol()).collect();
         line.trim_end().to_owned() + "\n"
     });
     let text: String = lines.collect();
