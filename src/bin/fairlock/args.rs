@@ -41,8 +41,8 @@ pub(crate) enum Command {
     /// Without a terminal COMMAND leads a process group of its own, and signals go to the group. With one it stays in
     /// the terminal's group, so that keys such as Ctrl-C and Ctrl-Z reach it from the terminal, and other signals go to
     /// COMMAND alone. In the terminal's foreground INT and QUIT count as keys: from elsewhere, as by kill(1), they are
-    /// not passed on; TERM is. On Linux COMMAND is killed when fairlock is killed (not if it is a set-user-ID program); its own
-    /// children are not. Processes that COMMAND leaves in the background are not waited for.
+    /// not passed on; TERM is. On Linux COMMAND is killed when fairlock is killed (not if it is a set-user-ID program);
+    /// its own children are not. Processes that COMMAND leaves in the background are not waited for.
     #[cfg(unix)]
     Run(RunArgs),
 

@@ -1,4 +1,4 @@
-//! Complaints of whoever must not be held up: stderr may be a pipe that nobody reads, or a terminal that Ctrl-S stopped.
+//! Complaints of whoever must not be held up: nobody may read the pipe that is stderr, or Ctrl-S stopped the terminal.
 
 use crate::outcome::complain;
 use std::sync::mpsc;
