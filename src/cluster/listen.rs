@@ -24,10 +24,6 @@ const LINGER: Duration = Duration::from_secs(3);
 /// Subscriptions under way at once on a connection.
 const SUBSCRIBED_AT_ONCE: usize = 256;
 
-/// The longest pause before a connection that did not last is made again. While slots move, each may end one: who waits for
-/// others of the node is deaf meanwhile.
-const LONGEST_BREAK: Duration = Duration::from_millis(250);
-
 /// A connection that listens to one node.
 struct Ear {
     wire: Wire,
@@ -94,8 +90,7 @@ impl Cluster {
 
     /// Listens to a node while somebody waits for locks that it has. Never ends.
     pub(super) async fn listen(&self, node: &Arc<Node>, inner: &Arc<Inner>, releases: &Releases) {
-        let mut unreachable = Backoff::new();
-        let mut brief = Backoff::up_to(LONGEST_BREAK);
+        let mut backoff = Backoff::new();
         let mut outage: Option<Outage> = None;
         loop {
             while self.is_idle(node, inner) {
@@ -103,11 +98,11 @@ impl Cluster {
                 node.suspect.store(false, Ordering::Relaxed);
                 node.wanted.notified().await;
             }
-            let opened = self.open(node, inner, releases).await;
-            let since = opened.is_ok().then(Instant::now);
-            let heard = match opened {
+            let heard = match self.open(node, inner, releases).await {
                 Ok(ear) => {
-                    unreachable = Backoff::new();
+                    // However short it lasts: while slots move each may end one, and who waits for others of the node is
+                    // deaf meanwhile.
+                    backoff = Backoff::new();
                     if let Some(outage) = outage.take() {
                         outage.end();
                     }
@@ -124,10 +119,7 @@ impl Cluster {
             self.forget_idle(inner, |owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, node)));
             node.suspect.store(true, Ordering::Relaxed);
             self.stale.notify_one();
-            match since {
-                Some(since) => brief.after(since).await,
-                None => unreachable.pause().await,
-            }
+            backoff.pause().await;
         }
     }
 

@@ -307,21 +307,6 @@ async fn a_lock_is_handed_over_by_sharded_messages_only() {
 }
 
 #[tokio::test]
-async fn a_connection_that_listens_and_does_not_last_is_made_less_and_less_often() {
-    let parked = Parked::new().await;
-    let begun = Instant::now();
-    let mut ended = 0;
-    while begun.elapsed() < ms(2500) {
-        let node = &parked.cluster.nodes[0];
-        eventually("it listens", async || parked.cluster.channels().await == 1).await;
-        ended += ask::<usize>(node, &["CLIENT", "KILL", "TYPE", "PUBSUB"]).await;
-    }
-    println!("made anew {ended} times in {:?}", begun.elapsed());
-    assert!((5..35).contains(&ended), "{ended} times");
-    parked.handed_over("connections ended", begun).await;
-}
-
-#[tokio::test]
 async fn who_begins_to_wait_while_thousands_of_channels_are_let_go_is_heard_meanwhile() {
     let cluster = Cluster::of(1, 0).await;
     let (holder, waiter) = (cluster.client(LONG).await, cluster.client(LONG).await);

@@ -128,8 +128,6 @@ pub const ALL: &[Bug] = &[
         "review", &["cluster::a_stream_of_events_that_is_dropped_and_opened_again_at_once_is_subscribed"]),
     bug("A slot's new node brought its events before the old one's listener had noticed: no gap was told.",
         "review", &["cluster::events_that_another_node_brings_before_the_former_one_is_given_up_have_a_gap_too"]),
-    bug("A cluster's listening connection that did not last was made again at once, again and again.",
-        "review", &["cluster::a_connection_that_listens_and_does_not_last_is_made_less_and_less_often"]),
     bug("The listener stuck to a sentinel that was away, and heard of no switch.",
         "review", &["sentinel::a_switch_is_learned_though_the_sentinel_to_listen_to_is_away"]),
     bug("A lock that had been waited for, in a slot that lost its owner, had the table read for ever.",
