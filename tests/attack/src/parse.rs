@@ -502,7 +502,8 @@ fn a_line_of_an_event_is_read_as_it_was_written_or_left_out() {
         "[rwx]0[0-9a-f]{1,14}:[0-9]{1,9}",
         number(),
     );
-    holds((any::<u64>(), proptest::collection::vec(line, 0..5)), |(at, lines)| {
+    let at = prop_oneof![3 => 0..=MOST as u64, 1 => any::<u64>()];
+    holds((at, proptest::collection::vec(line, 0..5)), |(at, lines)| {
         let written: Vec<_> = lines
             .iter()
             .map(|(kind, name, token)| format!("{kind} {name} {token}"))
@@ -510,7 +511,9 @@ fn a_line_of_an_event_is_read_as_it_was_written_or_left_out() {
         let read = parse(Words::Events, &text(format!("{at}\n{}", written.join("\n")))).expect("text");
         let good = lines
             .iter()
-            .filter(|(kind, name, token)| *kind != "sung" && !name.starts_with('x') && (0..=MOST).contains(token));
+            .filter(|(kind, name, token)| *kind != "sung" && !name.starts_with('x') && (0..=MOST).contains(token))
+            // No calendar shows times that are later than the last token.
+            .filter(|_| at <= MOST as u64);
         let tokens: Vec<i64> = good.map(|(_, _, token)| *token).collect();
         assert_eq!(read.matches("Event {").count(), tokens.len(), "{read}");
         for token in tokens {
@@ -655,9 +658,11 @@ fn a_request_has_a_mode_a_client_and_an_owner_or_is_refused() {
 
 #[test]
 fn an_error_is_worth_a_retry_only_if_it_passes() {
-    const PASSING: [&str; 7] = [
+    const PASSING: [&str; 9] = [
         "LOADING",
         "MASTERDOWN",
+        "READONLY",
+        "UNBLOCKED",
         "MOVED",
         "ASK",
         "TRYAGAIN",
@@ -666,7 +671,6 @@ fn an_error_is_worth_a_retry_only_if_it_passes() {
     ];
     let known = [
         "NOSCRIPT",
-        "READONLY",
         "OOM",
         "NOPERM",
         "NOAUTH",
