@@ -1204,9 +1204,9 @@ async fn when_the_hash_is_lost_somebody_who_only_looks_starts_over_without_an_er
     assert_eq!(lock.renew(&["r1:1"]).await.1, [-1]);
 }
 
-#[tokio::test]
-async fn a_request_that_its_owner_overtook_leaves_the_queue_and_not_the_lock() {
-    let (_server, lock) = lock().await;
+/// The owner `x` writes by `w3:3:x`, while its `w3:1:x` waits behind `w2:1`.
+async fn overtaken() -> (Server, Lock) {
+    let (server, lock) = lock().await;
     let asks = |request| Ask {
         policy: "r",
         ..ask(request)
@@ -1217,6 +1217,12 @@ async fn a_request_that_its_owner_overtook_leaves_the_queue_and_not_the_lock() {
     lock.release(&["r1:1"]).await;
     // The only reader is let past both who wait, one of which is its own.
     lock.ask(asks("w3:3:x")).await.0.token();
+    (server, lock)
+}
+
+#[tokio::test]
+async fn a_request_that_its_owner_overtook_leaves_the_queue_and_not_the_lock() {
+    let (_server, lock) = overtaken().await;
     assert_eq!(lock.release(&["w3:1:x"]).await.1, [1]);
     let state = lock.state().await;
     assert_eq!(state.field("writer"), Some("x"), "it writes on: {state:?}");
@@ -1295,16 +1301,7 @@ async fn an_orphan_that_waits_is_released_and_not_its_owners_other_hold() {
 
 #[tokio::test]
 async fn a_downgrade_of_a_request_that_waits_leaves_what_its_owner_holds() {
-    let (_server, lock) = lock().await;
-    let asks = |request| Ask {
-        policy: "r",
-        ..ask(request)
-    };
-    for request in ["r1:1", "w2:1", "w3:1:x", "r3:2:x"] {
-        lock.ask(asks(request)).await;
-    }
-    lock.release(&["r1:1"]).await;
-    lock.ask(asks("w3:3:x")).await.0.token();
+    let (_server, lock) = overtaken().await;
     assert_eq!(downgraded(&lock, "w3:1:x", "r3:4:x").await[1], -1);
     assert_eq!(lock.state().await.field("writer"), Some("x"));
     assert_eq!(lock.release(&["w3:1:x", "w3:3:x"]).await.1, [1, 2]);
