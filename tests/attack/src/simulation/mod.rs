@@ -374,7 +374,8 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Re
     let plan = Plan::new(&mut dice);
     runtime.block_on(async {
         let begun = Instant::now();
-        let server = Server::new(Arc::clone(hashes), true, traced);
+        let at_most = *dice.pick(&[1, 2, usize::MAX, usize::MAX]);
+        let server = Server::new(Arc::clone(hashes), at_most, true, traced);
         let world = World::new(server, dice.fork());
         let task = tokio::spawn(Arc::clone(&world).run());
         let mut run = Run {
