@@ -7,7 +7,7 @@ load('r:' .. owner, 't:' .. owner)
 spread()
 local evicted, cursor = {}, '0'
 repeat
-  local page = redis.call('ZSCAN', LEASES, cursor, 'MATCH', '*' .. owner, 'COUNT', 1000)
+  local page = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 1000)
   cursor = page[1]
   for i = 1, #page[2], 2 do
     if owner_of(page[2][i]) == owner then evicted[page[2][i]] = true end

@@ -4,11 +4,9 @@
 local owner
 do
   local request = ARGV[4]
-  local first = string.find(request, ':', 1, true)
-  local named = string.find(request, ':', first + 1, true)
-  owner = string.sub(request, named and named + 1 or 2)
-  local hash = redis.call('HMGET', KEYS[1], 'rcount', 'writer', 'wcount', 'seq', 'more', 'sole', 'r:' .. owner,
-    'up')
+  local named = string.match(request, '^[^:]*:[^:]*:(.*)$')
+  owner = named or string.sub(request, 2)
+  local hash = redis.call('HMGET', KEYS[1], 'rcount', 'writer', 'wcount', 'seq', 'more', 'sole', 'r:' .. owner)
   local rcount, writer, seq, sole = hash[1], hash[2], hash[4], hash[6]
   if #ARGV == 4 and ARGV[3] ~= '1' and not hash[5] then
     local writes = writer == owner and hash[3] == '1' and not rcount
@@ -34,8 +32,8 @@ do
           redis.call('HDEL', KEYS[1], 'mode', 'writer', 'wcount', 'rcount', 'r:' .. owner, 't:' .. owner)
           return { -1, 2 }
         end
-      elseif string.byte(to) == 119 and seq and not hash[8] and not redis.call('ZSCORE', KEYS[2], request) then
-        -- The head of the queue comes: a writer, and no upgrade. Nobody's lease has ended. The one who goes does not wait:
+      elseif string.byte(to) == 119 and seq and not redis.call('ZSCORE', KEYS[2], request) then
+        -- The head of the queue comes: a writer. Nobody's lease has ended. The one who goes does not wait:
         -- a late copy of its acquire may have put it into the queue while its owner holds by another request.
         local first = string.find(to, ':', 1, true)
         local leases = redis.call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')

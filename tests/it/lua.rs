@@ -407,14 +407,10 @@ impl State {
                 "{token}: {self:?}"
             );
         }
-        const KEPT: [&str; 7] = ["seq", "keep", "cap", "policy", "sole", "more", "up"];
+        const KEPT: [&str; 6] = ["seq", "keep", "cap", "policy", "sole", "more"];
         let mut found = self.hash.clone();
         found.retain(|field, _| !KEPT.contains(&field.as_str()) && !field.starts_with("t:"));
         assert_eq!(found, fields, "counts and names in the hash: {self:?}");
-        assert!(
-            self.field("up").is_none_or(|up| self.queue.iter().any(|r| r == up)),
-            "up is gone: {self:?}"
-        );
         assert!(
             self.queue.iter().all(|r| self.leases.contains_key(r)),
             "waiting without a lease: {self:?}"

@@ -1,6 +1,6 @@
 //! Every script by itself: its contract, what a second sending does, and what it leaves in the keys.
 
-use crate::lua::{ACQUIRE, Ask, DOWNGRADE, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
+use crate::lua::{ACQUIRE, Ask, DOWNGRADE, EVICT, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
 use crate::server::{Server, eventually, patient, soon};
 use futures::StreamExt;
 use redis::Value;
@@ -438,7 +438,6 @@ async fn an_upgrade_waits_at_the_very_front_until_the_other_readers_left() {
         }
         let state = lock.state().await;
         assert_eq!(state.waiting()[0], "w1:2:me", "{policy:?}");
-        assert_eq!(state.field("up"), Some("w1:2:me"));
         assert!(state.waiting().contains(&"r4:1"), "newcomers wait: {policy:?}");
         let now = Ask {
             only_now: true,
@@ -446,9 +445,7 @@ async fn an_upgrade_waits_at_the_very_front_until_the_other_readers_left() {
         };
         assert_eq!(lock.ask(now).await.0, Got::Busy, "{policy:?}");
         lock.release(&["r2:1"]).await;
-        let state = lock.state().await;
-        assert_eq!(state.holding(), ["r1:1:me", "w1:2:me"], "{policy:?}");
-        assert_eq!(state.field("up"), None);
+        assert_eq!(lock.state().await.holding(), ["r1:1:me", "w1:2:me"], "{policy:?}");
     }
 }
 
@@ -1358,4 +1355,144 @@ async fn a_lock_in_quarantine_with_a_queue_of_another_type_is_left_as_it_is() {
     let error = lock.call(ACQUIRE, &args).await.unwrap_err();
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     assert_eq!(lock.dump().await, dump);
+}
+
+// ---- found by a model that was made from PROTOCOL.md
+
+#[tokio::test]
+async fn an_orphan_that_is_let_in_beside_its_owners_other_hold_is_counted_with_it() {
+    let (_server, lock) = lock().await;
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    lock.ask(asks("w0:1")).await;
+    // Sent long ago, and executed now.
+    for request in ["r1:7", "w1:8:1:7", "w5:1"] {
+        lock.ask(asks(request)).await.0.ticket();
+    }
+    lock.release(&["w0:1"]).await;
+    downgraded(&lock, "w1:8:1:7", "r1:9:1:7").await;
+    // The script that lets the orphan in is about somebody else.
+    lock.release(&["w5:1"]).await;
+    let state = lock.state().await;
+    assert_eq!(state.holding(), ["r1:7", "r1:9:1:7"]);
+    assert_eq!(state.field("r:1:7"), Some("2"));
+    assert_eq!(lock.release(&["r1:7", "r1:9:1:7"]).await.1, [2, 2]);
+}
+
+/// Two readers, one of which waits to write, and a writer of a named owner; then the queue is lost.
+async fn without_its_queue() -> (Server, Lock) {
+    let (server, mut lock) = lock().await;
+    lock.acquire_all(&["r1:1:a", "r2:1:b", "w1:2:a", "w3:1:c"]).await;
+    lock.audited = false;
+    lock.run("DEL", &[&lock.keys[1]]).await;
+    (server, lock)
+}
+
+#[tokio::test]
+async fn when_the_queue_is_lost_nobody_is_told_that_he_waits_there() {
+    let (_server, lock) = without_its_queue().await;
+    lock.acquire("w3:2:c").await.ticket();
+    lock.acquire("w2:2:b").await.ticket();
+    let (_server, lock) = without_its_queue().await;
+    assert_eq!(lock.release(&["w1:2:a", "w3:1:c"]).await.1, [0, 0]);
+    let fields = lock.state().await.hash;
+    assert!(!fields.keys().any(|field| field.starts_with("q:")), "{fields:?}");
+    lock.acquire("w2:2:b").await.ticket();
+    lock.acquire("w3:2:c").await.ticket();
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_sent_again_after_the_queue_was_lost_does_not_hold_beside_readers() {
+    let (_server, lock) = without_its_queue().await;
+    lock.acquire("w1:2:a").await.ticket();
+    // One whose owner does what it asks for, by another request.
+    let (_server, mut lock) = overtaken().await;
+    lock.audited = false;
+    let token = lock.state().await.number("t:x");
+    lock.run("DEL", &[&lock.keys[1]]).await;
+    let again = Ask {
+        policy: "r",
+        ..ask("w3:1:x")
+    };
+    assert!(lock.ask(again).await.0.token() > token, "everybody else has lost");
+    assert_eq!(lock.state().await.holding(), ["w3:1:x"]);
+}
+
+#[tokio::test]
+async fn owners_are_evicted_by_their_very_name() {
+    let (_server, lock) = lock().await;
+    for owner in ["a[b", "a[bc]", "back\\slash", "*", "?", "[^a]"] {
+        let request = format!("r1:1:{owner}");
+        lock.acquire_all(&["r2:1:ab", "r2:2:b", "r2:3", &request]).await;
+        let owner = [owner.to_owned()];
+        assert_eq!(lock.call(EVICT, &owner).await.unwrap()[1], 1, "{owner:?}");
+        assert_eq!(lock.call(EVICT, &owner).await.unwrap()[1], 0, "{owner:?}");
+        assert_eq!(lock.state().await.holding(), ["r2:1:ab", "r2:2:b", "r2:3"]);
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_none_is_refused_before_anything_is_written() {
+    let (_server, lock) = lock().await;
+    let names = [
+        "",
+        "w",
+        "w1",
+        "w1:",
+        "w1:x",
+        "q1:1",
+        "wxyz:1",
+        "w1:1:",
+        "w1:1x",
+        "w1:1:a b",
+        "w1:1:a\nb",
+        ":1:a",
+        "w 1:1",
+    ];
+    for held in [false, true] {
+        if held {
+            lock.acquire_all(&["w2:1", "w3:1"]).await;
+        }
+        let dump = lock.dump().await;
+        for name in names {
+            let refused = lock.call(ACQUIRE, &Lock::args_of(&ask(name))).await.unwrap_err();
+            assert!(refused.to_string().contains("not the name of a request"), "{refused}");
+            let args = ["w2:1", name, "60000"].map(str::to_owned);
+            lock.call(DOWNGRADE, &args).await.unwrap_err();
+            assert_eq!(lock.release(&[name]).await.1, [0]);
+            assert_eq!(lock.renew(&[name]).await.1, [-1]);
+            assert_eq!(lock.dump().await, dump, "{name:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_waits_is_told_by_which_request_if_it_is_of_the_same_client() {
+    let (_server, lock) = lock().await;
+    lock.acquire_all(&["w1:1", "w2:17:me"]).await;
+    for (request, number) in [("r2:18:me", 17), ("r3:1:me", 0), ("w2f:1:me", 0)] {
+        let reply = lock.call(ACQUIRE, &Lock::args_of(&ask(request))).await.unwrap();
+        assert_eq!(reply[..2], [-2, number], "{request}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_greater_than_an_old_ticket_that_is_ahead_of_the_clock() {
+    for held in [&[][..], &["r1:1"], &["r1:1", "w1:2"]] {
+        let (_server, lock) = lock().await;
+        lock.acquire("r9:1").await;
+        lock.release(&["r9:1"]).await;
+        lock.acquire_all(held).await;
+        let ticket = lock.state().await.number("seq") + 60_000_000;
+        let again = Ask {
+            ticket: Some(ticket),
+            ..ask("r2:1")
+        };
+        match lock.ask(again).await.0 {
+            Got::Granted(token) => assert!(token > ticket, "{token} for {ticket}, {held:?}"),
+            waits => assert_eq!(waits, Got::Queued(ticket)),
+        }
+    }
 }

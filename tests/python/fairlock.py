@@ -256,6 +256,11 @@ class Client:
             try:
                 how = "try" if only_now else "queue"
                 reply = self.script("acquire", lock, name, int(self.lease * 1000), how, policy, ticket)
+                if reply[0] == -2 and 0 < reply[1] <= self.number and reply[1] not in self.requests:
+                    # An acquire of ours that was executed after it had been given up.
+                    orphans = [f"{mode}{self.id}:{reply[1]}:{owner}" for mode in "rw"]
+                    self.finish(lock, self.script("release", lock, *orphans)[0])
+                    continue
                 break
             except ConnectionError:
                 lost_replies = True

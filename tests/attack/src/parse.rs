@@ -286,7 +286,9 @@ fn understood(words: Words, reply: &Value) -> Option<String> {
         }
         (Words::Try, &[0, _, _, _]) => Some("Busy".to_owned()),
         (Words::Acquire | Words::Try, &[-1, _, _, _]) => Some("Conflict".to_owned()),
-        (Words::Acquire | Words::Try, &[-2, _, _, _]) => Some("OwnerWaits".to_owned()),
+        (Words::Acquire | Words::Try, &[-2, n, _, _]) if n >= 0 => {
+            Some(format!("OwnerWaits({:?})", (n > 0).then_some(n)))
+        }
         (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
