@@ -15,15 +15,14 @@ enum Belief {
     Holds { token: u64, interrupted: bool },
 }
 
-/// Until the scripts do.
-const RELEASE_TELLS: bool = false;
-
 /// Everybody who asked and has not given up.
 #[derive(Clone, Debug, Default)]
 pub struct Clients {
     requests: BTreeMap<String, Belief>,
     /// Waiters whom the server has forgotten, with their tickets: they ask again under a new name.
     forgotten: Vec<(String, u64)>,
+    /// What a renewal last told somebody of an owner that reads.
+    firsts: BTreeMap<String, u64>,
     /// What they have lost or given up, and have to release.
     lost: Vec<String>,
 }
@@ -90,9 +89,9 @@ impl Clients {
                 Some(Belief::Holds {
                     token,
                     interrupted: true,
-                }) if *answer == 2 && RELEASE_TELLS => {
+                }) if (2..=token.cast_signed()).contains(answer) => {
                     return Err(format!(
-                        "the hold of {request} with {token} was interrupted, and its release says that it held"
+                        "the hold of {request} with {token} was interrupted, and its release says {answer}"
                     ));
                 }
                 _ => {}
@@ -104,6 +103,9 @@ impl Clients {
     fn renewed(&mut self, step: &Step, seen: &Seen) -> Result<(), String> {
         for (pair, answer) in step.args.chunks_exact(2).zip(&seen.reply[1..]) {
             let request = pair[0].as_str();
+            if *answer > 0 && !writes(request) {
+                self.firsts.insert(owner_of(request).to_owned(), answer.unsigned_abs());
+            }
             let Some(belief) = self.requests.get_mut(request) else {
                 continue;
             };
@@ -181,6 +183,11 @@ impl Clients {
     /// Who has to ask again, and with which ticket.
     pub fn forgotten(&mut self) -> Vec<(String, u64)> {
         std::mem::take(&mut self.forgotten)
+    }
+
+    /// With which token an owner came in, as a renewal of its read hold said.
+    pub fn came_in_with(&self, owner: &str) -> Option<u64> {
+        self.firsts.get(owner).copied()
     }
 
     /// Whether what `status` shows is what they believe.

@@ -90,6 +90,9 @@ struct Request {
 pub struct Inside {
     pub reads: u64,
     pub writes: u64,
+    /// The token with which it came in. That is what a read hold is told, also after an upgrade.
+    pub first: u64,
+    /// Its token now: what a write hold is told.
     pub token: u64,
 }
 
@@ -310,7 +313,11 @@ impl Lock {
 
     fn enter(&mut self, request: &str, token: u64) {
         let owner = owner_of(request);
-        let inside = self.owners.entry(Name::from(owner)).or_default();
+        let came = Inside {
+            first: token,
+            ..Inside::default()
+        };
+        let inside = self.owners.entry(Name::from(owner)).or_insert(came);
         inside.token = token;
         if writes(request) {
             inside.writes += 1;
@@ -321,14 +328,18 @@ impl Lock {
         }
     }
 
-    /// A request ends. Returns whether it waited or held.
-    fn end(&mut self, request: &str) -> Ended {
-        let Some((name, Request { score, .. })) = self.requests.remove_entry(request) else {
-            return Ended::Unknown;
-        };
+    /// What a request that holds is told: a greater token than its own says that it was interrupted.
+    fn told(&self, request: &str) -> u64 {
+        let inside = self.owners.get(owner_of(request)).copied().unwrap_or_default();
+        if writes(request) { inside.token } else { inside.first }
+    }
+
+    /// A request ends. Returns its place, if it waited.
+    fn end(&mut self, request: &str) -> Option<i64> {
+        let (name, Request { score, .. }) = self.requests.remove_entry(request)?;
         if let Some(score) = score {
             self.queue.remove(&(score, name));
-            return Ended::Waited;
+            return Some(score);
         }
         let owner = owner_of(request);
         let Some(inside) = self.owners.get_mut(owner) else {
@@ -346,7 +357,7 @@ impl Lock {
         if inside.reads + inside.writes == 0 {
             self.owners.remove(owner);
         }
-        Ended::Held
+        None
     }
 }
 
@@ -395,13 +406,9 @@ const CONFLICT: i64 = -1;
 const OWNER_WAITS: i64 = -2;
 const OTHER_POLICY: i64 = -3;
 
-/// How a request ended, as release says it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Held = 2,
-    Waited = 1,
-    Unknown = 0,
-}
+/// How a request ended, as release says it: so, or by the token that it was told.
+const WAITED: i64 = 1;
+const UNKNOWN: i64 = 0;
 
 /// One call of one script.
 struct Step<'a> {
@@ -465,6 +472,29 @@ impl Step<'_> {
         token
     }
 
+    /// A request ends, and with the last hold of its owner the upgrade that waits for that hold. Returns how.
+    fn end(&mut self, request: &str) -> i64 {
+        if !self.lock.requests.contains_key(request) {
+            return UNKNOWN;
+        }
+        let told = self.lock.told(request);
+        if self.lock.end(request).is_some() {
+            return WAITED;
+        }
+        let owner = owner_of(request);
+        let upgrade = self
+            .lock
+            .queue
+            .first()
+            .filter(|(score, head)| *score < 0 && owner_of(head) == owner);
+        if let Some((_, upgrade)) = upgrade.cloned().filter(|_| !self.lock.owners.contains_key(owner)) {
+            self.lock.end(&upgrade);
+            self.tell(&upgrade, 0);
+            self.note(What::Left, &upgrade, 0);
+        }
+        told as i64
+    }
+
     /// Removes who is past the deadline, and lets in whom the holders let in, from the head of the queue on.
     /// `must`: the dead have to go also if nobody waits.
     fn sweep(&mut self, must: bool) {
@@ -477,8 +507,11 @@ impl Step<'_> {
             .collect();
         past.sort();
         for (_, request) in past {
+            if !self.lock.requests.contains_key(&request) {
+                continue;
+            }
             if self.choices.expires(&request) {
-                self.lock.end(&request);
+                self.end(&request);
                 self.note(What::Expired, &request, 0);
             } else {
                 self.unfinished |= must;
@@ -549,9 +582,13 @@ impl Step<'_> {
             let token = self.grant(request, ask.ticket.unwrap_or(0));
             return self.answer(GRANTED, token);
         }
-        let mut waiting = self.lock.queue.iter().map(|(_, request)| named_owner(request));
-        if named_owner(request).is_some_and(|owner| waiting.any(|other| other == Some(owner))) {
-            return self.answer(OWNER_WAITS, 0);
+        let mut waiting = self.lock.queue.iter().map(|(_, waiting)| waiting);
+        let named = named_owner(request);
+        if let Some(other) = waiting.find(|other| named.is_some() && named_owner(other) == named) {
+            // Its client is told which one it is: it may have forgotten it.
+            let own = client_of(other) == client_of(request);
+            let which = other.split(':').nth(1).filter(|_| own).map_or(0, number);
+            return self.answer(OWNER_WAITS, which);
         }
         if upgrade && self.lock.queue.first().is_some_and(|(score, _)| *score < 0) {
             return self.answer(CONFLICT, 0);
@@ -578,13 +615,13 @@ impl Step<'_> {
         let must = !self.lock.queue.is_empty();
         let mut reply = vec![-1];
         for request in requests {
-            let ended = self.lock.end(request);
+            let ended = self.end(request);
             match ended {
-                Ended::Held => self.note(What::Released, request, 0),
-                Ended::Waited => self.note(What::Left, request, 0),
-                Ended::Unknown => {}
+                UNKNOWN => {}
+                WAITED => self.note(What::Left, request, 0),
+                _ => self.note(What::Released, request, 0),
             }
-            reply.push(ended as i64);
+            reply.push(ended);
         }
         self.sweep(must);
         reply[0] = self.next_ms();
@@ -605,7 +642,7 @@ impl Step<'_> {
         reply.extend(requests.iter().map(|request| match self.lock.requests.get(*request) {
             None => -1,
             Some(Request { score: Some(_), .. }) => -(self.lock.seq as i64),
-            Some(_) => self.lock.owners[owner_of(request)].token as i64,
+            Some(_) => self.lock.told(request) as i64,
         }));
         reply
     }
@@ -628,7 +665,7 @@ impl Step<'_> {
         if !self.lock.requests.contains_key(to) && writes(from) && self.lock.holds(from) {
             self.lock.put(to, 0, None);
             self.grant(to, 0);
-            self.lock.end(from);
+            self.end(from);
             self.note(What::Released, from, 0);
         }
         if self.lock.requests.contains_key(to) {
@@ -641,9 +678,10 @@ impl Step<'_> {
 
     fn evict(&mut self, owner: &str) -> Vec<i64> {
         let theirs = self.lock.requests.keys().filter(|request| owner_of(request) == owner);
-        let evicted: Vec<Name> = theirs.cloned().collect();
+        // Writers first: an upgrade would end with its read hold.
+        let evicted: Vec<Name> = theirs.rev().cloned().collect();
         for request in &evicted {
-            self.lock.end(request);
+            self.end(request);
             self.tell(request, 0);
             self.note(What::Evicted, request, 0);
         }

@@ -488,6 +488,13 @@ impl<'a> Story<'a> {
         if (&counted.mode, counted.writes, &counted.holders) != (&view.mode, view.writes, &view.holders) {
             return Err(format!("status shows {view:?}, and its requests make {counted:?}"));
         }
+        for (owner, inside) in &mut self.lock.owners {
+            inside.first = self
+                .clients
+                .came_in_with(owner)
+                .unwrap_or(inside.first)
+                .min(inside.token);
+        }
         invariants::of_state(&self.lock, true)?;
         self.clients.agree(&view)
     }

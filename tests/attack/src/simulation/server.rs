@@ -1,8 +1,9 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
 use crate::checker::Checker;
-use crate::model::{AtMost, Lock};
+use crate::model::{AtMost, Lock, View};
 use crate::record::{Note, Record, Script, What};
+use fairlock::Mode;
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -106,6 +107,31 @@ impl Server {
         self.data = data;
         self.data.checker.went_back();
         self.loaded.clear();
+    }
+
+    /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
+    /// go with the state, or stay with it. Returns whether there was a lock.
+    pub fn lose(&mut self, which: u64, numbers_too: bool) -> bool {
+        let Data { locks, checker } = &mut self.data;
+        let number = which as usize % locks.len().max(1);
+        let Some((key, lock)) = locks.iter_mut().nth(number) else {
+            return false;
+        };
+        let seq = if numbers_too { 0 } else { lock.seq };
+        let policy = if numbers_too { None } else { lock.policy };
+        *lock = Lock::from_view(&View::default(), policy, seq, 0);
+        checker.state_lost(Some(key));
+        true
+    }
+
+    /// Whether a hold with this token has lasted until now.
+    pub fn lasts(&self, lock: u64, owner: &str, mode: Mode, token: u64) -> bool {
+        let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
+        lock.and_then(|lock| lock.owners.get(owner))
+            .is_some_and(|inside| match mode {
+                Mode::Read => inside.first <= token,
+                Mode::Write => inside.writes > 0 && inside.token == token,
+            })
     }
 
     pub fn restart_empty(&mut self) {
