@@ -132,6 +132,8 @@ pub struct Holder {
     /// Its read holds.
     pub reads: u64,
     pub token: Option<u64>,
+    /// With which it came in, if it has upgraded since.
+    pub first: Option<u64>,
 }
 
 /// One lock: its hash, its queue and its leases.
@@ -334,6 +336,7 @@ impl Lock {
         match field.split_once(':') {
             Some(("r", owner)) => self.change_holder(owner, |holder| holder.reads = 0),
             Some(("t", owner)) => self.change_holder(owner, |holder| holder.token = None),
+            Some(("f", owner)) => self.change_holder(owner, |holder| holder.first = None),
             Some(("q", owner)) => drop(self.waits.remove(owner)),
             _ => match field {
                 "mode" => self.mode = None,
@@ -381,6 +384,7 @@ impl Lock {
         for (owner, holder) in &self.holders {
             put(&format!("r:{owner}"), positive(holder.reads));
             put(&format!("t:{owner}"), holder.token.map(|token| token.to_string()));
+            put(&format!("f:{owner}"), holder.first.map(|token| token.to_string()));
         }
         for (owner, request) in &self.waits {
             put(&format!("q:{owner}"), Some(request.to_string()));
@@ -474,13 +478,9 @@ const CONFLICT: i64 = -1;
 const OWNER_WAITS: i64 = -2;
 const OTHER_POLICY: i64 = -3;
 
-/// How a request ended that its owner gave back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Held = 2,
-    Waited = 1,
-    Unknown = 0,
-}
+/// How a request ended that its owner gave back: these, or the token that it was told.
+const WAITED: i64 = 1;
+const UNKNOWN: i64 = 0;
 
 /// One call of one script.
 struct Step<'a> {
@@ -548,6 +548,9 @@ impl Step<'_> {
     /// The request fits. Returns the owner's token: a new one if it was outside, and if it becomes a writer.
     fn grant(&mut self, request: &str, owner: &str) -> u64 {
         let known = self.holder(owner).token;
+        if writes(request) && !self.lock.is_writer(owner) && self.lock.readers > 0 {
+            self.change_holder(owner, |holder| holder.first = holder.first.or(known));
+        }
         let token = if writes(request) {
             self.lock.writes += 1;
             if self.lock.is_writer(owner) {
@@ -591,12 +594,24 @@ impl Step<'_> {
     fn told(&self, request: &str) -> Option<u64> {
         let owner = owner_of(request);
         let holder = self.holder(owner);
-        let counted = if writes(request) {
-            self.lock.is_writer(owner)
+        if writes(request) {
+            holder.token.filter(|_| self.lock.is_writer(owner))
         } else {
-            holder.reads > 0
+            holder.first.or(holder.token).filter(|_| holder.reads > 0)
+        }
+    }
+
+    /// An upgrade ends with its owner's last read hold.
+    fn end_upgrade(&mut self, owner: &str) {
+        let head = self.lock.queue.first().filter(|(place, _)| *place < 0);
+        let Some((_, request)) = head.filter(|(_, request)| owner_of(request) == owner).cloned() else {
+            return;
         };
-        holder.token.filter(|_| counted)
+        self.lock.queue.remove(&request);
+        self.lock.leases.remove(&request);
+        self.leave_queue(&request);
+        self.tell(&request, 1);
+        self.note(What::Left, &request, 0);
     }
 
     /// Whether the fields agree on who holds.
@@ -616,20 +631,21 @@ impl Step<'_> {
     }
 
     /// A hold ends.
-    fn count_down(&mut self, request: &str, owner: &str) -> Ended {
+    fn count_down(&mut self, request: &str, owner: &str) -> i64 {
+        let told = self.told(request).map_or(UNKNOWN, |token| token as i64);
         if writes(request) {
             if !self.lock.is_writer(owner) {
-                return Ended::Unknown;
+                return UNKNOWN;
             }
             self.lock.writes = self.lock.writes.saturating_sub(1);
             if self.lock.writes > 0 {
-                return Ended::Held;
+                return told;
             }
             self.lock.writer = None;
             self.lock.mode = (self.lock.readers > 0).then_some(Mode::Read);
         } else {
             if self.holder(owner).reads == 0 {
-                return Ended::Unknown;
+                return UNKNOWN;
             }
             self.change_holder(owner, |holder| holder.reads -= 1);
             self.lock.readers = self.lock.readers.saturating_sub(1);
@@ -638,13 +654,14 @@ impl Step<'_> {
             }
         }
         if !self.lock.is_writer(owner) && self.holder(owner).reads == 0 {
-            self.change_holder(owner, |holder| holder.token = None);
+            self.change_holder(owner, |holder| (holder.token, holder.first) = (None, None));
+            self.end_upgrade(owner);
         }
-        Ended::Held
+        told
     }
 
     /// A request without a lease ends, waiting or holding.
-    fn end(&mut self, request: &str) -> Ended {
+    fn end(&mut self, request: &str) -> i64 {
         let owner = owner_of(request);
         if !self.lock.queue.remove(request) {
             // The queue was lost.
@@ -654,7 +671,7 @@ impl Step<'_> {
             return self.count_down(request, owner);
         }
         self.leave_queue(request);
-        Ended::Waited
+        WAITED
     }
 
     /// Grants to the head of the queue for as long as it fits.
@@ -789,6 +806,7 @@ impl Step<'_> {
                 }
                 if let Some(token) = self.told(request) {
                     if self.is_complete() {
+                        let token = self.holder(owner).token.unwrap_or(token);
                         return self.answer(GRANTED, token as i64, next_ms);
                     }
                     self.start_over();
@@ -863,7 +881,7 @@ impl Step<'_> {
             self.lock.sole = None;
             let ended = self.count_down(request, owner_of(request));
             self.note(What::Released, request, 0);
-            return vec![-1, ended as i64];
+            return vec![-1, ended];
         }
         let somebody_waited = !self.lock.queue.is_empty();
         self.lock.spread();
@@ -872,14 +890,14 @@ impl Step<'_> {
             let ended = if self.lock.leases.remove(request) {
                 self.end(request)
             } else {
-                Ended::Unknown
+                UNKNOWN
             };
             match ended {
-                Ended::Held => self.note(What::Released, request, 0),
-                Ended::Waited => self.note(What::Left, request, 0),
-                Ended::Unknown => {}
+                UNKNOWN => {}
+                WAITED => self.note(What::Left, request, 0),
+                _ => self.note(What::Released, request, 0),
             }
-            reply.push(ended as i64);
+            reply.push(ended);
         }
         if somebody_waited {
             reply[0] = self.sweep(true);
@@ -938,6 +956,9 @@ impl Step<'_> {
         for request in &far {
             self.lock.leases.put(request, latest);
         }
+        if !far.is_empty() {
+            self.deadline(cap);
+        }
         far.len() == self.lock.limits.expiries
     }
 
@@ -969,7 +990,7 @@ impl Step<'_> {
             .keys()
             .filter(|request| owner_of(request) == owner);
         let evicted: Vec<Name> = theirs.cloned().collect();
-        for request in &evicted {
+        for request in evicted.iter().rev() {
             self.lock.leases.remove(request);
             self.end(request);
             self.tell(request, 0);
