@@ -26,8 +26,9 @@ if state.mode or state.more or not sound() then
   if known then
     local place = redis.call('ZSCORE', QUEUE, request)
     if place then return answer(1, place % BAND) end
-    if told(request, owner) then
-      if complete() then return answer(2, state['t:' .. owner]) end
+    local token = told(request, owner)
+    if token then
+      if complete() then return answer(2, get('t:' .. owner) or token) end
       start_over()
       next_ms = -1
     end

@@ -12,6 +12,7 @@ local messages = {}             -- client -> what it was granted
 local events = ARGV[3] == '1' and {}
 local fresh_leases = false      -- LEASES does not exist: if this script makes it, it needs a TTL
 local now_us
+local upgrading                 -- the request that waits to upgrade, read once; false: none does
 
 -- `..` and tostring() keep 14 digits of a number; tickets and tokens have 16.
 local function int(number) return string.format('%d', number) end
@@ -105,10 +106,11 @@ local function fits(request, owner)
   return readers == 0 or not writes(request) or readers == count('r:' .. owner)
 end
 
--- The token that a request which holds is told. False: its owner is not counted among those who hold.
+-- The token that a request which holds is told: to write the owner's, to read the one with which the owner came in, which
+-- an upgrade leaves as it is. So a greater one than its own says that it was interrupted. False: its owner does not hold.
 local function told(request, owner)
   if writes(request) then return state.writer == owner and get('t:' .. owner) end
-  return count('r:' .. owner) > 0 and get('t:' .. owner)
+  return count('r:' .. owner) > 0 and (get('f:' .. owner) or get('t:' .. owner))
 end
 
 -- Whether the fields agree on who holds. If they do not, one of them was lost.
@@ -127,6 +129,8 @@ local function grant(request, owner)
   local token = 't:' .. owner
   if writes(request) then
     if state.writer ~= owner then
+      local former = count('rcount') > 0 and get(token)
+      if former and not get('f:' .. owner) then set('f:' .. owner, former) end
       set('mode', 'write')
       set('writer', owner)
       set(token, next_seq())   -- also for a reader: its old token does not order its writes
@@ -148,11 +152,33 @@ local function leave_queue(request)
   if owner then set('q:' .. owner, false) end
 end
 
--- A request that held ends. Returns 2, or 0 if the hash does not know the hold.
+local function tell(request, token)
+  local client = string.match(request, '^.(%x+):')
+  local list = messages[client] or {}
+  list[#list + 1] = request .. ' ' .. token
+  messages[client] = list
+end
+
+-- An upgrade ends with its owner's last read hold. Only upgrades have scores below zero.
+local function end_upgrade(owner)
+  if upgrading == nil then
+    local head = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+    upgrading = head[1] and tonumber(head[2]) < 0 and head[1]
+  end
+  if upgrading and owner_of(upgrading) == owner and redis.call('ZREM', QUEUE, upgrading) == 1 then
+    redis.call('ZREM', LEASES, upgrading)
+    leave_queue(upgrading)
+    tell(upgrading, 1)   -- no token: it may ask again, as a plain writer
+    note('left', upgrading)
+  end
+end
+
+-- A request that held ends. Returns the token that it is told, or 0 if the hash does not know the hold.
 local function count_down(request, owner)
+  local token = tonumber(told(request, owner) or 0)
   if writes(request) then
     if state.writer ~= owner then return 0 end
-    if add('wcount', -1) > 0 then return 2 end
+    if add('wcount', -1) > 0 then return token end
     set('writer', false)
     set('mode', count('rcount') > 0 and 'read' or false)
   else
@@ -160,8 +186,12 @@ local function count_down(request, owner)
     add('r:' .. owner, -1)
     if add('rcount', -1) <= 0 and not state.writer then set('mode', false) end
   end
-  if state.writer ~= owner and not get('r:' .. owner) then set('t:' .. owner, false) end
-  return 2
+  if state.writer ~= owner and not get('r:' .. owner) then
+    set('t:' .. owner, false)
+    set('f:' .. owner, false)
+    if not state.sole then end_upgrade(owner) end
+  end
+  return token
 end
 
 -- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. What its owner holds tells
@@ -174,13 +204,6 @@ local function drop(request)
   end
   leave_queue(request)
   return 1
-end
-
-local function tell(request, token)
-  local client = string.match(request, '^.(%x+):')
-  local list = messages[client] or {}
-  list[#list + 1] = request .. ' ' .. token
-  messages[client] = list
 end
 
 -- Reads what the owners of the readers at the head hold: thousands may enter together.
@@ -200,7 +223,7 @@ local function start_over()
   redis.call('DEL', LOCK, QUEUE, LEASES)
   note('reset', '-')   -- of no request: streams of events skip it
   local seq, keep, cap, policy = state.seq, state.keep, state.cap, state.policy
-  state, changed, messages = {}, {}, {}
+  state, changed, messages, upgrading = {}, {}, {}, nil
   set('seq', seq)
   set('keep', keep)
   set('cap', cap)

@@ -1,14 +1,14 @@
 -- Renews the leases of one client's requests, and answers how each of them stands. Without requests: only looks
 -- whether there is something to expire or to admit.
 -- ARGV: 4.. pairs of request and lease in ms
--- Returns { next ms, standing... }: a token: it holds; -1: unknown: over, expired or lost; 0 or less than -1: it waits,
+-- Returns { next ms, standing... }: a token: it holds, and was interrupted if that is greater than its own; -1: unknown: over, expired or lost; 0 or less than -1: it waits,
 -- and minus that is seq
 -- Wakes: whom an expiry lets in. Twice: renews again.
 local requests, reply = {}, {}
 for i = 4, #ARGV, 2 do requests[#requests + 1] = ARGV[i] end
 if #requests == 1 then
   local owner = owner_of(requests[1])
-  load('r:' .. owner, 't:' .. owner)
+  load('r:' .. owner, 't:' .. owner, 'f:' .. owner)
 else
   load()
 end
@@ -39,6 +39,7 @@ local latest, more_far = now_ms() + count('cap'), false
 if state.cap and last[1] and tonumber(last[2]) > latest then
   local far = redis.call('ZRANGEBYSCORE', LEASES, '(' .. int(latest), '+inf', 'LIMIT', 0, EXPIRY_BATCH)
   for _, request in ipairs(far) do redis.call('ZADD', LEASES, int(latest), request) end
+  deadline(count('cap'))   -- the keys live on until after that
   more_far = #far == EXPIRY_BATCH
 end
 -- Whoever renews lets the head in if it was left out: `more` may have been lost.
@@ -57,7 +58,10 @@ if requests[1] and known[1] ~= nil then
   for _, request in ipairs(requests) do
     local owner = owner_of(request)
     fields[#fields + 1] = 't:' .. owner
-    if not writes(request) then fields[#fields + 1] = 'r:' .. owner end
+    if not writes(request) then
+      fields[#fields + 1] = 'r:' .. owner
+      fields[#fields + 1] = 'f:' .. owner
+    end
   end
   fetch(fields)
   for i, request in ipairs(requests) do

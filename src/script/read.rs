@@ -52,11 +52,12 @@ impl Acquired {
     }
 }
 
-pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<bool>, Look), RedisError> {
+/// How each request stood when it was released.
+pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
     read_each(reply, asked, |status| match status {
-        0 => Some(false),
-        1 | 2 => Some(true),
-        _ => None,
+        0 => Some(Standing::Unknown),
+        1 => Some(Standing::Waits { seq: 0 }),
+        token => number(token).map(|token| Standing::Holds { token }),
     })
 }
 

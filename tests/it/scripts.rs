@@ -1244,21 +1244,26 @@ async fn an_orphan_of_a_downgraded_writer_ends_without_its_reader() {
 #[tokio::test]
 async fn an_orphan_that_ends_in_the_call_of_its_owner_leaves_it_its_token() {
     let (_server, mut lock) = lock().await;
-    lock.acquire_all(&["r1:1", "r3:1", "w3:3:3:1"]).await;
-    lock.release(&["r3:1"]).await;
-    // Sent long ago, and executed now.
-    lock.acquire("r3:1").await.ticket();
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    lock.ask(asks("w1:1")).await;
+    // The reader's was sent long ago, and is executed now.
+    for request in ["r3:1", "w3:3:3:1"] {
+        lock.ask(asks(request)).await.0.ticket();
+    }
     // It could enter beside its own writer, which the audit takes for a head that was left out.
     lock.audited = false;
-    lock.release(&["r1:1"]).await;
+    lock.release(&["w1:1"]).await;
     let token = lock.state().await.number("t:3:1");
     lock.die(&["r3:1"]).await;
-    assert_eq!(lock.acquire("w3:3:3:1").await, Got::Granted(token));
+    assert_eq!(lock.ask(asks("w3:3:3:1")).await.0, Got::Granted(token));
     assert_eq!(lock.state().await.field("wcount"), Some("1"));
 }
 
 #[tokio::test]
-async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
+async fn an_orphan_that_upgrades_ends_with_the_read_hold_of_its_owner() {
     let (_server, lock) = lock().await;
     lock.acquire("w1:1").await.token();
     downgraded(&lock, "w1:1", "r1:2:1:1").await;
@@ -1267,8 +1272,7 @@ async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
     lock.acquire("w1:1").await.ticket();
     assert_eq!(lock.release(&["r1:2:1:1"]).await.1, [2]);
     assert_eq!(lock.release(&["r2:1"]).await.1, [2]);
-    assert_eq!(lock.state().await.holding(), ["w1:1"]);
-    assert_eq!(lock.release(&["w1:1"]).await.1, [2]);
+    assert!(lock.state().await.leases.is_empty());
     lock.acquire("r3:1").await.token();
     lock.acquire("r4:1").await.token();
     lock.acquire("w3:2:3:1").await.ticket();
@@ -1277,19 +1281,23 @@ async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
 #[tokio::test]
 async fn an_orphan_that_waits_is_released_and_not_its_owners_other_hold() {
     let (_server, mut lock) = lock().await;
-    lock.acquire_all(&["r1:7", "r2:1", "w1:8:1:7"]).await;
-    assert_eq!(lock.release(&["r1:7"]).await.1, [2]);
-    lock.acquire("w4:1").await.ticket();
-    // Sent long ago, and executed now.
-    lock.acquire("r1:7").await.ticket();
-    assert_eq!(lock.release(&["r2:1"]).await.1, [2]);
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    lock.ask(asks("w2:1")).await;
+    // The reader's was sent long ago, and is executed now.
+    for request in ["r1:7", "w1:8:1:7", "w4:1"] {
+        lock.ask(asks(request)).await.0.ticket();
+    }
+    assert_eq!(lock.release(&["w2:1"]).await.1, [2]);
     assert_eq!(lock.state().await.holding(), ["w1:8:1:7"]);
     downgraded(&lock, "w1:8:1:7", "r1:9:1:7").await;
     assert_eq!(lock.release(&["r1:7"]).await.1, [1]);
     let state = lock.state().await;
     assert_eq!((state.holding(), state.waiting()), (vec!["r1:9:1:7"], vec!["w4:1"]));
     // The same when its lease ends.
-    lock.acquire("r1:7").await;
+    lock.ask(asks("r1:7")).await.0.token();
     lock.die(&["r1:7"]).await;
     lock.audited = false;
     lock.renew(&[]).await;
@@ -1494,5 +1502,85 @@ async fn a_token_is_greater_than_an_old_ticket_that_is_ahead_of_the_clock() {
             Got::Granted(token) => assert!(token > ticket, "{token} for {ticket}, {held:?}"),
             waits => assert_eq!(waits, Got::Queued(ticket)),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_was_interrupted_is_told_a_greater_token_than_its_own() {
+    for (request, alone) in [("r1:1", true), ("w1:1", true), ("r1:1:x", false), ("w1:1:x", false)] {
+        let (_server, lock) = lock().await;
+        let token = lock.acquire(request).await.token() as i64;
+        lock.run("DEL", &[&lock.keys[0], &lock.keys[1], &lock.keys[2]]).await;
+        lock.acquire("w2:1").await.token();
+        lock.release(&["w2:1"]).await;
+        // Sent long ago, and executed now.
+        lock.acquire(request).await.token();
+        if !alone {
+            lock.acquire("r1:2:x").await.token();
+        }
+        let (_, told) = lock.renew(&[request]).await;
+        assert!(told[0] > token, "{request}: {told:?} after {token}");
+        assert_eq!(lock.release_told(&[request]).await.1, told, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_hold_is_told_with_which_token_its_owner_came_in_whatever_its_owner_does_since() {
+    let (_server, lock) = lock().await;
+    let came = lock.acquire("r1:1").await.token() as i64;
+    let wrote = lock.acquire("w1:2:1:1").await.token() as i64;
+    assert!(wrote > came);
+    assert_eq!(lock.renew(&["r1:1", "w1:2:1:1"]).await.1, [came, wrote]);
+    // It reenters with the token by which it writes, and that is no interruption either.
+    assert_eq!(lock.acquire("r1:3:1:1").await.token() as i64, wrote);
+    assert_eq!(lock.renew(&["r1:3:1:1"]).await.1, [came]);
+    assert_eq!(downgraded(&lock, "w1:2:1:1", "r1:4:1:1").await[1], wrote);
+    let again = lock.acquire("w1:5:1:1").await.token() as i64;
+    assert!(again > wrote);
+    assert_eq!(
+        lock.renew(&["r1:1", "r1:3:1:1", "r1:4:1:1", "w1:5:1:1"]).await.1,
+        [came, came, came, again]
+    );
+    let all = ["w1:5:1:1", "r1:3:1:1", "r1:4:1:1", "r1:1"];
+    let told: Vec<_> = [again, came, came, came].into();
+    for (request, told) in all.into_iter().zip(told) {
+        assert_eq!(lock.release_told(&[request]).await.1, [told], "{request}");
+    }
+    assert!(!lock.state().await.hash.keys().any(|field| field.starts_with("f:")));
+}
+
+#[tokio::test]
+async fn an_upgrade_ends_with_the_last_read_hold_of_its_owner_and_is_told_so() {
+    for ends in ["released", "expired", "evicted", "both released"] {
+        let (server, lock) = lock().await;
+        let mut listening = pubsub(&server, "fairlock:c:1").await;
+        lock.acquire_all(&["r1:1:a", "r1:2:a", "r2:1", "w1:3:a", "r4:1"]).await;
+        lock.release(&["r1:1:a"]).await;
+        assert_eq!(lock.state().await.waiting(), ["w1:3:a", "r4:1"], "it reads on");
+        match ends {
+            "released" => assert_eq!(lock.release(&["r1:2:a"]).await.1, [2]),
+            "both released" => assert_eq!(lock.release(&["r1:2:a", "w1:3:a"]).await.1, [2, 0]),
+            "evicted" => assert_eq!(lock.call(EVICT, &["a".to_owned()]).await.unwrap()[1], 2),
+            _ => {
+                lock.die(&["r1:2:a"]).await;
+                lock.renew(&[]).await;
+            }
+        }
+        let state = lock.state().await;
+        // It holds up nobody, and the next upgrade is not in conflict with it.
+        assert_eq!(
+            (state.holding(), state.waiting()),
+            (vec!["r2:1", "r4:1"], vec![]),
+            "{ends}"
+        );
+        assert_eq!(lock.renew(&["w1:3:a"]).await.1, [-1]);
+        lock.acquire("w2:2:2:1").await.ticket();
+        let message: String = soon("a message", listening.next())
+            .await
+            .expect("a message")
+            .get_payload()
+            .unwrap();
+        let told = if ends == "evicted" { "w1:3:a 0" } else { "w1:3:a 1" };
+        assert!(message.contains(told), "{ends}: {message}");
     }
 }

@@ -263,7 +263,8 @@ async fn an_upgrader_that_dies_costs_the_others_its_lease() {
         state(&server, "a").await["rcount"] == "2"
     })
     .await;
-    assert!(!dead.is_held() && other.is_held() && !upgrade.entered());
+    assert!(!dead.is_held() && other.is_held());
+    assert!(matches!(upgrade.fails().await, Error::Lost { .. }));
     drop(reader);
 }
 
@@ -331,9 +332,12 @@ async fn an_upgrade_whose_read_hold_was_lost_meanwhile_is_lost() {
     let reading = Arc::new(soon("to read", asked).await.unwrap());
     let other = read(&user(&server, LONG).await).await;
     let upgrade = upgrading(&server, &reading, 1).await;
+    let behind = queued(&server, lock.read(), 2).await;
     assert_eq!(soon("the loss", reading.lost()).await, LostReason::MaxHold);
-    other.release().await.unwrap();
+    // At once, though another one reads; and it holds up nobody.
     let lost = upgrade.fails().await;
+    drop(behind.enters().await);
+    other.release().await.unwrap();
     assert!(
         matches!(
             lost,

@@ -110,6 +110,9 @@ class Request:
     def heard(self, token):
         if token == 0:
             self.end("evicted")
+        elif token == 1:                                     # an upgrade, and its owner's read hold has ended
+            if self.phase == "waiting":
+                self.end("displaced")
         elif self.phase == "asked":
             self.token = max(self.token, token)
         elif self.phase == "waiting" and token > self.seq:   # otherwise it is of a former life
@@ -129,6 +132,8 @@ class Request:
                 self.granted(standing, time.monotonic())
         elif self.phase == "granted":
             self.token = max(self.token, standing)
+        elif standing > self.token:                          # its owner came in once more: it was interrupted
+            return self.end("lost")
         self.prove(sent)
 
     def lapse(self):
@@ -154,7 +159,8 @@ class Hold:
             lost = self.request.phase != "held"
             self.request.end("released")
         try:
-            lost |= self.client.release(self.request) == 0
+            stood = self.client.release(self.request)
+            lost |= stood < 2 or stood > self.token
         except (ConnectionError, ServerError):
             self.client.leave(self.request)      # nobody knows whether it was executed
             raise
@@ -314,7 +320,7 @@ class Client:
             self.renew(request.lock, [request])  # granted, but the proof is too old: ask first
 
     def release(self, request):
-        """2 it held, 1 it waited, 0 the server does not know it."""
+        """A token: it held; 1 it waited; 0 the server does not know it."""
         next_ms, status = self.script("release", request.lock, request.name)
         self.forget(request)
         self.finish(request.lock, next_ms)

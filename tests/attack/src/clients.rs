@@ -185,6 +185,11 @@ impl Clients {
         std::mem::take(&mut self.forgotten)
     }
 
+    /// What renewals said so far is of before.
+    pub fn forget_firsts(&mut self) {
+        self.firsts.clear();
+    }
+
     /// With which token an owner came in, as a renewal of its read hold said.
     pub fn came_in_with(&self, owner: &str) -> Option<u64> {
         self.firsts.get(owner).copied()

@@ -293,8 +293,12 @@ fn understood(words: Words, reply: &Value) -> Option<String> {
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
         (Words::Release(asked), _) => {
-            let known = |n: i64| (0..=2).contains(&n).then(|| (n > 0).to_string());
-            each(&known, asked)
+            let stood = |n: i64| match n {
+                0 => Some("Unknown".to_owned()),
+                1 => Some("Waits { seq: 0 }".to_owned()),
+                n => counts(n).then(|| format!("Holds {{ token: {n} }}")),
+            };
+            each(&stood, asked)
         }
         (Words::Renew(asked), _) => {
             let standing = |n: i64| match n {

@@ -301,6 +301,9 @@ impl<'a> Story<'a> {
 
     /// Everybody goes on as the protocol says.
     fn round(&mut self, round: u32) {
+        if round == 0 {
+            self.clients.forget_firsts();
+        }
         let forgotten = self.clients.forgotten();
         let lost = self.clients.lost();
         if !lost.is_empty() {
@@ -478,7 +481,9 @@ impl<'a> Story<'a> {
             self.part = Part::Forgotten;
             return Ok(());
         }
-        self.part = Part::Again;
+        // With which token a writer came in is seen once it reads: perhaps it did before what was lost.
+        let unseen = self.lock.owners.values().any(|inside| inside.reads == 0);
+        self.part = if unseen { Part::Leave } else { Part::Again };
         let view = self
             .last
             .as_ref()
