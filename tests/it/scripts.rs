@@ -1584,3 +1584,123 @@ async fn an_upgrade_ends_with_the_last_read_hold_of_its_owner_and_is_told_so() {
         assert!(message.contains(told), "{ends}: {message}");
     }
 }
+
+// ---- single losses: what docs/failures.md says of them
+
+/// Takes away one key, or one field of the hash.
+async fn lose(lock: &Lock, what: &str) {
+    let [state, queue, leases] = &lock.keys;
+    let lost = match what {
+        "the state" => lock.run("DEL", &[state]).await,
+        "the queue" => lock.run("DEL", &[queue]).await,
+        "the leases" => lock.run("DEL", &[leases]).await,
+        field => lock.run("HDEL", &[state, field]).await,
+    };
+    assert_eq!(lost, Value::Int(1), "there was no {what}");
+}
+
+#[tokio::test]
+async fn of_each_single_loss_that_ends_a_hold_its_next_renewal_tells() {
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["w1:1"], &["the state", "sole", "mode", "writer", "wcount", "t:1:1"]),
+        (&["r1:1"], &["the state", "sole", "mode", "rcount", "r:1:1", "t:1:1"]),
+        (
+            &["w1:1", "w2:1:x", "r3:1"],
+            &[
+                "the state",
+                "the queue",
+                "the leases",
+                "mode",
+                "writer",
+                "wcount",
+                "seq",
+                "t:1:1",
+            ],
+        ),
+        (
+            &["r1:1", "r4:1", "w2:1:x", "r3:1"],
+            &[
+                "the state",
+                "the queue",
+                "the leases",
+                "mode",
+                "rcount",
+                "seq",
+                "r:1:1",
+                "t:1:1",
+            ],
+        ),
+    ];
+    for (requests, losses) in cases {
+        for what in losses {
+            let (_server, mut lock) = lock().await;
+            lock.acquire_all(requests).await;
+            lock.audited = false;
+            lose(&lock, what).await;
+            assert_eq!(
+                lock.renew(&["r1:1", "w1:1"]).await.1,
+                [-1, -1],
+                "{requests:?} without {what}"
+            );
+            // Who has lost releases; then everybody else renews, and either knows that it lost too or goes on.
+            lock.release(&requests[..1]).await;
+            let told = lock.renew(requests).await.1;
+            let unknown = requests.iter().zip(&told).filter(|(_, told)| **told == -1);
+            let unknown: Vec<_> = unknown.map(|(request, _)| *request).collect();
+            lock.release(&unknown).await;
+            lock.renew(&[]).await;
+            lock.audited = true;
+            lock.release(requests).await;
+            lock.attempt("w9:1").await.token();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_single_loss_does_not_end_goes_on_and_keeps_others_out() {
+    let cases: [(&[&str], &[&str]); 2] = [
+        (&["w1:1"], &["seq", "keep", "cap"]),
+        (&["w1:1", "w2:1:x", "r3:1"], &["keep", "cap", "q:x"]),
+    ];
+    for (requests, losses) in cases {
+        for what in losses {
+            let (_server, mut lock) = lock().await;
+            let token = lock.acquire(requests[0]).await.token() as i64;
+            lock.acquire_all(requests).await;
+            lock.audited = false;
+            lose(&lock, what).await;
+            assert_eq!(lock.renew(&["w1:1"]).await.1, [token], "without {what}");
+            assert_eq!(lock.attempt("w9:1").await, Got::Busy, "without {what}");
+            assert_eq!(lock.release_told(&["w1:1"]).await.1, [token], "without {what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_whose_mark_was_lost_is_continued_by_renewals() {
+    let (_server, mut lock) = first_batch(2500).await;
+    lock.audited = false;
+    lose(&lock, "more").await;
+    assert_eq!(lock.renew(&[]).await.0, 0);
+    lock.renew(&[]).await;
+    let state = lock.state().await;
+    assert_eq!((state.holding().len(), state.waiting()), (2500, vec!["w3:1"]));
+}
+
+#[tokio::test]
+async fn a_lone_hold_goes_on_beside_keys_of_another_type_and_nobody_else_enters() {
+    for foreign in [1, 2] {
+        let (_server, mut lock) = lock().await;
+        let token = lock.acquire("w1:1").await.token() as i64;
+        lock.audited = false;
+        lock.run("SET", &[&lock.keys[foreign], "somebody else's"]).await;
+        for _ in 0..3 {
+            assert_eq!(lock.renew(&["w1:1"]).await.1, [token]);
+            let refused = lock.call(ACQUIRE, &Lock::args_of(&ask("w2:1"))).await.unwrap_err();
+            assert!(refused.to_string().contains("WRONGTYPE"), "{refused}");
+        }
+        lock.run("DEL", &[&lock.keys[foreign]]).await;
+        assert_eq!(lock.attempt("w2:2").await, Got::Busy);
+        assert_eq!(lock.release_told(&["w1:1"]).await.1, [token]);
+    }
+}
