@@ -143,7 +143,8 @@ impl Clients {
 
     fn told(&mut self, request: &str, token: u64) {
         match self.requests.get(request) {
-            Some(_) if token == 0 => drop(self.requests.remove(request)),
+            // 0: evicted; 1: an upgrade whose read hold has ended.
+            Some(_) if token <= 1 => drop(self.requests.remove(request)),
             Some(Belief::Waits { seq, .. }) if token > *seq => self.holds(request, token),
             _ => {}
         }

@@ -489,7 +489,7 @@ impl Step<'_> {
             .filter(|(score, head)| *score < 0 && owner_of(head) == owner);
         if let Some((_, upgrade)) = upgrade.cloned().filter(|_| !self.lock.owners.contains_key(owner)) {
             self.lock.end(&upgrade);
-            self.tell(&upgrade, 0);
+            self.tell(&upgrade, 1);
             self.note(What::Left, &upgrade, 0);
         }
         told as i64
