@@ -507,6 +507,8 @@ impl<'a> Story<'a> {
     /// What was lost, and how much there was to lose. Returns whether the story goes on.
     pub fn lost(&mut self, lost: Option<String>, losable: usize) -> bool {
         self.counts.losable = losable;
+        // The counter may be ahead of the clock, by as many us as it gave numbers in one: a loss of it costs so much.
+        self.now_us += 2_000;
         self.lost.clone_from(&lost);
         self.part = if lost.is_some() {
             Part::Confused(self.at + CONFUSED)
