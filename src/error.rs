@@ -284,7 +284,9 @@ pub(crate) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-fn remedy(error: &RedisError) -> &'static str {
+/// What to do about an error of a server. Programs that ask the server directly, as the command `fairlock` does, say the
+/// same as [`Error`] does.
+pub fn remedy(error: &RedisError) -> &'static str {
     let text = error.to_string();
     let said = |word: &str| error.code() == Some(word) || text.contains(word);
     if said("WRONGPASS") || said("NOAUTH") || error.kind() == ErrorKind::AuthenticationFailed {

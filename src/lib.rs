@@ -138,7 +138,7 @@ pub use redis;
 
 pub use acquire::{Access, Acquire, Mode, Read, Write};
 pub use client::{Client, ClientBuilder};
-pub use error::{Error, LostReason};
+pub use error::{Error, LostReason, remedy};
 pub use event::{Event, EventKind, Events};
 pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use owner::Owner;

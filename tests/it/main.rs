@@ -14,6 +14,8 @@ mod cancellation;
 #[cfg(all(unix, feature = "cli"))]
 mod cli;
 #[cfg(all(unix, feature = "cli"))]
+mod cli_answers;
+#[cfg(all(unix, feature = "cli"))]
 mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;

@@ -185,10 +185,6 @@ fn kind(findings: &mut Findings, info: &Info) {
     } else {
         findings.good("server", text);
     }
-    if field(info, "redis_mode") == "cluster" {
-        let remedy = "services use the crate's feature `cluster`; this command looks at single servers only";
-        findings.wrong("mode", "a node of a cluster", remedy);
-    }
 }
 
 fn role(findings: &mut Findings, info: &Info) {

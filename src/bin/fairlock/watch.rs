@@ -2,6 +2,7 @@
 
 use crate::args::WatchArgs;
 use crate::json;
+use crate::locks;
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
@@ -16,7 +17,13 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         None => client.events().await?,
     };
     let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
-    complain(&format!("watching {subject}"));
+    let prefix = safe(&server.prefix);
+    complain(&match &args.name {
+        Some(name) if !locks::exists(server, name).await? => {
+            format!("watching {subject} under prefix {prefix}, where there is no such lock yet")
+        }
+        _ => format!("watching {subject} under prefix {prefix}"),
+    });
     let interrupted = interrupted();
     tokio::pin!(interrupted);
     let outcome = loop {
