@@ -317,9 +317,33 @@ pub fn remedy(error: &RedisError) -> &'static str {
         "choose a database number that the server has, or raise its setting `databases`"
     } else if error.kind() == ErrorKind::InvalidClientConfig {
         "check the URL: redis://, rediss:// (feature tls-rustls) or unix://"
+    } else if error.kind() == ErrorKind::Parse {
+        "what answers there is no Redis or Valkey, perhaps an HTTP server: check host and port"
     } else if error.is_io_error() {
-        "check that it is up and reachable"
+        remedy_of_connection(error, &text)
     } else {
         "check the server's version (6.2 or later) and log"
+    }
+}
+
+/// The connection could not be made, or ended.
+fn remedy_of_connection(error: &RedisError, text: &str) -> &'static str {
+    // In the words of rustls. Two authorities of one name make the second.
+    if text.contains("UnknownIssuer") || text.contains("BadSignature") {
+        "no authority that this machine trusts has signed its certificate: add the authority to the system's, name its file \
+         in SSL_CERT_FILE, or make a redis::Client that trusts it"
+    } else if text.contains("CaUsedAsEndEntity") {
+        "its certificate is an authority's own: give the server one that the authority has signed"
+    } else if text.contains("invalid peer certificate") {
+        "its certificate does not hold: compare the URL's host with the names in the certificate, and its dates with the clock"
+    } else if text.contains("received fatal alert") {
+        "it refuses this side of TLS: make a redis::Client with a client certificate that the server trusts, or look at its log"
+    } else if text.contains("received corrupt message") {
+        "it speaks no TLS there: write redis:// instead of rediss://, or name the port that speaks TLS"
+    } else if error.is_connection_dropped() && !error.is_connection_refusal() {
+        "it ended the connection: if the port speaks TLS, write rediss:// instead of redis://; otherwise check host and port, \
+         and look at its log"
+    } else {
+        "check that it is up and reachable"
     }
 }

@@ -31,6 +31,11 @@ impl Cli {
         Self { url: server.url() }
     }
 
+    #[allow(dead_code, reason = "for tests of the feature `tls-rustls`")]
+    pub fn at(url: String) -> Self {
+        Self { url }
+    }
+
     /// Without a terminal, whoever runs the tests: what it does depends on that.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("setsid");

@@ -4,7 +4,10 @@
 use crate::cli::{Cli, Ended, said};
 use crate::lua::{Lock, PAST};
 use crate::server::{Server, eventually};
+use fairlock::Client;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 /// Every command that talks to a server.
 const COMMANDS: [&[&str]; 9] = [
@@ -203,4 +206,62 @@ async fn a_lock_is_held_while_one_of_its_readers_has_a_lease() {
     );
     assert_eq!(shown.matches(" ago").count(), 1, "{shown}");
     assert_eq!(cli.json(&["show", "a"]).await["expired"], false);
+}
+
+/// An HTTP server, as far as a client of Redis gets to know it.
+async fn http_server() -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let refusal = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            let _ = stream.write_all(refusal).await;
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        }
+    });
+    (port, serving)
+}
+
+#[tokio::test]
+async fn an_http_server_is_not_taken_for_an_old_redis() {
+    let (port, serving) = http_server().await;
+    let url = format!("redis://127.0.0.1:{port}");
+    let ended = Cli::at(url.clone()).run(&["ls"]).await;
+    assert_eq!(ended.status, UNAVAILABLE, "{ended:?}");
+    assert!(
+        said(&ended.stderr, &["cannot connect", "no Redis", "HTTP", "port"]),
+        "{ended:?}"
+    );
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    let error = Client::connect(url).await.unwrap_err().to_string();
+    assert!(said(&error, &["no Redis", "HTTP", "port"]), "{error}");
+    serving.abort();
+}
+
+#[tokio::test]
+async fn doctor_names_the_user_of_the_url_who_may_not_ask_for_its_name() {
+    let server = Server::start().await;
+    redis::cmd("ACL")
+        .arg(&[
+            "SETUSER",
+            "ann",
+            "on",
+            ">SECRET",
+            "~fairlock:*",
+            "&fairlock:*",
+            "+@all",
+            "-acl",
+            "-hset",
+        ])
+        .exec_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    let cli = Cli::at(format!("redis://ann:SECRET@127.0.0.1:{}", server.port()));
+    let ended = cli.run(&["doctor"]).await;
+    assert_eq!(ended.status, 1, "{ended:?}");
+    assert!(
+        said(&ended.stdout, &["user ann lacks +hset", "ACL SETUSER ann +hset"]),
+        "{ended:?}"
+    );
 }

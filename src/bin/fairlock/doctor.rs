@@ -341,8 +341,7 @@ async fn rights(
     redis: &mut MultiplexedConnection,
     probe: &Probe,
 ) -> Result<(), Failure> {
-    let user = redis::cmd("ACL").arg("WHOAMI").query_async::<String>(redis).await;
-    let user = user.unwrap_or_else(|_| "USER".to_owned());
+    let user = server.user();
     let denied = probe.denied(&server.prefix, redis).await;
     let denied = denied.map_err(|error| server.refused("cannot try what its user may do", &error))?;
     let list = |rules: &std::collections::BTreeSet<String>| rules.iter().cloned().collect::<Vec<_>>().join(" ");

@@ -158,16 +158,30 @@ impl ServerArgs {
             return Failure::usage(format!("cannot use the server's URL: {error}; {remedy}"));
         }
         let shown = self.shown();
-        if !error.is_io_error() {
-            let message = format!("cannot connect to {shown}: {error}; {remedy}");
+        // On one line.
+        let error_text = error.to_string().trim().replace('\n', ", ");
+        // Something answers if there is more to do than to look whether the server is up.
+        let away = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        if remedy != fairlock::remedy(&away) {
+            let message = format!("cannot connect to {shown}: {error_text}; {remedy}");
             return Failure::new(Status::UNAVAILABLE, message);
         }
-        let message = format!(
-            "no server answers at {shown}: {error}\n\
-             Name yours by --url or REDIS_URL, or start one:\n    \
-             redis-server --port 6379\n    \
-             docker run --rm -p 6379:6379 valkey/valkey"
-        );
+        let mut message = format!("no server answers at {shown}: {error_text}\n");
+        if error.is_timeout() && shown.starts_with("rediss:") {
+            // A server without TLS waits for the rest of what it takes for a command.
+            message += "If its port speaks no TLS, write redis:// instead of rediss://.\n";
+        }
+        message += "Name yours by --url or REDIS_URL, or start one:\n    \
+                    redis-server --port 6379\n    \
+                    docker run --rm -p 6379:6379 valkey/valkey";
         Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    /// Who logs in.
+    pub(crate) fn user(&self) -> String {
+        let client = self.redis_client().ok();
+        let settings = client.map(|client| client.get_connection_info().redis_settings().clone());
+        let user = settings.and_then(|settings| settings.username().map(str::to_owned));
+        user.unwrap_or_else(|| "default".to_owned())
     }
 }
