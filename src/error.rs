@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do about it.
 
 use crate::key::shown;
+use crate::rights::{besides, broad};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::fmt;
 use std::time::Duration;
@@ -293,9 +294,13 @@ pub fn remedy(error: &RedisError) -> &'static str {
         "check user and password in the URL"
     // When a script does what its user may not, Redis 7 says the second and Valkey 9 the third.
     } else if said("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure") {
-        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del \
-         +time on keys ~fairlock:* and channels &fairlock:* &fairlock:{*}:events (or the prefix that the client was given); \
-         in a cluster also +cluster|slots +cluster|info; SECURITY.md has narrower rules"
+        concat!(
+            "let its ACL user run ",
+            broad!(),
+            " on keys ~fairlock:* and channels &fairlock:* &fairlock:{*}:events (or the prefix that the client was given); ",
+            besides!(),
+            "; SECURITY.md has narrower rules"
+        )
     } else if said("NOREPLICAS") {
         "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
     } else if text.contains("no sharded pub/sub") {

@@ -122,6 +122,7 @@ mod random;
 mod registry;
 mod replication;
 mod requests;
+pub mod rights;
 mod route;
 mod rw_lock;
 mod script;

@@ -41,7 +41,7 @@ async fn refused_by_all(server: &Server, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn every_command_refuses_a_node_of_a_cluster() {
+async fn every_command_refuses_a_server_in_a_cluster() {
     let args = ["--cluster-enabled", "yes", "--cluster-port", "0"];
     let server = Server::start_with(&args).await;
     let redis = Lock::new(&server, "a").await;
@@ -247,6 +247,7 @@ async fn doctor_names_the_user_of_the_url_who_may_not_ask_for_its_name() {
             "SETUSER",
             "ann",
             "on",
+            "resetchannels",
             ">SECRET",
             "~fairlock:*",
             "&fairlock:*",

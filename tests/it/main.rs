@@ -43,6 +43,8 @@ mod process;
 mod proxy;
 mod python;
 mod quarantine;
+#[cfg(all(unix, feature = "cli"))]
+mod recipes;
 mod replicas;
 mod review;
 mod runtime;

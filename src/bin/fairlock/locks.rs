@@ -4,6 +4,7 @@ use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
 use crate::text::{safe, safe_bytes};
 use fairlock::redis::aio::MultiplexedConnection;
+use fairlock::redis::{ErrorKind, ServerErrorKind};
 use fairlock::{Client, Error};
 use futures::stream::{self, StreamExt};
 use std::collections::BTreeSet;
@@ -114,7 +115,14 @@ async fn names(
             .arg("TYPE")
             .arg("hash");
         let page = scan.query_async::<(u64, Vec<Vec<u8>>)>(redis).await;
-        let (next, keys) = page.map_err(|error| server.refused("cannot look for locks", &error))?;
+        let (next, keys) = page.map_err(|error| {
+            let denied = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm);
+            let what = match denied {
+                true => "cannot look for locks, for which its user needs +scan",
+                false => "cannot look for locks",
+            };
+            server.refused(what, &error)
+        })?;
         for key in keys {
             match String::from_utf8(key) {
                 Ok(key) => names.extend(name_of_key(&server.prefix, &key)),

@@ -16,6 +16,9 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         Some(name) => client.rw_lock(name.as_str()).events().await?,
         None => client.events().await?,
     };
+    // Before the word by which others know that they may signal.
+    let interrupted = interrupted();
+    tokio::pin!(interrupted);
     let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
     let prefix = safe(&server.prefix);
     complain(&match &args.name {
@@ -24,8 +27,6 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         }
         _ => format!("watching {subject} under prefix {prefix}"),
     });
-    let interrupted = interrupted();
-    tokio::pin!(interrupted);
     let outcome = loop {
         let event = tokio::select! {
             signal = &mut interrupted => break Err(Failure::signal(signal)),
@@ -76,12 +77,16 @@ fn line(event: &Event) -> String {
     line + "\n"
 }
 
-/// Somebody asks us to end.
-pub(crate) async fn interrupted() -> i32 {
+/// Somebody asks us to end. From the call on: a signal that comes before the future is polled is not lost.
+pub(crate) fn interrupted() -> impl Future<Output = i32> {
     #[cfg(unix)]
-    if let Ok(mut signals) = crate::signals::Signals::listen(&crate::signals::ENDING) {
-        return signals.next().await.as_raw();
+    let signals = crate::signals::Signals::listen(&crate::signals::ENDING);
+    async {
+        #[cfg(unix)]
+        if let Ok(mut signals) = signals {
+            return signals.next().await.as_raw();
+        }
+        let _ = tokio::signal::ctrl_c().await;
+        2
     }
-    let _ = tokio::signal::ctrl_c().await;
-    2
 }
