@@ -88,7 +88,9 @@ const DOCTOR_RIGHTS: Section = (
     "WHAT IT DOES TO THE SERVER",
     "It tries commands under keys of a lock with a random name and deletes them; it publishes to a
 channel of its own. It changes no setting. Whoever may not use INFO or CONFIG sees fewer
-findings; locks need neither. With a user's name in the URL it finds out what that user may do.",
+findings; locks need neither. With a user's name in the URL it finds out what that user may do.
+A user who may look at locks and not use them is fit for that: the last line says so, and with
+--json \"fit_for\": locking, looking or nothing.",
 );
 
 fn sections(name: &str) -> &'static [Section] {
