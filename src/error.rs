@@ -321,3 +321,39 @@ fn remedy(error: &RedisError) -> &'static str {
         "check the server's version (6.2 or later) and log"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{words}\r\n").as_bytes());
+        reply.and_then(redis::Value::extract_error).expect_err("an error reply")
+    }
+
+    #[test]
+    fn what_servers_say_during_a_switch_may_pass() {
+        for words in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "LOADING Redis is loading the dataset in memory",
+            "NOREPLICAS Not enough good replicas to write.",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR WAIT cannot be used with replica instances.",
+            "MOVED 1 127.0.0.1:7001",
+            "ASK 1 127.0.0.1:7001",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN Hash slot not served",
+        ] {
+            assert!(is_transient(&said(words)), "{words}");
+        }
+        for words in [
+            "WRONGTYPE Operation against a key",
+            "NOPERM this user has no permissions",
+            "OOM command not allowed",
+        ] {
+            assert!(!is_transient(&said(words)), "{words}");
+        }
+    }
+}
