@@ -129,9 +129,17 @@ pub enum Error {
         source: RedisError,
     },
 
+    /// The call cannot run where it was made: outside of any tokio runtime, or in one without timers. Connecting needs
+    /// a runtime with I/O too.
+    #[error("{lacks}: call it within a tokio runtime that was built with enable_all()")]
+    Runtime {
+        /// What is missing.
+        lacks: &'static str,
+    },
+
     /// The server did not answer in time. The request may have been executed; what it left behind is cleaned up in
-    /// the background, or ends with its lease.
-    #[error("the server did not answer about lock {lock:?}: {source}; check that it is up and reachable, then retry")]
+    /// the background, or ends with its lease. Or the runtime has ended on which the client was connected.
+    #[error("the server did not answer about lock {lock:?}: {source}; {}", again(source))]
     Unavailable {
         /// The lock's name.
         lock: String,
@@ -222,6 +230,14 @@ fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
     }
 }
 
+/// What to do about an answer that does not come.
+fn again(source: &RedisError) -> &'static str {
+    match is_end_of_runtime(source) {
+        true => "connect a new client, on a runtime that lives as long as it is used",
+        false => "check that it is up and reachable, then retry",
+    }
+}
+
 fn for_lock(lock: &str) -> String {
     match lock {
         "" => String::new(),
@@ -239,7 +255,7 @@ fn range(least: &Duration, most: &Duration) -> String {
 impl Error {
     pub(crate) fn of_server(lock: &str, source: RedisError) -> Self {
         let lock = shown(lock);
-        if is_transient(&source) {
+        if is_transient(&source) || is_end_of_runtime(&source) {
             return Self::Unavailable { lock, source };
         }
         Self::Server {
@@ -266,6 +282,17 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
         || is_of_replica(error)
         || error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading)
         || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+}
+
+/// The runtime that ran the client's tasks has ended: nobody renews or releases anything any more.
+pub(crate) fn runtime_ended() -> RedisError {
+    RedisError::from((ErrorKind::Client, "the client's runtime has ended"))
+}
+
+/// Never transient: no other attempt can succeed.
+fn is_end_of_runtime(error: &RedisError) -> bool {
+    // The library has this kind for an empty command only, and the client sends none.
+    error.kind() == ErrorKind::Client
 }
 
 /// What only a replica says. Within the error of a script if it is Redis 6.2; to WAIT in words of its own.

@@ -123,6 +123,7 @@ mod registry;
 mod replication;
 mod requests;
 mod route;
+mod runtime;
 mod rw_lock;
 mod script;
 #[cfg(feature = "sentinel")]
