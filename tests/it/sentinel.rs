@@ -352,7 +352,7 @@ async fn replicas_unknown_masters_and_wrong_passwords_are_refused_at_connect() {
     let redis = RedisConnectionInfo::default().set_password("wrong");
     let nodes = SentinelNodeConnectionInfo::default().set_redis_connection_info(redis);
     let urls: Vec<_> = watched.sentinels.iter().map(Server::url).collect();
-    let library = SentinelClient::build(urls, NAME.to_owned(), Some(nodes), SentinelServerType::Master);
+    let library = SentinelClient::build(urls, String::from(NAME), Some(nodes), SentinelServerType::Master);
     let error = Client::connect(library.unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("check user and password"), "{error}");
