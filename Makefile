@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup servers clock demo services test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
+.PHONY: help setup servers clock demo services test matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
 	bench-page picture terminal conformance lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
@@ -51,6 +51,9 @@ explore: setup ## Every short sequence of the scripts beside the model: e.g. ARG
 
 torture: setup clock ## Break everything around the lock for 3 minutes: e.g. ARGS="--minutes 60 --seed 7"
 	$(ATTACK) torture $(ARGS)
+
+outages: setup ## Count the holds that silences of a network cost, as a table: e.g. ARGS="--leases 60"
+	$(ATTACK) outages $(ARGS)
 
 mutants: setup ## Put known bugs in, and see each one caught: e.g. ARGS=--lua
 	$(ATTACK) mutants $(ARGS)

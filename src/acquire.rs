@@ -10,6 +10,7 @@ use crate::observe::Wait;
 use crate::owner::Owner;
 use crate::registry::Request;
 use crate::replication::{self, Replication};
+use crate::runtime;
 use crate::rw_lock::Policy;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -114,7 +115,7 @@ impl<M> Acquire<M> {
 
     /// The lease of this request: how long others wait if this process dies, and how long it may be cut off without
     /// losing the lock. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
-    /// How to choose it: [`leases`](crate::guide::leases).
+    /// How to choose it: [`ClientBuilder::lease`](crate::ClientBuilder::lease) and [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -176,11 +177,12 @@ impl<M: Access> Acquire<M> {
     /// keeps its place and, once granted, the lock.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no first answer comes within one lease. Who has a place in the queue waits on, also
+    /// [`Error::Unavailable`] if no first answer comes within one lease, or if the client's runtime has ended. Who has a place in the queue waits on, also
     /// while the server is away, and keeps its place if the server's data survive. [`Error::UpgradeConflict`] and
     /// [`Error::OwnerWaiting`] concern owners: see [`Owner`]. [`Error::Server`] if the server refuses,
     /// [`Error::Shutdown`] after [`Client::shutdown`](crate::Client::shutdown), and
-    /// [`Error::InvalidName`], [`Error::InvalidDuration`] or [`Error::InvalidOwner`] before anything is sent.
+    /// [`Error::InvalidName`], [`Error::InvalidDuration`], [`Error::InvalidOwner`] or [`Error::Runtime`] before anything is
+    /// sent.
     /// [`Error::PolicyMismatch`] if others use the lock with another policy, and [`Error::Lost`] if an operator evicted
     /// the waiting owner.
     pub async fn acquire_fair(self) -> Result<Guard<M>, Error> {
@@ -242,6 +244,7 @@ impl<M: Access> Acquire<M> {
 
     async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.check()?;
+        runtime::check_timers()?;
         let wait = Wait::begin(&self.lock, M::MODE, when);
         // Not by `Instrument`: it would keep a second span. The guard is made outside of the span: what holds is not part
         // of what waited.

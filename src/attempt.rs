@@ -88,6 +88,7 @@ impl Attempt {
             while let Some(former) = self.leaving()
                 && begun.elapsed() < self.patience
                 && !self.inner().is_closed()
+                && !self.inner().requests.has_ended()
             {
                 // The time is a bound, not a pause: the release is usually answered at once.
                 let _ = timeout(call_limit(self.inner().lease), self.inner().requests.out_of(&former)).await;

@@ -130,9 +130,17 @@ pub enum Error {
         source: RedisError,
     },
 
+    /// The call cannot run where it was made: outside of any tokio runtime, or in one without timers. Connecting needs
+    /// a runtime with I/O too.
+    #[error("{lacks}: call it within a tokio runtime that was built with enable_all()")]
+    Runtime {
+        /// What is missing.
+        lacks: &'static str,
+    },
+
     /// The server did not answer in time. The request may have been executed; what it left behind is cleaned up in
-    /// the background, or ends with its lease.
-    #[error("the server did not answer about lock {lock:?}: {source}; check that it is up and reachable, then retry")]
+    /// the background, or ends with its lease. Or the runtime has ended on which the client was connected.
+    #[error("the server did not answer about lock {lock:?}: {source}; {}", again(source))]
     Unavailable {
         /// The lock's name.
         lock: String,
@@ -223,6 +231,14 @@ fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
     }
 }
 
+/// What to do about an answer that does not come.
+fn again(source: &RedisError) -> &'static str {
+    match is_end_of_runtime(source) {
+        true => "connect a new client, on a runtime that lives as long as it is used",
+        false => "check that it is up and reachable, then retry",
+    }
+}
+
 fn for_lock(lock: &str) -> String {
     match lock {
         "" => String::new(),
@@ -240,7 +256,7 @@ fn range(least: &Duration, most: &Duration) -> String {
 impl Error {
     pub(crate) fn of_server(lock: &str, source: RedisError) -> Self {
         let lock = shown(lock);
-        if is_transient(&source) {
+        if is_transient(&source) || is_end_of_runtime(&source) {
             return Self::Unavailable { lock, source };
         }
         Self::Server {
@@ -267,6 +283,17 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
         || is_of_replica(error)
         || error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading)
         || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+}
+
+/// The runtime that ran the client's tasks has ended: nobody renews or releases anything any more.
+pub(crate) fn runtime_ended() -> RedisError {
+    RedisError::from((ErrorKind::Client, "the client's runtime has ended"))
+}
+
+/// Never transient: no other attempt can succeed.
+fn is_end_of_runtime(error: &RedisError) -> bool {
+    // The library has this kind for an empty command only, and the client sends none.
+    error.kind() == ErrorKind::Client
 }
 
 /// What only a replica says. Within the error of a script if it is Redis 6.2; to WAIT in words of its own.
@@ -350,5 +377,41 @@ fn remedy_of_connection(error: &RedisError, text: &str) -> &'static str {
          and look at its log"
     } else {
         "check that it is up and reachable"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{words}\r\n").as_bytes());
+        reply.and_then(redis::Value::extract_error).expect_err("an error reply")
+    }
+
+    #[test]
+    fn what_servers_say_during_a_switch_may_pass() {
+        for words in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "LOADING Redis is loading the dataset in memory",
+            "NOREPLICAS Not enough good replicas to write.",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR WAIT cannot be used with replica instances.",
+            "MOVED 1 127.0.0.1:7001",
+            "ASK 1 127.0.0.1:7001",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN Hash slot not served",
+        ] {
+            assert!(is_transient(&said(words)), "{words}");
+        }
+        for words in [
+            "WRONGTYPE Operation against a key",
+            "NOPERM this user has no permissions",
+            "OOM command not allowed",
+        ] {
+            assert!(!is_transient(&said(words)), "{words}");
+        }
     }
 }

@@ -207,7 +207,7 @@ async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
                 finish(inner, &first.lock, next).await;
                 break;
             }
-            Err(error) if Instant::now() < gone_by => {
+            Err(error) if Instant::now() < gone_by && !inner.requests.has_ended() => {
                 tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
             }
             Err(error) => {

@@ -124,6 +124,7 @@ mod replication;
 mod requests;
 pub mod rights;
 mod route;
+mod runtime;
 mod rw_lock;
 mod script;
 #[cfg(feature = "sentinel")]

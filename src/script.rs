@@ -11,12 +11,13 @@ pub(crate) use read::{
 pub(crate) use snapshot::Snapshot;
 
 use crate::claim::Standing;
-use crate::error::is_refusal;
+use crate::error::{is_refusal, runtime_ended};
 #[cfg(feature = "cluster")]
 use crate::key;
 use crate::key::Lock;
 use crate::link::Lane;
 use crate::replication::{Reached, Replication};
+use crate::requests::Requests;
 use crate::route::Route;
 use crate::rw_lock::Policy;
 use crate::wire::malformed;
@@ -158,6 +159,7 @@ impl Channel {
 /// One call of a script: about which lock, and how long its answer may take.
 pub(crate) struct Call<'a> {
     pub(crate) route: &'a Route,
+    pub(crate) requests: &'a Requests,
     pub(crate) channel: &'a Channel,
     pub(crate) lock: &'a Lock,
     pub(crate) limit: Duration,
@@ -173,9 +175,13 @@ impl Call<'_> {
     }
 
     async fn reply(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd, Peer)) -> Result<Value, RedisError> {
+        if self.requests.has_ended() {
+            return Err(runtime_ended());
+        }
         let by_hash = |peer| self.command("EVALSHA", script, peer, &args);
         let key = &self.lock.state;
         match self.route.call(lane, self.limit, key, by_hash).await {
+            Err(_) if self.requests.has_ended() => Err(runtime_ended()),
             // The server restarted or its cache was flushed. EVAL fills it again, on this server only.
             Err(error) if is_unknown_script(&error) => {
                 let whole = |peer| self.command("EVAL", script, peer, &args);
@@ -254,12 +260,16 @@ impl Call<'_> {
                 cmd.arg(request).arg(millis(lease) + 1);
             })
         };
+        if self.requests.has_ended() {
+            return Err(runtime_ended());
+        }
         let key = &self.lock.state;
         let (renewed, reached) = match self
             .route
             .confirm(self.limit, key, wish, |peer| renew("EVALSHA", peer))
             .await
         {
+            Err(_) if self.requests.has_ended() => return Err(runtime_ended()),
             Err(error) if is_unknown_script(&error) => {
                 self.route
                     .confirm(self.limit, key, wish, |peer| renew("EVAL", peer))

@@ -174,6 +174,15 @@ impl Backend {
         }
     }
 
+    /// Whether its connections are sockets.
+    pub(crate) fn needs_io(&self) -> bool {
+        match self {
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => false,
+            _ => true,
+        }
+    }
+
     /// Runs one of the client's own tasks.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         match self {

@@ -77,7 +77,8 @@ fn links_lead_to_files_and_tests_that_exist() {
 #[test]
 fn every_cell_of_the_table_of_failures_has_its_test() {
     let page = &pages()[&Path::new(ROOT).join("docs/failures.md")];
-    let rows: Vec<Vec<&str>> = page
+    let table = page.split("\n## ").next().unwrap_or_default();
+    let rows: Vec<Vec<&str>> = table
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| **") && !line.starts_with("| fault"))
         .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
