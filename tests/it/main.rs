@@ -37,6 +37,7 @@ mod operator_scripts;
 mod ops;
 mod owners;
 mod policy;
+mod polled;
 mod process;
 mod proxy;
 mod python;
