@@ -21,7 +21,7 @@ use confirm::Confirming;
 use line::Line;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -212,13 +212,16 @@ impl Link {
         let Made { command, teaches } = order.make(connection.peer, &connection.known);
         let mut wire = connection.wire.clone();
         let reply = match how.sending {
+            // Pinned here: a future that is handed on by value is in each of its holders, twice.
             Sending::Plainly => {
-                let reply = taught(&connection, teaches, wire.send(&command));
+                let reply = pin!(wire.send(&command));
+                let reply = taught(&connection, teaches, reply);
                 self.conclude(&connection, how.limit, reply).await
             }
             #[cfg(feature = "cluster")]
             Sending::Asking => {
-                let reply = taught(&connection, teaches, wire.send_asking(&command));
+                let mut reply = Box::pin(wire.send_asking(&command));
+                let reply = taught(&connection, teaches, reply.as_mut());
                 Box::pin(self.conclude(&connection, how.limit, reply)).await
             }
         };
@@ -471,10 +474,9 @@ impl Link {
 async fn taught(
     connection: &Connection,
     teaches: Option<u8>,
-    reply: impl Future<Output = Result<Value, RedisError>>,
+    mut reply: Pin<&mut impl Future<Output = Result<Value, RedisError>>>,
 ) -> Result<Value, RedisError> {
     let Some(script) = teaches else { return reply.await };
-    let mut reply = pin!(reply);
     let mut first = true;
     poll_fn(|context| {
         let reply = reply.as_mut().poll(context);

@@ -11,7 +11,7 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, Value};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -222,7 +222,7 @@ impl Wire {
     /// A server's error reply comes as a value.
     pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         match self {
-            Self::Redis(connection) => at_once(connection.send_packed_command(command)).await,
+            Self::Redis(connection) => at_once(pin!(connection.send_packed_command(command))).await,
             #[cfg(feature = "attack")]
             Self::Simulated(connection) => connection.send(command).await,
         }
@@ -236,7 +236,7 @@ impl Wire {
         match self {
             // In one piece: nobody else's command comes between the two.
             Self::Redis(connection) => {
-                let mut replies = at_once(connection.send_packed_commands(&pair, 0, 2)).await?;
+                let mut replies = at_once(pin!(connection.send_packed_commands(&pair, 0, 2))).await?;
                 replies.pop().ok_or_else(|| malformed(&Value::Nil))
             }
             #[cfg(feature = "attack")]
@@ -285,8 +285,7 @@ impl Wire {
 
 /// Hands a command over by its first poll. The library's channel would turn that poll away, although it has room, if the
 /// caller's task has used up its budget: tokio has each task yield after 128 steps.
-async fn at_once<T>(sending: impl Future<Output = T>) -> T {
-    let mut sending = pin!(sending);
+async fn at_once<T>(mut sending: Pin<&mut impl Future<Output = T>>) -> T {
     let mut first = true;
     poll_fn(|context| match std::mem::take(&mut first) {
         true => pin!(unconstrained(sending.as_mut())).poll(context),
