@@ -166,15 +166,21 @@ impl<M: Access> Acquire<M> {
     /// ```
     ///
     /// # Fairness
-    /// The place in the queue is taken when the server executes the request, which is when this future is first
-    /// polled and the network has carried it there. Nobody who conflicts and asks later enters earlier, except an
-    /// owner that reenters. If this process is frozen for longer than the lease it loses its place but asks again with
+    /// The first poll of this future hands the request over to the connection, and does not wait for anything. The
+    /// server executes the requests of a client in the order of these first polls, and a request takes its place in the
+    /// queue when the server executes it. Two kinds of requests may come later: one whose owner still has another
+    /// request to leave (see [`Owner`]), and one whose call got no answer, because it is sent again.
+    /// Nobody who conflicts and asks later enters earlier, except an owner that reenters. If this process is frozen for longer than the lease it loses its place but asks again with
     /// its old ticket, so that only those pass it who entered in the meantime.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue, in the background. If the lock was granted at that moment, the grant
-    /// is passed on to the next. A new call begins at the end of the queue. A future that is neither polled nor dropped
-    /// keeps its place and, once granted, the lock.
+    /// is passed on to the next. A new call begins at the end of the queue.
+    ///
+    /// A future may be left without being polled or dropped: it holds up no other call of the client. A future that has
+    /// seen the server's first answer keeps its place and, once granted, the lock. A future that was left
+    /// before it saw that answer keeps its place, or the lock, for one lease: the client does not renew what it does
+    /// not know to wait, as if the waiter had died.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no first answer comes within one lease, or if the client's runtime has ended. Who has a place in the queue waits on, also
@@ -290,7 +296,7 @@ impl<M: Access> Acquire<M> {
                     let counts = match self.replication {
                         None => true,
                         // In a box, so that who does not ask for it has no longer a future.
-                        Some(wish) => Box::pin(replication::counts(attempt.inner(), attempt.request(), wish)).await?,
+                        Some(wish) => Box::pin(replication::counts(&mut attempt, wish)).await?,
                     };
                     if counts {
                         return Ok(Some((attempt, token)));

@@ -21,6 +21,7 @@ use crate::status::ClientInfo;
 use crate::sync::MutexGuard;
 #[cfg(feature = "cluster")]
 use crate::wire::Backend;
+use redis::Cmd;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -157,18 +158,24 @@ impl Client {
     /// a runtime without timers it does not wait: the client's tasks release everything in the background.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, it leaves the rest to the leases.
+    /// From its first poll on the background releases what there is, also if the future is dropped or not polled again. Then
+    /// the connections stay until the last handle, guard or acquisition of the client is gone.
     pub async fn shutdown(&self) {
         let inner = &self.handle.inner;
+        let requests = inner.requests.close();
+        inner.route.turn_away();
+        for request in &requests {
+            self.handle.abandon(Arc::clone(request));
+        }
         if let Err(error) = runtime::check_timers() {
             tracing::warn!(%error, "the shutdown does not wait for its releases");
-            for request in inner.requests.close() {
-                // It fails only where nobody is left to release.
-                let _ = self.handle.releases.send(request);
-            }
             return inner.audience.end();
         }
-        let released = keeper::release_all(inner, inner.requests.close());
+        let released = async {
+            for request in &requests {
+                inner.requests.out_of(request).await;
+            }
+        };
         // A bound for all: many locks of a server that is away would have their turns one after the other.
         if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
             tracing::warn!("not all was released in time: left to the leases");
@@ -207,6 +214,12 @@ impl fmt::Debug for Client {
 }
 
 impl Handle {
+    /// Has a request released, and waits until the server has confirmed that, or its lease is over.
+    pub(crate) async fn withdraw(&self, request: Arc<Request>) {
+        self.abandon(Arc::clone(&request));
+        self.inner.requests.out_of(&request).await;
+    }
+
     /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
     pub(crate) fn abandon(&self, request: Arc<Request>) {
         self.inner.requests.abandon(request, &self.releases);
@@ -243,6 +256,7 @@ impl Inner {
             channel: &self.channel,
             lock,
             limit: call_limit(lease),
+            patience: call_limit(lease),
             listened: self.audience.listens(&lock.state),
             sent: AtomicBool::new(false),
         }
@@ -270,11 +284,12 @@ impl Inner {
     /// Nothing is left of a client that ends in order.
     async fn bid_farewell(&self) {
         let key = key::introduction(&self.prefix, &self.id.to_string());
-        let gone = self.route.call(Lane::Background, call_limit(self.lease), &key, |_| {
-            let mut delete = redis::cmd("DEL");
-            delete.arg(&key);
-            delete
-        });
+        let delete = |cmd: &mut Cmd| {
+            cmd.arg("DEL").arg(&key);
+        };
+        let gone = self
+            .route
+            .command(Lane::Background, call_limit(self.lease), &key, &delete);
         if let Err(error) = gone.await {
             tracing::debug!(%error, "the client's introduction stays until it expires");
         }

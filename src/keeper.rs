@@ -163,7 +163,7 @@ pub(crate) async fn release_dropped(inner: &Inner, mut dropped: mpsc::UnboundedR
 }
 
 /// Releases requests that are over, by lock, and forgets them.
-pub(crate) async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
+async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
     let mut by_lock: BTreeMap<Arc<str>, Vec<Arc<Request>>> = BTreeMap::new();
     for request in requests {
         by_lock

@@ -107,10 +107,13 @@ impl Requests {
 
     /// Waits until a request that was dropped has been released.
     pub(crate) async fn out_of(&self, former: &Request) {
-        // Made before the look, as in Request::next().
-        let released = former.changed.notified();
-        let known = self.registry().get(former.number).is_some();
-        if known {
+        loop {
+            // Made before the look, as in Request::next().
+            let released = former.changed.notified();
+            let known = self.registry().get(former.number).is_some();
+            if !known {
+                return;
+            }
             released.await;
         }
     }

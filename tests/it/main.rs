@@ -39,6 +39,7 @@ mod operator_scripts;
 mod ops;
 mod owners;
 mod policy;
+mod polled;
 mod process;
 mod proxy;
 mod python;

@@ -22,6 +22,9 @@ struct Faults {
     stalled: AtomicBool,
     /// So many of the connections that were made pass nothing any more.
     silenced: AtomicUsize,
+    /// New connections are closed at once.
+    refuses: AtomicBool,
+    refused: AtomicUsize,
     messages: AtomicUsize,
     accepted: AtomicUsize,
     connections: Mutex<Vec<AbortHandle>>,
@@ -45,6 +48,10 @@ impl Proxy {
             let faults = Arc::clone(&faults);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
+                    if faults.refuses.load(Ordering::SeqCst) {
+                        faults.refused.fetch_add(1, Ordering::SeqCst);
+                        continue;
+                    }
                     let nth = faults.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                     let server_port = faults.server_port.load(Ordering::SeqCst);
                     let pair = tokio::spawn(carry(client, server_port, nth, Arc::clone(&faults)));
@@ -108,6 +115,16 @@ impl Proxy {
     /// Nothing ever passes again over the connections that there are.
     pub fn silence(&self) {
         self.faults.silenced.store(self.connections(), Ordering::SeqCst);
+    }
+
+    /// New connections are closed at once; those that there are stay.
+    pub fn refuse(&self, refuse: bool) {
+        self.faults.refuses.store(refuse, Ordering::SeqCst);
+    }
+
+    /// Connections that were refused so far.
+    pub fn refused(&self) -> usize {
+        self.faults.refused.load(Ordering::SeqCst)
     }
 
     /// Pub/sub messages that came from the server.
