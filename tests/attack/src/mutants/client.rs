@@ -257,7 +257,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "releaser-gives-up", file: "src/keeper.rs",
-        edits: &[("Err(error) if Instant::now() < gone_by => {", "Err(error) if Instant::now() < gone_by && requests.is_empty() => {")],
+        edits: &[("Err(error) if Instant::now() < gone_by && ", "Err(error) if Instant::now() < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
         check: Check::It("faults::cancels_whose_connection_is_cut_leave_nothing"),
