@@ -20,7 +20,7 @@ use tokio::time::sleep;
 pub(crate) type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     url: String,

@@ -57,7 +57,10 @@ mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
-mod servers;
+/// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
+mod slow {
+    mod servers;
+}
 mod spans;
 mod status;
 #[cfg(feature = "tls-rustls")]
