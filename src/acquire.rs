@@ -112,8 +112,8 @@ impl<M> Acquire<M> {
         }
     }
 
-    /// The lease of this request: how long others wait if this process dies, and how long it may be cut off without
-    /// losing the lock. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
+    /// The lease of this request: how long others wait if this process dies, and about how long it may be cut off
+    /// without losing the lock: a third of it at any time, nearly three quarters just after a renewal. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
     /// How to choose it: [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;

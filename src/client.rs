@@ -320,7 +320,7 @@ impl ClientBuilder {
     /// The lease of requests that do not set their own: 10 s unless set, at least 100 ms, at most a year.
     ///
     /// It is renewed at a third of it. It is how long others wait for a process that died while it held the lock, and
-    /// how long a process may be frozen or cut off without losing it: see [`leases`](crate::guide::leases).
+    /// about how long a process may be frozen or cut off without losing it (a third of it at any time): see [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

@@ -54,6 +54,7 @@ mod seeds;
 mod sentinel;
 mod server;
 mod servers;
+mod silence;
 mod spans;
 mod status;
 #[cfg(feature = "tls-rustls")]
