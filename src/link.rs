@@ -8,6 +8,7 @@
 
 mod confirm;
 mod line;
+mod race;
 
 use crate::error::is_of_replica;
 use crate::keeper::CALLS_AT_ONCE;
@@ -16,13 +17,13 @@ use crate::pulse::Pulse;
 use crate::quarantine::Quarantine;
 use crate::random;
 use crate::script::{Known, Made, Order, Peer};
-use crate::wire::{Backend, Connected, OnPush, Wire, demoted, timed_out};
+use crate::wire::{Backend, Connected, OnPush, Wire, timed_out};
 use confirm::Confirming;
 use line::Line;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
@@ -120,6 +121,10 @@ pub(crate) struct Link {
     broken: Notify,
     /// There may be a call in line that can be sent.
     in_line: Notify,
+    /// The shortest limit of a call since the connection was made: so quickly a silence has to be noticed.
+    shortest_limit_us: AtomicU64,
+    /// A silence is a reason to try another connection.
+    doubts: bool,
     turns: Arc<Turns>,
     /// For calls that wait for replicas: a server that waits does nothing else for the connection.
     confirming: Option<Box<Confirming>>,
@@ -176,6 +181,8 @@ impl Link {
             changed: Notify::new(),
             broken: Notify::new(),
             in_line: Notify::new(),
+            shortest_limit_us: AtomicU64::new(u64::MAX),
+            doubts: true,
             turns: Arc::default(),
             confirming: None,
         }
@@ -194,6 +201,7 @@ impl Link {
 
     /// The same, and over which connection.
     async fn call_over_one(&self, how: How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
+        self.note_limit(how.limit);
         let (_direct, connection) = match how.lane {
             Lane::Users => match self.direct() {
                 Some(direct) => {
@@ -216,7 +224,14 @@ impl Link {
             Sending::Plainly => {
                 let reply = pin!(wire.send(&command));
                 let reply = taught(&connection, teaches, reply);
-                self.conclude(&connection, how.limit, reply).await
+                match how.lane {
+                    Lane::Users => self.conclude(&connection, how.limit, reply).await,
+                    // A renewal goes over the next connection as soon as there is one.
+                    Lane::Background => {
+                        let reply = Box::pin(connection.pulse.unless_over(reply));
+                        self.conclude(&connection, how.limit, reply).await
+                    }
+                }
             }
             #[cfg(feature = "cluster")]
             Sending::Asking => {
@@ -254,7 +269,7 @@ impl Link {
         let reply = pulse.answer(limit, reply);
         let result = if self.backend.hears_of_successors() {
             // In a box, so that no other user's future is longer for it.
-            Box::pin(pulse.unless_outdated(reply)).await
+            Box::pin(pulse.unless_over(reply)).await
         } else {
             reply.await
         };
@@ -362,28 +377,6 @@ impl Link {
         self.backend.watch().await;
     }
 
-    async fn until_broken(&self) {
-        let connection = match &self.side().state {
-            State::Up(connection) => Some(Arc::clone(connection)),
-            _ => None,
-        };
-        let Some(connection) = connection else {
-            return self.broken.notified().await;
-        };
-        let why = tokio::select! {
-            biased;
-            () = self.broken.notified() => return,
-            () = connection.ended.notified() => closed(),
-            () = self.backend.outdated(connection.term) => {
-                connection.pulse.outdate();
-                demoted()
-            }
-        };
-        self.give_up(connection.generation, &why);
-        // It has just been told so, by this or by a call.
-        self.broken.notified().await;
-    }
-
     fn become_unless_closed(&self, new: State) {
         let mut side = self.side();
         if !matches!(side.state, State::Closed) {
@@ -404,31 +397,6 @@ impl Link {
             }
         };
         futures::join!(self.keep_up(is_up), self.serve_line(), confirming);
-    }
-
-    async fn keep_up(&self, is_up: impl Fn(bool)) {
-        let mut was_up = matches!(self.side().state, State::Up(_));
-        let mut backoff = Backoff::new();
-        for generation in 1.. {
-            let since = Instant::now();
-            self.until_broken().await;
-            let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
-            if was_up {
-                is_up(false);
-                backoff.after(since).await;
-            }
-            let connection = retrying(
-                || self.new_connection(generation),
-                |error| self.become_unless_closed(State::Down(error)),
-            );
-            let connection = connection.await;
-            self.become_unless_closed(State::Up(Arc::new(connection)));
-            if let Some(outage) = outage {
-                outage.end();
-            }
-            was_up = true;
-            is_up(true);
-        }
     }
 
     async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
@@ -526,6 +494,12 @@ impl Backoff {
         } else {
             *self = Self::up_to(self.longest);
         }
+    }
+
+    /// Not longer than that, for once.
+    async fn pause_at_most(&mut self, longest: Duration) {
+        self.next = self.next.min(longest);
+        self.pause().await;
     }
 
     pub(crate) async fn pause(&mut self) {

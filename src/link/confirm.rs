@@ -49,7 +49,8 @@ impl Link {
 impl Confirming {
     pub(super) fn of(link: Link) -> Self {
         Self {
-            link,
+            // A server that waits is silent.
+            link: Link { doubts: false, ..link },
             wishes: Mutex::default(),
             wished: Notify::new(),
             longest_wait_ms: AtomicU64::new(0),

@@ -173,6 +173,11 @@ fn formulae_of_the_guide_to_leases_are_those_of_the_code() {
             "(self.lease / 50).max(Duration::from_millis(2))",
         ),
         ("renewed every | `L / 3`", "claim.rs", "self.renewed + self.lease / 3"),
+        (
+            "`L / 12`, but 25 ms to 0.5 s",
+            "pulse.rs",
+            "LOOKS_OF_DOUBT: u32 = LOOKS / 2",
+        ),
         ("two such calls", "pulse.rs", "TIMEOUTS_BEFORE_RECONNECT: u32 = 2"),
         ("up to 500 of", "script.rs", "CHUNK: usize = 500"),
     ] {

@@ -57,6 +57,7 @@ mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
+mod silence;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
     mod servers;

@@ -24,6 +24,7 @@ struct Faults {
     silenced: AtomicUsize,
     /// New connections are closed at once.
     refuses: AtomicBool,
+    swallows: AtomicBool,
     refused: AtomicUsize,
     messages: AtomicUsize,
     accepted: AtomicUsize,
@@ -117,6 +118,11 @@ impl Proxy {
         self.faults.silenced.store(self.connections(), Ordering::SeqCst);
     }
 
+    /// Whatever comes is thrown away, in both directions; no connection is closed, and new ones are accepted.
+    pub fn swallow(&self, swallow: bool) {
+        self.faults.swallows.store(swallow, Ordering::SeqCst);
+    }
+
     /// New connections are closed at once; those that there are stay.
     pub fn refuse(&self, refuse: bool) {
         self.faults.refuses.store(refuse, Ordering::SeqCst);
@@ -177,6 +183,9 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, nth: usize, f
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         unstalled(nth, faults).await;
+        if faults.swallows.load(Ordering::SeqCst) {
+            continue;
+        }
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
@@ -188,6 +197,9 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, nth: usize, fa
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         let reply = &buffer[..n];
         unstalled(nth, faults).await;
+        if faults.swallows.load(Ordering::SeqCst) {
+            continue;
+        }
         if reply.starts_with(b">3\r\n$7\r\nmessage") {
             faults.messages.fetch_add(1, Ordering::SeqCst);
             if faults.drop_messages.load(Ordering::SeqCst) {

@@ -580,6 +580,28 @@ pub const ALL: &[Mutant] = &[
         story: "Whoever goes on asking a client that was shut down fills its memory.",
         check: Check::Lib("requests::tests::what_is_let_go_of_after_a_shutdown_is_forgotten"),
     },
+    // ---- silences
+    Mutant {
+        name: "no-doubt-about-a-silent-connection", file: "src/pulse.rs",
+        edits: &[("if silent == LOOKS_OF_DOUBT {", "if silent == LOOKS_OF_DOUBT && limit.is_zero() {")],
+        seen: "found from outside",
+        story: "A connection that swallows what is sent is relied on for two time limits: then it is too late for a short lease.",
+        check: Check::It("silence::swallowed_bytes_cost_no_hold_with_a_lease_of_a_second"),
+    },
+    Mutant {
+        name: "one-attempt-to-connect-at-a-time", file: "src/link/race.rs",
+        edits: &[("const ATTEMPTS: usize = 4;", "const ATTEMPTS: usize = 1;"), ("attempts.remove(1);", "attempts.pop_back();")],
+        seen: "found from outside",
+        story: "An attempt to connect that the network has swallowed is waited for until its time is over.",
+        check: Check::It("silence::swallowed_bytes_cost_no_hold_with_a_lease_of_a_second"),
+    },
+    Mutant {
+        name: "attempts-without-a-bound", file: "src/link/race.rs",
+        edits: &[("(since.elapsed() / 8).max(limit / 2).min(LONGEST_PAUSE)", "(limit / 32).min(since.elapsed() + LONGEST_PAUSE)")],
+        seen: "invented",
+        story: "A server that does not answer is asked for ever more connections.",
+        check: Check::It("silence::a_long_silence_costs_a_bounded_number_of_connections"),
+    },
     // ---- futures that nobody polls
     Mutant {
         name: "a-turn-in-the-callers-future", file: "src/link.rs",
