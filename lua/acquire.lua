@@ -2,8 +2,8 @@
 -- ARGV: 4 request, 5 lease in ms, 6 'try' or 'queue', 7 policy ('' Fifo, 'w' WriterFirst, 'r' ReaderFirst),
 --       8 the ticket of a former place in the queue, or '', 9 ms for which nobody may enter a lock that looks free, if any
 -- Returns { status, value, next ms, seq }: 2 granted, value = token; 1 queued, value = ticket; 0 busy;
---       -1 another reader is upgrading; -2 this owner waits here already; -3 another policy is stored, value = its
---       code's byte or 0
+--       -1 another reader is upgrading; -2 this owner waits here already, value = the number of that request if it is of
+--       the same client, otherwise 0; -3 another policy is stored, value = its code's byte or 0
 -- Wakes: whom an expiry lets in. Twice: the same answer, and the lease begins anew.
 local request, lease_ms, try, policy, ticket = ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'try', ARGV[7], ARGV[8]
 local NOBODY = '00000000000000000000000000000000'
@@ -17,7 +17,7 @@ local function answer(status, value)
   return { status, tonumber(value or 0), next_ms, count('seq') }
 end
 
-if state.mode or state.more then
+if state.mode or state.more or not sound() then
   spread()
   known = redis.call('ZSCORE', LEASES, request)
   if known then lease(request, lease_ms) end
@@ -26,8 +26,13 @@ if state.mode or state.more then
   if known then
     local place = redis.call('ZSCORE', QUEUE, request)
     if place then return answer(1, place % BAND) end
-    if get('t:' .. owner) then return answer(2, state['t:' .. owner]) end
-    redis.call('ZREM', LEASES, request)   -- the hash was lost: so was the hold
+    local token = told(request, owner)
+    if token then
+      if complete() then return answer(2, get('t:' .. owner) or token) end
+      start_over()
+      next_ms = -1
+    end
+    redis.call('ZREM', LEASES, request)   -- a key or a field was lost: so was the hold
     fresh_leases = true
   end
   head = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
@@ -60,7 +65,13 @@ end
 local first = not head[1] or band < math.floor(head[2] / BAND) * BAND
   or (ticket ~= '' and tonumber(ticket) + band < tonumber(head[2]))
 
+-- The data were lost and the clock is behind: what is given out from here on is behind an old ticket all the same.
+local function pass_ticket()
+  if ticket ~= '' and tonumber(ticket) > count('seq') then set('seq', ticket) end
+end
+
 if fits(request, owner) and (inside or first) then
+  pass_ticket()
   -- A free lock has no queue and no leases: this is its sole request.
   local sole = not state.mode and next_ms < 0
   local token = grant(request, owner)
@@ -71,18 +82,17 @@ if fits(request, owner) and (inside or first) then
   end
   return answer(2, token)
 end
-if named and get('q:' .. owner) then return answer(-2) end
-if upgrade and state.up then return answer(-1) end
+local waits = named and get('q:' .. owner)
+if waits and redis.call('ZSCORE', QUEUE, waits) then
+  return answer(-2, string.match(waits, '^.' .. string.match(request, '^.(%x+)') .. ':(%d+)'))
+end
+if upgrade and head[1] and tonumber(head[2]) < 0 then return answer(-1) end   -- another one is at the very front
 if try then return answer(0) end
 
-if ticket == '' then
-  ticket = next_seq()
-elseif tonumber(ticket) > count('seq') then
-  set('seq', ticket)   -- the data were lost and the clock is behind: new tickets are behind this one all the same
-end
+pass_ticket()
+if ticket == '' then ticket = next_seq() end
 redis.call('ZADD', QUEUE, int(tonumber(ticket) + band), request)
 if named then set('q:' .. owner, request) end
-if upgrade then set('up', request) end
 lease(request, lease_ms)
 if not head[1] and state.keep then redis.call('PEXPIREAT', QUEUE, state.keep) end
 next_ms = next_ms < 0 and lease_ms or math.min(next_ms, lease_ms)

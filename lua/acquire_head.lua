@@ -4,14 +4,18 @@
 local owner
 do
   local request, lease_ms = ARGV[4], tonumber(ARGV[5])
-  local first = string.find(request, ':', 1, true)
-  local named = string.find(request, ':', first + 1, true)
-  owner = string.sub(request, named and named + 1 or 2)
+  local named = string.match(request, '^[rw]%x+:%d+(.*)$')
+  if not named or named ~= '' and not string.find(named, '^:[^ \n]+$') then
+    return { err = 'ERR not the name of a request' }
+  end
+  named = named ~= '' and string.sub(named, 2)
+  owner = named or string.sub(request, 2)
   local token, write = 't:' .. owner, string.byte(request) == 119
   local hash = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'seq', 'policy', 'more', 'keep', 'cap', 'sole',
     'r:' .. owner)
   local mode, rcount, writer, seq, keep = hash[1], hash[2], hash[3], hash[4], hash[7]
-  if not ARGV[9] and not hash[6] and seq and (hash[5] or '') == ARGV[7] and tonumber(hash[8] or 0) >= lease_ms and ARGV[3] ~= '1' then
+  if not ARGV[9] and not hash[6] and seq and (hash[5] or '') == ARGV[7] and tonumber(hash[8] or 0) >= lease_ms and ARGV[3] ~= '1'
+    and ARGV[8] == '' and mode == (writer and 'write' or rcount and 'read') then
     local time = redis.call('TIME')
     local us = time[1] * 1000000 + time[2]
     local now = math.floor(us / 1000)
@@ -28,7 +32,7 @@ do
           redis.call('HSET', KEYS[1], 'mode', 'read', 'rcount', '1', 'r:' .. owner, '1', token, text, 'seq', text, 'sole', sole)
         end
         return { 2, number, -1, number }
-      elseif not named and ARGV[7] == '' and ARGV[8] == '' and (writer or rcount) and writer ~= owner and not hash[10] then
+      elseif not named and ARGV[7] == '' and writer ~= owner and not hash[10] then
         -- Others hold it. Nobody's lease has ended, and the request is new.
         local waiting, nearest = redis.call('ZCARD', KEYS[2]), redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
         local sole, ends = nil, nearest[2]

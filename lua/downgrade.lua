@@ -5,6 +5,9 @@
 -- anew.
 local from, to, lease_ms = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local owner = owner_of(from)
+if owner_of(to) ~= owner or not (string.find(to, '^r%x+:%d+$') or string.find(to, '^r%x+:%d+:[^ \n]+$')) then
+  return { err = 'ERR not the name of a request to read of the same owner' }
+end
 load('r:' .. owner, 't:' .. owner)
 spread()
 local known = redis.call('ZSCORE', LEASES, to)

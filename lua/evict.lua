@@ -5,23 +5,24 @@
 local owner = ARGV[4]
 load('r:' .. owner, 't:' .. owner)
 spread()
-local evicted, cursor = {}, '0'
+local evicted, names, cursor = {}, {}, '0'
 repeat
-  local page = redis.call('ZSCAN', LEASES, cursor, 'MATCH', '*' .. owner, 'COUNT', 1000)
+  local page = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 1000)
   cursor = page[1]
   for i = 1, #page[2], 2 do
     if owner_of(page[2][i]) == owner then evicted[page[2][i]] = true end
   end
 until cursor == '0'
 
-local number = 0
-for request in pairs(evicted) do
+for request in pairs(evicted) do names[#names + 1] = request end
+-- Who writes goes first: an upgrade would end with its read hold.
+table.sort(names, function(a, b) return a > b end)
+for _, request in ipairs(names) do
   redis.call('ZREM', LEASES, request)
   drop(request)
   tell(request, 0)
   note('evicted', request)
-  number = number + 1
 end
-local next_ms = sweep(number > 0)
+local next_ms = sweep(#names > 0)
 save()
-return { next_ms, number }
+return { next_ms, #names }

@@ -12,6 +12,7 @@ local messages = {}             -- client -> what it was granted
 local events = ARGV[3] == '1' and {}
 local fresh_leases = false      -- LEASES does not exist: if this script makes it, it needs a TTL
 local now_us
+local upgrading                 -- the request that waits to upgrade, read once; false: none does
 
 -- `..` and tostring() keep 14 digits of a number; tickets and tokens have 16.
 local function int(number) return string.format('%d', number) end
@@ -28,13 +29,21 @@ local function now_ms() return math.floor(clock() / 1000) end
 
 -- The one read of the hash; with further fields that the script is going to need.
 local function load(...)
-  local v = redis.call('HMGET', LOCK, 'mode', 'rcount', 'writer', 'wcount', 'seq', 'up', 'policy', 'more', 'keep', 'cap',
-    'sole', ...)
+  local v = redis.call('HMGET', LOCK, 'mode', 'rcount', 'writer', 'wcount', 'seq', 'policy', 'more', 'keep', 'cap', 'sole',
+    ...)
   state = {
-    mode = v[1], rcount = v[2], writer = v[3], wcount = v[4], seq = v[5], up = v[6], policy = v[7], more = v[8],
-    keep = v[9], cap = v[10], sole = v[11],
+    mode = v[1], rcount = v[2], writer = v[3], wcount = v[4], seq = v[5], policy = v[6], more = v[7], keep = v[8],
+    cap = v[9], sole = v[10],
   }
-  for i = 1, select('#', ...) do state[select(i, ...)] = v[11 + i] end
+  for i = 1, select('#', ...) do state[select(i, ...)] = v[10 + i] end
+end
+
+-- Reads further fields in one command, those that are known already excepted.
+local function fetch(fields)
+  if not fields[1] then return end
+  for i, value in ipairs(redis.call('HMGET', LOCK, unpack(fields))) do
+    if state[fields[i]] == nil then state[fields[i]] = value end
+  end
 end
 
 local function get(field)
@@ -86,10 +95,7 @@ end
 local function writes(request) return string.byte(request) == 119 end   -- 'w'
 
 -- The owner that the user named, if any.
-local function named_owner(request)
-  local colon = string.find(request, ':', string.find(request, ':', 1, true) + 1, true)
-  return colon and string.sub(request, colon + 1)
-end
+local function named_owner(request) return string.match(request, '^[^:]*:[^:]*:(.*)$') end
 
 local function owner_of(request) return named_owner(request) or string.sub(request, 2) end
 
@@ -100,12 +106,31 @@ local function fits(request, owner)
   return readers == 0 or not writes(request) or readers == count('r:' .. owner)
 end
 
--- The one place that grants, with admit_reader() and the heads. The caller has made sure that the request fits, and keeps
--- its deadline.
+-- The token that a request which holds is told: to write the owner's, to read the one with which the owner came in, which
+-- an upgrade leaves as it is. So a greater one than its own says that it was interrupted. False: its owner does not hold.
+local function told(request, owner)
+  if writes(request) then return state.writer == owner and get('t:' .. owner) end
+  return count('r:' .. owner) > 0 and (get('f:' .. owner) or get('t:' .. owner))
+end
+
+-- Whether the fields agree on who holds. If they do not, one of them was lost.
+local function sound()
+  local mode = count('wcount') > 0 and 'write' or count('rcount') > 0 and 'read' or false
+  return mode == (state.mode or false) and (mode == 'write') == (state.writer and true or false)
+end
+
+-- Whether so many requests hold as are counted. If not, one of the keys is not of the others' time.
+local function complete()
+  return redis.call('ZCARD', LEASES) - redis.call('ZCARD', QUEUE) == count('rcount') + count('wcount')
+end
+
+-- The one place that grants, with the heads. The caller has made sure that the request fits, and keeps its deadline.
 local function grant(request, owner)
   local token = 't:' .. owner
   if writes(request) then
     if state.writer ~= owner then
+      local former = count('rcount') > 0 and get(token)
+      if former and not get('f:' .. owner) then set('f:' .. owner, former) end
       set('mode', 'write')
       set('writer', owner)
       set(token, next_seq())   -- also for a reader: its old token does not order its writes
@@ -125,33 +150,6 @@ end
 local function leave_queue(request)
   local owner = named_owner(request)
   if owner then set('q:' .. owner, false) end
-  if state.up == request then
-    set('up', false)
-  end
-end
-
--- A request that held ends. Returns 2, or 0 if the hash does not know the hold.
-local function count_down(request, owner)
-  if writes(request) then
-    if state.writer ~= owner then return 0 end
-    if add('wcount', -1) > 0 then return 2 end
-    set('writer', false)
-    set('mode', count('rcount') > 0 and 'read' or false)
-  else
-    if count('r:' .. owner) == 0 then return 0 end
-    add('r:' .. owner, -1)
-    if add('rcount', -1) <= 0 and not state.writer then set('mode', false) end
-  end
-  if state.writer ~= owner and not get('r:' .. owner) then set('t:' .. owner, false) end
-  return 2
-end
-
--- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. What its owner holds tells
--- nothing: another request of the same owner may wait for it, and a late copy of its acquire may have queued it.
-local function drop(request)
-  if redis.call('ZREM', QUEUE, request) == 0 then return count_down(request, owner_of(request)) end
-  leave_queue(request)
-  return 1
 end
 
 local function tell(request, token)
@@ -161,22 +159,63 @@ local function tell(request, token)
   messages[client] = list
 end
 
--- leave_queue(), grant() and tell() in one, for a reader without a named owner: thousands may enter together.
-local function admit_reader(request, colon)
-  local owner, client = string.sub(request, 2), string.sub(request, 2, colon - 1)
-  local reads, token = 'r:' .. owner, 't:' .. owner
-  if not state.mode then set('mode', 'read') end
-  state.rcount, changed.rcount = count('rcount') + 1, true
-  -- Only an orphan holds already: then this was read.
-  state[reads], changed[reads] = (state[reads] or 0) + 1, true
-  if not state[token] then set(token, next_seq()) end
-  note('granted', request, state[token])
-  local list = messages[client]
-  if not list then
-    list = {}
-    messages[client] = list
+-- An upgrade ends with its owner's last read hold. Only upgrades have scores below zero.
+local function end_upgrade(owner)
+  if upgrading == nil then
+    local head = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+    upgrading = head[1] and tonumber(head[2]) < 0 and head[1]
   end
-  list[#list + 1] = request .. ' ' .. state[token]
+  if upgrading and owner_of(upgrading) == owner and redis.call('ZREM', QUEUE, upgrading) == 1 then
+    redis.call('ZREM', LEASES, upgrading)
+    leave_queue(upgrading)
+    tell(upgrading, 1)   -- no token: it may ask again, as a plain writer
+    note('left', upgrading)
+  end
+end
+
+-- A request that held ends. Returns the token that it is told, or 0 if the hash does not know the hold.
+local function count_down(request, owner)
+  local token = tonumber(told(request, owner) or 0)
+  if writes(request) then
+    if state.writer ~= owner then return 0 end
+    if add('wcount', -1) > 0 then return token end
+    set('writer', false)
+    set('mode', count('rcount') > 0 and 'read' or false)
+  else
+    if count('r:' .. owner) == 0 then return 0 end
+    add('r:' .. owner, -1)
+    if add('rcount', -1) <= 0 and not state.writer then set('mode', false) end
+  end
+  if state.writer ~= owner and not get('r:' .. owner) then
+    set('t:' .. owner, false)
+    set('f:' .. owner, false)
+    if not state.sole then end_upgrade(owner) end
+  end
+  return token
+end
+
+-- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. What its owner holds tells
+-- nothing: another request of the same owner may wait for it, and a late copy of its acquire may have queued it.
+local function drop(request)
+  local owner = owner_of(request)
+  if redis.call('ZREM', QUEUE, request) == 0 then
+    if named_owner(request) and get('q:' .. owner) == request then leave_queue(request) end   -- the queue was lost
+    return count_down(request, owner)
+  end
+  leave_queue(request)
+  return 1
+end
+
+-- Reads what the owners of the readers at the head hold: thousands may enter together.
+local function fetch_readers(heads)
+  local fields = {}
+  for _, request in ipairs(heads) do
+    if writes(request) then break end
+    local owner = owner_of(request)
+    fields[#fields + 1] = 'r:' .. owner
+    fields[#fields + 1] = 't:' .. owner
+  end
+  fetch(fields)
 end
 
 -- What is held does not agree with who holds: one of the keys was lost or deleted. Everybody asks again.
@@ -184,7 +223,7 @@ local function start_over()
   redis.call('DEL', LOCK, QUEUE, LEASES)
   note('reset', '-')   -- of no request: streams of events skip it
   local seq, keep, cap, policy = state.seq, state.keep, state.cap, state.policy
-  state, changed, messages = {}, {}, {}
+  state, changed, messages, upgrading = {}, {}, {}, nil
   set('seq', seq)
   set('keep', keep)
   set('cap', cap)
@@ -202,6 +241,7 @@ local function admit()
       heads = redis.call('ZRANGE', QUEUE, 0, size - 1)
     end
     if not heads[1] then break end
+    if size > 1 then fetch_readers(heads) end
     local deadlines = redis.call('ZMSCORE', LEASES, unpack(heads))
     local taken, dead = {}, {}
     for i, request in ipairs(heads) do
@@ -210,18 +250,13 @@ local function admit()
         note('expired', request)
         dead[#dead + 1] = request
       else
-        local colon = string.find(request, ':', 1, true)
-        if not state.writer and not writes(request) and not string.find(request, ':', colon + 1, true) then
-          admit_reader(request, colon)
-        else
-          local owner = owner_of(request)
-          if state.writer or not fits(request, owner) then
-            blocked = true
-            break
-          end
-          leave_queue(request)
-          tell(request, grant(request, owner))
+        local owner = owner_of(request)
+        if state.writer or not fits(request, owner) then
+          blocked = true
+          break
         end
+        leave_queue(request)
+        tell(request, grant(request, owner))
       end
       taken[#taken + 1] = request
     end
@@ -245,7 +280,8 @@ end
 -- Expires who is past the deadline, then admits if anything may have become free.
 -- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is none.
 local function sweep(freed)
-  if not state.seq and redis.call('ZCARD', QUEUE) > 0 then   -- the hash was lost, and with it who holds
+  -- The hash was lost, and with it who holds; or a field was.
+  if not sound() or not state.seq and redis.call('ZCARD', QUEUE) > 0 then
     start_over()
     return -1
   end

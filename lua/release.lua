@@ -1,12 +1,13 @@
 -- Ends requests, holding or waiting; the same for a release, a cancel and a grant that raced with a cancel.
 -- ARGV: 4.. requests
--- Returns { next ms, status... }: 2 it held, 1 it waited, 0 unknown: over before, expired or lost
+-- Returns { next ms, status... }: a token, as a renewal says it: it held; 1 it waited; 0 unknown: over before, expired or
+-- lost
 -- Wakes: who is next. Twice: 0 for each request, nothing changes.
-load('r:' .. owner, 't:' .. owner)
+load('r:' .. owner, 't:' .. owner, 'f:' .. owner)
 
 if #ARGV == 4 and is_sole(ARGV[4]) then   -- nobody waits
-  set('sole', false)
   local status = count_down(ARGV[4], owner)
+  set('sole', false)
   note('released', ARGV[4])
   save()
   return { -1, status }
@@ -17,7 +18,7 @@ local reply = { -1 }
 for i = 4, #ARGV do
   local request = ARGV[i]
   local status = redis.call('ZREM', LEASES, request) == 1 and drop(request) or 0
-  if status > 0 then note(status == 2 and 'released' or 'left', request) end
+  if status > 0 then note(status == 1 and 'left' or 'released', request) end
   reply[#reply + 1] = status
 end
 if waiting > 0 then reply[1] = sweep(true) end

@@ -3,7 +3,7 @@
 use crate::attempt::{Attempt, Outcome, When};
 use crate::claim::Claim;
 use crate::client::{Handle, check_duration, check_lease};
-use crate::error::Error;
+use crate::error::{Error, LostReason};
 use crate::guard::{Guard, ReadGuard};
 use crate::key::{Lock, shown};
 use crate::observe::Wait;
@@ -306,6 +306,14 @@ impl<M: Access> Acquire<M> {
                     ticket = Some(token);
                 }
                 Outcome::Busy => return Ok(None),
+                // An upgrade is over when the server does not know it: its read hold may be, and this would be a plain
+                // writer then.
+                Outcome::AskAgain(_) if self.further => {
+                    return Err(Error::Lost {
+                        lock: shown(&self.lock.name),
+                        reason: LostReason::UnknownToServer,
+                    });
+                }
                 Outcome::AskAgain(place) => {
                     wait.requeued(&self.lock);
                     ticket = place;

@@ -112,7 +112,7 @@ impl Attempt {
                     }
                     return Ok(None);
                 }
-                Ok(Acquired::OwnerWaits) => {
+                Ok(Acquired::OwnerWaits(_)) => {
                     let lock = self.lock_name();
                     return self.refused(Error::OwnerWaiting { lock });
                 }
@@ -147,9 +147,32 @@ impl Attempt {
             policy: request.policy,
             ticket: self.ticket,
         };
-        let call = self.inner().call(&request.lock, self.lease);
-        let patience = patience.max(call.limit);
-        Call { patience, ..call }.acquire(&ask).await
+        loop {
+            let call = self.inner().call(&request.lock, self.lease);
+            let patience = patience.max(call.limit);
+            match (Call { patience, ..call }).acquire(&ask).await? {
+                Acquired::OwnerWaits(Some(number)) if self.is_orphan(number) => self.release_orphan(number).await?,
+                acquired => return Ok(acquired),
+            }
+        }
+    }
+
+    /// This client gave the number to a request that is over, and the server does not know that.
+    fn is_orphan(&self, number: u64) -> bool {
+        let inner = self.inner();
+        inner.has_named(&inner.id.to_string(), number) && inner.registry().get(number).is_none()
+    }
+
+    /// An acquire that the network had kept was executed after its cancel: its owner must not be refused for that.
+    async fn release_orphan(&self, number: u64) -> Result<(), RedisError> {
+        let (inner, request) = (self.inner(), self.request());
+        let owner = request.owner().unwrap_or_default();
+        // Nobody knows any more whether it was to read or to write.
+        let [read, write] = ["r", "w"].map(|mode| format!("{mode}{}:{number}:{owner}", inner.id));
+        let call = inner.call(&request.lock, self.lease);
+        let (_, next) = call.release(&[read.as_str(), write.as_str()]).await?;
+        finish(inner, &request.lock, next).await;
+        Ok(())
     }
 
     /// Watches the claim until it is granted and proven, or over.

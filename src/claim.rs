@@ -227,10 +227,13 @@ impl Claim {
 
     /// A message says that it was granted. Says whether that changes anything.
     ///
-    /// Token 0 says that it was evicted.
+    /// Token 0 says that it was evicted, 1 that it was an upgrade and ended with the last read hold of its owner.
     pub(crate) fn heard(&mut self, now: Instant, token: u64) -> bool {
         if token == 0 {
             return self.end(End::Lost(LostReason::Evicted));
+        }
+        if token == 1 {
+            return self.is_waiting() && self.end(End::Displaced { ticket: self.ticket() });
         }
         if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {
             self.heard = Some(now);
@@ -278,6 +281,11 @@ impl Claim {
             (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer }) if newer > token => {
                 let token = newer;
                 self.phase = Phase::Granted { ticket, token, since };
+            }
+            // Its owner came in once more since: others may have been inside in between.
+            (&Phase::Held { token, .. }, Standing::Holds { token: newer }) if newer > token => {
+                self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));
+                return true;
             }
             (Phase::Held { .. }, Standing::Unknown) => {
                 self.phase = Phase::Over(End::Lost(LostReason::UnknownToServer));

@@ -1,7 +1,7 @@
 //! A hold on a lock.
 
 use crate::acquire::{Access, Acquire, Read, Write};
-use crate::claim::End;
+use crate::claim::{End, Standing};
 use crate::client::Handle;
 use crate::error::{Error, LostReason, is_transient};
 use crate::keeper::finish;
@@ -166,11 +166,17 @@ impl<M> Guard<M> {
         loop {
             let call = inner.call(&request.lock, lease);
             match call.release(&[request.name.as_str()]).await {
-                Ok((known, next)) => {
+                Ok((stood, next)) => {
                     self.request = None;
                     inner.registry().remove(&request);
-                    // Unknown after an unanswered sending: that one was executed.
-                    if sent_before || known == [true] {
+                    let released = match stood[..] {
+                        // A greater token: its owner came in once more since.
+                        [Standing::Holds { token }] => token <= self.token.get(),
+                        // After an unanswered sending: that one was executed.
+                        [Standing::Unknown] => sent_before,
+                        _ => false,
+                    };
+                    if released {
                         end(hold, Ending::Released);
                         finish(inner, &request.lock, next).await;
                         return Ok(());
@@ -233,12 +239,25 @@ impl ReadGuard {
     ///
     /// # Errors
     /// [`Error::UpgradeConflict`], at once, if another reader is waiting to upgrade already: the two would wait for each
-    /// other. This read hold stays; release it to let the other one through. [`Error::Lost`] if the read hold was lost
-    /// by the time the write was granted. Otherwise those of [`Acquire::acquire_fair`].
+    /// other. This read hold stays; release it to let the other one through. [`Error::Lost`], at once, if the read hold is
+    /// lost meanwhile, or the server forgot the upgrade. Otherwise those of [`Acquire::acquire_fair`].
     pub async fn upgrade(&self) -> Result<WriteGuard, Error> {
-        let writing = self.upgrading()?.acquire_fair().await?;
-        self.still_reading(&writing)?;
-        Ok(writing)
+        let waiting = self.upgrading()?.acquire_fair();
+        let writing = tokio::select! {
+            biased;
+            // Dropped, the upgrade leaves the queue.
+            reason = self.lost() => return Err(self.lost_because(reason)),
+            writing = waiting => writing,
+        };
+        match writing {
+            Ok(writing) => {
+                self.still_reading(&writing)?;
+                Ok(writing)
+            }
+            // The server may have said so first.
+            Err(Error::Lost { .. }) if !self.is_held() => Err(self.lost_because(self.reason())),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes too if nobody else reads. `None`: others do. Like [`upgrade`](Self::upgrade) otherwise.
@@ -307,7 +326,9 @@ impl WriteGuard {
         // From here on the keeper does not renew it.
         let hold = end_hold(self.request());
         let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);
-        let Some(reading) = again.instead_of(self.request(), held_until).await? else {
+        let reading = again.instead_of(self.request(), held_until).await?;
+        // With a greater token its owner came in once more since: others may have been inside in between.
+        let Some(reading) = reading.filter(|reading| reading.token <= self.token) else {
             let reason = LostReason::UnknownToServer;
             end(hold, Ending::Lost(reason));
             return Err(self.lost_because(reason));

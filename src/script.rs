@@ -374,8 +374,8 @@ impl Call<'_> {
         Acquired::read(&reply.await?, ask.only_now)
     }
 
-    /// At most [`CHUNK`] requests. Says of each whether the server knew it, and when to look again.
-    pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<bool>, Look), RedisError> {
+    /// At most [`CHUNK`] requests. Says how each stood until then, and when to look again.
+    pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.run(Lane::Users, &RELEASE, |cmd| {
             for request in requests {
                 cmd.arg(request);

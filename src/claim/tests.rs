@@ -174,11 +174,37 @@ fn a_waiter_that_the_server_forgot_asks_again_with_its_ticket() {
 }
 
 #[test]
+fn an_upgrade_that_ended_with_its_read_hold_is_displaced_and_a_hold_is_not() {
+    let (mut claim, t) = claim();
+    assert!(!claim.heard(t, 1), "its reply comes later");
+    claim.answered(t, QUEUED);
+    assert!(claim.heard(t, 1));
+    assert!(matches!(claim.ended(), Some(End::Displaced { ticket: Some(7) })));
+    let mut claim = Claim::new(LEASE, Duration::MAX, t);
+    claim.answered(t, Answer::Granted { token: 20 });
+    assert!(!claim.heard(t, 1));
+    assert_eq!(handed_out(&mut claim, t), Some(20));
+}
+
+#[test]
 fn a_holder_that_the_server_forgot_has_lost() {
     let (mut claim, t) = claim();
     claim.answered(t, Answer::Granted { token: 1 });
     assert!(handed_out(&mut claim, t).is_some());
     assert!(claim.renewed(t, t, LEASE, Standing::Unknown));
+    assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
+}
+
+#[test]
+fn a_hold_that_is_told_a_greater_token_than_its_own_was_interrupted() {
+    let (mut claim, t) = claim();
+    claim.answered(t, Answer::Granted { token: 20 });
+    assert_eq!(handed_out(&mut claim, t), Some(20));
+    // It reenters beside a writer, and is told with which token its owner came in.
+    assert!(!claim.renewed(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15 }));
+    assert!(!claim.renewed(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 20 }));
+    assert!(claim.held_until(t + ms(4)).is_some());
+    assert!(claim.renewed(t + ms(5), t + ms(6), LEASE, Standing::Holds { token: 21 }));
     assert!(matches!(claim.ended(), Some(End::Lost(LostReason::UnknownToServer))));
 }
 

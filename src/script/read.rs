@@ -16,7 +16,8 @@ pub(crate) enum Acquired {
     Answered(Answer, Look),
     Busy,
     Conflict,
-    OwnerWaits,
+    /// With the number of the request that waits, if this client made it.
+    OwnerWaits(Option<u64>),
     OtherPolicy(Policy),
 }
 
@@ -40,7 +41,9 @@ impl Acquired {
             .map(|(ticket, seq)| Self::Answered(Answer::Queued { ticket, seq }, next)),
             0 if only_now => Some(Self::Busy),
             -1 => Some(Self::Conflict),
-            -2 => Some(Self::OwnerWaits),
+            -2 => u64::try_from(value)
+                .ok()
+                .map(|number| Self::OwnerWaits((number > 0).then_some(number))),
             -3 if policy_of(value).is_none() && u8::try_from(value).is_ok() => return Err(other_layout()),
             -3 => policy_of(value).map(Self::OtherPolicy),
             _ => None,
@@ -49,11 +52,12 @@ impl Acquired {
     }
 }
 
-pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<bool>, Look), RedisError> {
+/// How each request stood when it was released.
+pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
     read_each(reply, asked, |status| match status {
-        0 => Some(false),
-        1 | 2 => Some(true),
-        _ => None,
+        0 => Some(Standing::Unknown),
+        1 => Some(Standing::Waits { seq: 0 }),
+        token => number(token).map(|token| Standing::Holds { token }),
     })
 }
 

@@ -706,6 +706,28 @@ async fn an_acquire_executed_after_its_own_cancel_is_passed_on_when_it_is_grante
 }
 
 #[tokio::test]
+async fn an_owner_is_not_refused_for_an_acquire_that_was_executed_after_its_own_cancel() {
+    let s = Setting::new(600_000).await;
+    drop(s.far.rw_lock("other").write().acquire_fair().await.unwrap());
+    let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
+    let lock = s.far.rw_lock("a").with_owner(&fairlock::Owner::new());
+    let sent = monitored(&s.server, "a").await;
+    let waiter = tokio::spawn(lock.read().acquire_fair());
+    let sent = soon("it is sent", sent).await.unwrap();
+    waiter.abort();
+    s.server.until_queued("a", 0).await;
+    // It came twice, by a connection that was given up and by the next; the first one only now.
+    let mut late = redis::cmd(&sent[0]);
+    late.arg(&sent[1..]);
+    late.exec_async(&mut s.server.redis().await).await.unwrap();
+    s.server.until_queued("a", 1).await;
+    assert!(lock.write().try_acquire().await.unwrap().is_none());
+    s.server.until_queued("a", 0).await;
+    held.release().await.unwrap();
+    drop(lock.write().acquire_fair().await.unwrap());
+}
+
+#[tokio::test]
 async fn a_server_frozen_over_two_renewals_but_less_than_the_lease_costs_no_hold() {
     in_time(async || {
         let server = Server::start().await;

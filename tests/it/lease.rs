@@ -573,3 +573,20 @@ async fn a_hold_ends_at_max_hold_though_its_lease_is_longer() {
     let _next = soon("the next enters", waiter).await.unwrap().unwrap();
     assert_eq!(lost_because(&held.release().await), Some(LostReason::MaxHold));
 }
+
+#[tokio::test]
+async fn a_key_of_another_type_ends_waits_with_an_error_and_a_hold_among_them_with_its_lease() {
+    use crate::users::{LEASE, client, queued};
+    let server = Server::start().await;
+    let lock = client(server.url(), LEASE).await.rw_lock("a");
+    let held = lock.write().acquire_fair().await.unwrap();
+    let waiter = queued(&server, lock.write(), 1).await;
+    redis::cmd("SET")
+        .arg("fairlock:{a}:leases")
+        .arg("somebody else's")
+        .exec_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    assert!(matches!(waiter.fails().await, Error::Server { .. }));
+    assert_eq!(soon("the loss", held.lost()).await, LostReason::LeaseExpired);
+}

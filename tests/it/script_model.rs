@@ -53,6 +53,8 @@ struct Model {
     /// Owners who entered, or became writers, in this step and in this order.
     entered: Vec<String>,
     tokens: BTreeMap<String, u64>,
+    /// With which an owner came in that has upgraded since.
+    firsts: BTreeMap<String, u64>,
     greatest: u64,
 }
 
@@ -75,6 +77,13 @@ impl Model {
         let wrote = self.holding.iter().any(|r| owner_of(r) == owner && writes(r));
         if !self.inside(owner) || writes(request) && !wrote {
             self.entered.push(owner.to_owned());
+        }
+        if self.inside(owner)
+            && writes(request)
+            && !wrote
+            && let Some(token) = self.tokens.get(owner)
+        {
+            self.firsts.entry(owner.to_owned()).or_insert(*token);
         }
         self.holding.push(request.to_owned());
     }
@@ -130,6 +139,12 @@ impl Model {
     fn leave(&mut self, request: &str) -> i64 {
         if let Some(n) = self.holding.iter().position(|r| r == request) {
             self.holding.remove(n);
+            let owner = owner_of(request);
+            if !self.inside(owner) {
+                self.firsts.remove(owner);
+                // An upgrade ends with its read hold.
+                self.queue.retain(|w| w.band != -1 || owner_of(&w.request) != owner);
+            }
             return 2;
         }
         if let Some(n) = self.queue.iter().position(|w| w.request == request) {
@@ -277,7 +292,9 @@ impl Pair {
         for (request, standing) in requests.iter().zip(standings) {
             let waits = self.model.queue.iter().any(|w| w.request == *request);
             let holds = self.model.holding.iter().any(|r| r == request);
-            let token = self.model.tokens.get(owner_of(request)).filter(|_| holds);
+            let owner = owner_of(request);
+            let first = self.model.firsts.get(owner).filter(|_| !writes(request));
+            let token = first.or(self.model.tokens.get(owner)).filter(|_| holds);
             let expected = token.map_or(if waits { 0 } else { -1 }, |token| *token as i64);
             assert_eq!(standing, expected, "{what}");
         }

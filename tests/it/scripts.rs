@@ -1,6 +1,6 @@
 //! Every script by itself: its contract, what a second sending does, and what it leaves in the keys.
 
-use crate::lua::{ACQUIRE, Ask, DOWNGRADE, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
+use crate::lua::{ACQUIRE, Ask, DOWNGRADE, EVICT, Got, LEASE_MS, Lock, PAST, RELEASE, RENEW, ask, owner_of, writes};
 use crate::server::{Server, eventually, patient, soon};
 use futures::StreamExt;
 use redis::Value;
@@ -438,7 +438,6 @@ async fn an_upgrade_waits_at_the_very_front_until_the_other_readers_left() {
         }
         let state = lock.state().await;
         assert_eq!(state.waiting()[0], "w1:2:me", "{policy:?}");
-        assert_eq!(state.field("up"), Some("w1:2:me"));
         assert!(state.waiting().contains(&"r4:1"), "newcomers wait: {policy:?}");
         let now = Ask {
             only_now: true,
@@ -446,9 +445,7 @@ async fn an_upgrade_waits_at_the_very_front_until_the_other_readers_left() {
         };
         assert_eq!(lock.ask(now).await.0, Got::Busy, "{policy:?}");
         lock.release(&["r2:1"]).await;
-        let state = lock.state().await;
-        assert_eq!(state.holding(), ["r1:1:me", "w1:2:me"], "{policy:?}");
-        assert_eq!(state.field("up"), None);
+        assert_eq!(lock.state().await.holding(), ["r1:1:me", "w1:2:me"], "{policy:?}");
     }
 }
 
@@ -1247,21 +1244,26 @@ async fn an_orphan_of_a_downgraded_writer_ends_without_its_reader() {
 #[tokio::test]
 async fn an_orphan_that_ends_in_the_call_of_its_owner_leaves_it_its_token() {
     let (_server, mut lock) = lock().await;
-    lock.acquire_all(&["r1:1", "r3:1", "w3:3:3:1"]).await;
-    lock.release(&["r3:1"]).await;
-    // Sent long ago, and executed now.
-    lock.acquire("r3:1").await.ticket();
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    lock.ask(asks("w1:1")).await;
+    // The reader's was sent long ago, and is executed now.
+    for request in ["r3:1", "w3:3:3:1"] {
+        lock.ask(asks(request)).await.0.ticket();
+    }
     // It could enter beside its own writer, which the audit takes for a head that was left out.
     lock.audited = false;
-    lock.release(&["r1:1"]).await;
+    lock.release(&["w1:1"]).await;
     let token = lock.state().await.number("t:3:1");
     lock.die(&["r3:1"]).await;
-    assert_eq!(lock.acquire("w3:3:3:1").await, Got::Granted(token));
+    assert_eq!(lock.ask(asks("w3:3:3:1")).await.0, Got::Granted(token));
     assert_eq!(lock.state().await.field("wcount"), Some("1"));
 }
 
 #[tokio::test]
-async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
+async fn an_orphan_that_upgrades_ends_with_the_read_hold_of_its_owner() {
     let (_server, lock) = lock().await;
     lock.acquire("w1:1").await.token();
     downgraded(&lock, "w1:1", "r1:2:1:1").await;
@@ -1270,8 +1272,7 @@ async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
     lock.acquire("w1:1").await.ticket();
     assert_eq!(lock.release(&["r1:2:1:1"]).await.1, [2]);
     assert_eq!(lock.release(&["r2:1"]).await.1, [2]);
-    assert_eq!(lock.state().await.holding(), ["w1:1"]);
-    assert_eq!(lock.release(&["w1:1"]).await.1, [2]);
+    assert!(lock.state().await.leases.is_empty());
     lock.acquire("r3:1").await.token();
     lock.acquire("r4:1").await.token();
     lock.acquire("w3:2:3:1").await.ticket();
@@ -1280,19 +1281,23 @@ async fn a_hand_over_to_an_upgrade_leaves_no_mark_of_it() {
 #[tokio::test]
 async fn an_orphan_that_waits_is_released_and_not_its_owners_other_hold() {
     let (_server, mut lock) = lock().await;
-    lock.acquire_all(&["r1:7", "r2:1", "w1:8:1:7"]).await;
-    assert_eq!(lock.release(&["r1:7"]).await.1, [2]);
-    lock.acquire("w4:1").await.ticket();
-    // Sent long ago, and executed now.
-    lock.acquire("r1:7").await.ticket();
-    assert_eq!(lock.release(&["r2:1"]).await.1, [2]);
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    lock.ask(asks("w2:1")).await;
+    // The reader's was sent long ago, and is executed now.
+    for request in ["r1:7", "w1:8:1:7", "w4:1"] {
+        lock.ask(asks(request)).await.0.ticket();
+    }
+    assert_eq!(lock.release(&["w2:1"]).await.1, [2]);
     assert_eq!(lock.state().await.holding(), ["w1:8:1:7"]);
     downgraded(&lock, "w1:8:1:7", "r1:9:1:7").await;
     assert_eq!(lock.release(&["r1:7"]).await.1, [1]);
     let state = lock.state().await;
     assert_eq!((state.holding(), state.waiting()), (vec!["r1:9:1:7"], vec!["w4:1"]));
     // The same when its lease ends.
-    lock.acquire("r1:7").await;
+    lock.ask(asks("r1:7")).await.0.token();
     lock.die(&["r1:7"]).await;
     lock.audited = false;
     lock.renew(&[]).await;
@@ -1358,4 +1363,344 @@ async fn a_lock_in_quarantine_with_a_queue_of_another_type_is_left_as_it_is() {
     let error = lock.call(ACQUIRE, &args).await.unwrap_err();
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     assert_eq!(lock.dump().await, dump);
+}
+
+// ---- found by a model that was made from PROTOCOL.md
+
+#[tokio::test]
+async fn an_orphan_that_is_let_in_beside_its_owners_other_hold_is_counted_with_it() {
+    let (_server, lock) = lock().await;
+    let asks = |request| Ask {
+        policy: "w",
+        ..ask(request)
+    };
+    lock.ask(asks("w0:1")).await;
+    // Sent long ago, and executed now.
+    for request in ["r1:7", "w1:8:1:7", "w5:1"] {
+        lock.ask(asks(request)).await.0.ticket();
+    }
+    lock.release(&["w0:1"]).await;
+    downgraded(&lock, "w1:8:1:7", "r1:9:1:7").await;
+    // The script that lets the orphan in is about somebody else.
+    lock.release(&["w5:1"]).await;
+    let state = lock.state().await;
+    assert_eq!(state.holding(), ["r1:7", "r1:9:1:7"]);
+    assert_eq!(state.field("r:1:7"), Some("2"));
+    assert_eq!(lock.release(&["r1:7", "r1:9:1:7"]).await.1, [2, 2]);
+}
+
+/// Two readers, one of which waits to write, and a writer of a named owner; then the queue is lost.
+async fn without_its_queue() -> (Server, Lock) {
+    let (server, mut lock) = lock().await;
+    lock.acquire_all(&["r1:1:a", "r2:1:b", "w1:2:a", "w3:1:c"]).await;
+    lock.audited = false;
+    lock.run("DEL", &[&lock.keys[1]]).await;
+    (server, lock)
+}
+
+#[tokio::test]
+async fn when_the_queue_is_lost_nobody_is_told_that_he_waits_there() {
+    let (_server, lock) = without_its_queue().await;
+    lock.acquire("w3:2:c").await.ticket();
+    lock.acquire("w2:2:b").await.ticket();
+    let (_server, lock) = without_its_queue().await;
+    assert_eq!(lock.release(&["w1:2:a", "w3:1:c"]).await.1, [0, 0]);
+    let fields = lock.state().await.hash;
+    assert!(!fields.keys().any(|field| field.starts_with("q:")), "{fields:?}");
+    lock.acquire("w2:2:b").await.ticket();
+    lock.acquire("w3:2:c").await.ticket();
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_sent_again_after_the_queue_was_lost_does_not_hold_beside_readers() {
+    let (_server, lock) = without_its_queue().await;
+    lock.acquire("w1:2:a").await.ticket();
+    // One whose owner does what it asks for, by another request.
+    let (_server, mut lock) = overtaken().await;
+    lock.audited = false;
+    let token = lock.state().await.number("t:x");
+    lock.run("DEL", &[&lock.keys[1]]).await;
+    let again = Ask {
+        policy: "r",
+        ..ask("w3:1:x")
+    };
+    assert!(lock.ask(again).await.0.token() > token, "everybody else has lost");
+    assert_eq!(lock.state().await.holding(), ["w3:1:x"]);
+}
+
+#[tokio::test]
+async fn owners_are_evicted_by_their_very_name() {
+    let (_server, lock) = lock().await;
+    for owner in ["a[b", "a[bc]", "back\\slash", "*", "?", "[^a]"] {
+        let request = format!("r1:1:{owner}");
+        lock.acquire_all(&["r2:1:ab", "r2:2:b", "r2:3", &request]).await;
+        let owner = [owner.to_owned()];
+        assert_eq!(lock.call(EVICT, &owner).await.unwrap()[1], 1, "{owner:?}");
+        assert_eq!(lock.call(EVICT, &owner).await.unwrap()[1], 0, "{owner:?}");
+        assert_eq!(lock.state().await.holding(), ["r2:1:ab", "r2:2:b", "r2:3"]);
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_none_is_refused_before_anything_is_written() {
+    let (_server, lock) = lock().await;
+    let names = [
+        "",
+        "w",
+        "w1",
+        "w1:",
+        "w1:x",
+        "q1:1",
+        "wxyz:1",
+        "w1:1:",
+        "w1:1x",
+        "w1:1:a b",
+        "w1:1:a\nb",
+        ":1:a",
+        "w 1:1",
+    ];
+    for held in [false, true] {
+        if held {
+            lock.acquire_all(&["w2:1", "w3:1"]).await;
+        }
+        let dump = lock.dump().await;
+        for name in names {
+            let refused = lock.call(ACQUIRE, &Lock::args_of(&ask(name))).await.unwrap_err();
+            assert!(refused.to_string().contains("not the name of a request"), "{refused}");
+            let args = ["w2:1", name, "60000"].map(str::to_owned);
+            lock.call(DOWNGRADE, &args).await.unwrap_err();
+            assert_eq!(lock.release(&[name]).await.1, [0]);
+            assert_eq!(lock.renew(&[name]).await.1, [-1]);
+            assert_eq!(lock.dump().await, dump, "{name:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_waits_is_told_by_which_request_if_it_is_of_the_same_client() {
+    let (_server, lock) = lock().await;
+    lock.acquire_all(&["w1:1", "w2:17:me"]).await;
+    for (request, number) in [("r2:18:me", 17), ("r3:1:me", 0), ("w2f:1:me", 0)] {
+        let reply = lock.call(ACQUIRE, &Lock::args_of(&ask(request))).await.unwrap();
+        assert_eq!(reply[..2], [-2, number], "{request}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_greater_than_an_old_ticket_that_is_ahead_of_the_clock() {
+    for held in [&[][..], &["r1:1"], &["r1:1", "w1:2"]] {
+        let (_server, lock) = lock().await;
+        lock.acquire("r9:1").await;
+        lock.release(&["r9:1"]).await;
+        lock.acquire_all(held).await;
+        let ticket = lock.state().await.number("seq") + 60_000_000;
+        let again = Ask {
+            ticket: Some(ticket),
+            ..ask("r2:1")
+        };
+        match lock.ask(again).await.0 {
+            Got::Granted(token) => assert!(token > ticket, "{token} for {ticket}, {held:?}"),
+            waits => assert_eq!(waits, Got::Queued(ticket)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_was_interrupted_is_told_a_greater_token_than_its_own() {
+    for (request, alone) in [("r1:1", true), ("w1:1", true), ("r1:1:x", false), ("w1:1:x", false)] {
+        let (_server, lock) = lock().await;
+        let token = lock.acquire(request).await.token() as i64;
+        lock.run("DEL", &[&lock.keys[0], &lock.keys[1], &lock.keys[2]]).await;
+        lock.acquire("w2:1").await.token();
+        lock.release(&["w2:1"]).await;
+        // Sent long ago, and executed now.
+        lock.acquire(request).await.token();
+        if !alone {
+            lock.acquire("r1:2:x").await.token();
+        }
+        let (_, told) = lock.renew(&[request]).await;
+        assert!(told[0] > token, "{request}: {told:?} after {token}");
+        assert_eq!(lock.release_told(&[request]).await.1, told, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_hold_is_told_with_which_token_its_owner_came_in_whatever_its_owner_does_since() {
+    let (_server, lock) = lock().await;
+    let came = lock.acquire("r1:1").await.token() as i64;
+    let wrote = lock.acquire("w1:2:1:1").await.token() as i64;
+    assert!(wrote > came);
+    assert_eq!(lock.renew(&["r1:1", "w1:2:1:1"]).await.1, [came, wrote]);
+    // It reenters with the token by which it writes, and that is no interruption either.
+    assert_eq!(lock.acquire("r1:3:1:1").await.token() as i64, wrote);
+    assert_eq!(lock.renew(&["r1:3:1:1"]).await.1, [came]);
+    assert_eq!(downgraded(&lock, "w1:2:1:1", "r1:4:1:1").await[1], wrote);
+    let again = lock.acquire("w1:5:1:1").await.token() as i64;
+    assert!(again > wrote);
+    assert_eq!(
+        lock.renew(&["r1:1", "r1:3:1:1", "r1:4:1:1", "w1:5:1:1"]).await.1,
+        [came, came, came, again]
+    );
+    let all = ["w1:5:1:1", "r1:3:1:1", "r1:4:1:1", "r1:1"];
+    let told: Vec<_> = [again, came, came, came].into();
+    for (request, told) in all.into_iter().zip(told) {
+        assert_eq!(lock.release_told(&[request]).await.1, [told], "{request}");
+    }
+    assert!(!lock.state().await.hash.keys().any(|field| field.starts_with("f:")));
+}
+
+#[tokio::test]
+async fn an_upgrade_ends_with_the_last_read_hold_of_its_owner_and_is_told_so() {
+    for ends in ["released", "expired", "evicted", "both released"] {
+        let (server, lock) = lock().await;
+        let mut listening = pubsub(&server, "fairlock:c:1").await;
+        lock.acquire_all(&["r1:1:a", "r1:2:a", "r2:1", "w1:3:a", "r4:1"]).await;
+        lock.release(&["r1:1:a"]).await;
+        assert_eq!(lock.state().await.waiting(), ["w1:3:a", "r4:1"], "it reads on");
+        match ends {
+            "released" => assert_eq!(lock.release(&["r1:2:a"]).await.1, [2]),
+            "both released" => assert_eq!(lock.release(&["r1:2:a", "w1:3:a"]).await.1, [2, 0]),
+            "evicted" => assert_eq!(lock.call(EVICT, &["a".to_owned()]).await.unwrap()[1], 2),
+            _ => {
+                lock.die(&["r1:2:a"]).await;
+                lock.renew(&[]).await;
+            }
+        }
+        let state = lock.state().await;
+        // It holds up nobody, and the next upgrade is not in conflict with it.
+        assert_eq!(
+            (state.holding(), state.waiting()),
+            (vec!["r2:1", "r4:1"], vec![]),
+            "{ends}"
+        );
+        assert_eq!(lock.renew(&["w1:3:a"]).await.1, [-1]);
+        lock.acquire("w2:2:2:1").await.ticket();
+        let message: String = soon("a message", listening.next())
+            .await
+            .expect("a message")
+            .get_payload()
+            .unwrap();
+        let told = if ends == "evicted" { "w1:3:a 0" } else { "w1:3:a 1" };
+        assert!(message.contains(told), "{ends}: {message}");
+    }
+}
+
+// ---- single losses: what docs/failures.md says of them
+
+/// Takes away one key, or one field of the hash.
+async fn lose(lock: &Lock, what: &str) {
+    let [state, queue, leases] = &lock.keys;
+    let lost = match what {
+        "the state" => lock.run("DEL", &[state]).await,
+        "the queue" => lock.run("DEL", &[queue]).await,
+        "the leases" => lock.run("DEL", &[leases]).await,
+        field => lock.run("HDEL", &[state, field]).await,
+    };
+    assert_eq!(lost, Value::Int(1), "there was no {what}");
+}
+
+#[tokio::test]
+async fn of_each_single_loss_that_ends_a_hold_its_next_renewal_tells() {
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["w1:1"], &["the state", "sole", "mode", "writer", "wcount", "t:1:1"]),
+        (&["r1:1"], &["the state", "sole", "mode", "rcount", "r:1:1", "t:1:1"]),
+        (
+            &["w1:1", "w2:1:x", "r3:1"],
+            &[
+                "the state",
+                "the queue",
+                "the leases",
+                "mode",
+                "writer",
+                "wcount",
+                "seq",
+                "t:1:1",
+            ],
+        ),
+        (
+            &["r1:1", "r4:1", "w2:1:x", "r3:1"],
+            &[
+                "the state",
+                "the queue",
+                "the leases",
+                "mode",
+                "rcount",
+                "seq",
+                "r:1:1",
+                "t:1:1",
+            ],
+        ),
+    ];
+    for (requests, losses) in cases {
+        for what in losses {
+            let (_server, mut lock) = lock().await;
+            lock.acquire_all(requests).await;
+            lock.audited = false;
+            lose(&lock, what).await;
+            assert_eq!(
+                lock.renew(&["r1:1", "w1:1"]).await.1,
+                [-1, -1],
+                "{requests:?} without {what}"
+            );
+            // Who has lost releases; then everybody else renews, and either knows that it lost too or goes on.
+            lock.release(&requests[..1]).await;
+            let told = lock.renew(requests).await.1;
+            let unknown = requests.iter().zip(&told).filter(|(_, told)| **told == -1);
+            let unknown: Vec<_> = unknown.map(|(request, _)| *request).collect();
+            lock.release(&unknown).await;
+            lock.renew(&[]).await;
+            lock.audited = true;
+            lock.release(requests).await;
+            lock.attempt("w9:1").await.token();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_single_loss_does_not_end_goes_on_and_keeps_others_out() {
+    let cases: [(&[&str], &[&str]); 2] = [
+        (&["w1:1"], &["seq", "keep", "cap"]),
+        (&["w1:1", "w2:1:x", "r3:1"], &["keep", "cap", "q:x"]),
+    ];
+    for (requests, losses) in cases {
+        for what in losses {
+            let (_server, mut lock) = lock().await;
+            let token = lock.acquire(requests[0]).await.token() as i64;
+            lock.acquire_all(requests).await;
+            lock.audited = false;
+            lose(&lock, what).await;
+            assert_eq!(lock.renew(&["w1:1"]).await.1, [token], "without {what}");
+            assert_eq!(lock.attempt("w9:1").await, Got::Busy, "without {what}");
+            assert_eq!(lock.release_told(&["w1:1"]).await.1, [token], "without {what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_whose_mark_was_lost_is_continued_by_renewals() {
+    let (_server, mut lock) = first_batch(2500).await;
+    lock.audited = false;
+    lose(&lock, "more").await;
+    assert_eq!(lock.renew(&[]).await.0, 0);
+    lock.renew(&[]).await;
+    let state = lock.state().await;
+    assert_eq!((state.holding().len(), state.waiting()), (2500, vec!["w3:1"]));
+}
+
+#[tokio::test]
+async fn a_lone_hold_goes_on_beside_keys_of_another_type_and_nobody_else_enters() {
+    for foreign in [1, 2] {
+        let (_server, mut lock) = lock().await;
+        let token = lock.acquire("w1:1").await.token() as i64;
+        lock.audited = false;
+        lock.run("SET", &[&lock.keys[foreign], "somebody else's"]).await;
+        for _ in 0..3 {
+            assert_eq!(lock.renew(&["w1:1"]).await.1, [token]);
+            let refused = lock.call(ACQUIRE, &Lock::args_of(&ask("w2:1"))).await.unwrap_err();
+            assert!(refused.to_string().contains("WRONGTYPE"), "{refused}");
+        }
+        lock.run("DEL", &[&lock.keys[foreign]]).await;
+        assert_eq!(lock.attempt("w2:2").await, Got::Busy);
+        assert_eq!(lock.release_told(&["w1:1"]).await.1, [token]);
+    }
 }

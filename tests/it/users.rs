@@ -95,6 +95,8 @@ pub async fn state(server: &Server, lock: &str) -> BTreeMap<String, String> {
     for field in ["seq", "keep", "cap", "policy", "sole"] {
         state.remove(field);
     }
+    // With which token somebody came in who has upgraded since: that is told by renewals.
+    state.retain(|field, _| !field.starts_with("f:"));
     state
 }
 

@@ -110,6 +110,9 @@ class Request:
     def heard(self, token):
         if token == 0:
             self.end("evicted")
+        elif token == 1:                                     # an upgrade, and its owner's read hold has ended
+            if self.phase == "waiting":
+                self.end("displaced")
         elif self.phase == "asked":
             self.token = max(self.token, token)
         elif self.phase == "waiting" and token > self.seq:   # otherwise it is of a former life
@@ -129,6 +132,8 @@ class Request:
                 self.granted(standing, time.monotonic())
         elif self.phase == "granted":
             self.token = max(self.token, standing)
+        elif standing > self.token:                          # its owner came in once more: it was interrupted
+            return self.end("lost")
         self.prove(sent)
 
     def lapse(self):
@@ -154,7 +159,8 @@ class Hold:
             lost = self.request.phase != "held"
             self.request.end("released")
         try:
-            lost |= self.client.release(self.request) == 0
+            stood = self.client.release(self.request)
+            lost |= stood < 2 or stood > self.token
         except (ConnectionError, ServerError):
             self.client.leave(self.request)      # nobody knows whether it was executed
             raise
@@ -256,6 +262,11 @@ class Client:
             try:
                 how = "try" if only_now else "queue"
                 reply = self.script("acquire", lock, name, int(self.lease * 1000), how, policy, ticket)
+                if reply[0] == -2 and 0 < reply[1] <= self.number and reply[1] not in self.requests:
+                    # An acquire of ours that was executed after it had been given up.
+                    orphans = [f"{mode}{self.id}:{reply[1]}:{owner}" for mode in "rw"]
+                    self.finish(lock, self.script("release", lock, *orphans)[0])
+                    continue
                 break
             except ConnectionError:
                 lost_replies = True
@@ -309,7 +320,7 @@ class Client:
             self.renew(request.lock, [request])  # granted, but the proof is too old: ask first
 
     def release(self, request):
-        """2 it held, 1 it waited, 0 the server does not know it."""
+        """A token: it held; 1 it waited; 0 the server does not know it."""
         next_ms, status = self.script("release", request.lock, request.name)
         self.forget(request)
         self.finish(request.lock, next_ms)

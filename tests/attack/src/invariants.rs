@@ -115,12 +115,6 @@ pub fn of_state(lock: &Lock, settled: bool) -> Result<(), String> {
         .collect();
     hold!(9, upgrades.len() <= 1, "several upgrades wait: {upgrades:?}");
     hold!(
-        9,
-        lock.upgrade.as_deref() == upgrades.first().copied(),
-        "the upgrade is {upgrades:?}, not {:?}",
-        lock.upgrade
-    );
-    hold!(
         6,
         lock.sole.is_none() || lock.leases.is_empty() && lock.queue.is_empty(),
         "a sole request among others"

@@ -132,6 +132,8 @@ pub struct Holder {
     /// Its read holds.
     pub reads: u64,
     pub token: Option<u64>,
+    /// With which it came in, if it has upgraded since.
+    pub first: Option<u64>,
 }
 
 /// One lock: its hash, its queue and its leases.
@@ -147,8 +149,6 @@ pub struct Lock {
     pub holders: BTreeMap<Name, Holder>,
     /// The last ticket or token.
     pub seq: Option<u64>,
-    /// The waiting request that is an upgrade.
-    pub upgrade: Option<Name>,
     /// The waiting request of each owner that was named.
     pub waits: BTreeMap<Name, Name>,
     pub policy: Option<u8>,
@@ -216,13 +216,6 @@ impl Lock {
             now_us,
             notes: Vec::new(),
             told: Vec::new(),
-            forgotten: Vec::new(),
-            read: Vec::new(),
-            about: match script {
-                Script::Acquire | Script::Release | Script::Downgrade => args.first().map(|request| owner_of(request)),
-                Script::Evict => args.first().copied(),
-                Script::Renew => None,
-            },
         };
         let reply = match script {
             Script::Acquire => step.acquire(&Ask::read(args)),
@@ -272,7 +265,6 @@ impl Lock {
             || self.readers > 0
             || self.writer.is_some()
             || self.writes > 0
-            || self.upgrade.is_some()
             || self.policy.is_some()
             || self.more
             || self.keep.is_some()
@@ -344,6 +336,7 @@ impl Lock {
         match field.split_once(':') {
             Some(("r", owner)) => self.change_holder(owner, |holder| holder.reads = 0),
             Some(("t", owner)) => self.change_holder(owner, |holder| holder.token = None),
+            Some(("f", owner)) => self.change_holder(owner, |holder| holder.first = None),
             Some(("q", owner)) => drop(self.waits.remove(owner)),
             _ => match field {
                 "mode" => self.mode = None,
@@ -351,7 +344,6 @@ impl Lock {
                 "writer" => self.writer = None,
                 "wcount" => self.writes = 0,
                 "seq" => self.seq = None,
-                "up" => self.upgrade = None,
                 "policy" => self.policy = None,
                 "more" => self.more = false,
                 "keep" => self.keep = None,
@@ -383,7 +375,6 @@ impl Lock {
         put("writer", self.writer.as_deref().map(str::to_owned));
         put("wcount", positive(self.writes));
         put("seq", self.seq.map(|seq| seq.to_string()));
-        put("up", self.upgrade.as_deref().map(str::to_owned));
         put("policy", self.policy.map(|code| char::from(code).to_string()));
         put("more", self.more.then(|| "1".to_owned()));
         put("keep", self.keep.map(|keep| keep.to_string()));
@@ -393,6 +384,7 @@ impl Lock {
         for (owner, holder) in &self.holders {
             put(&format!("r:{owner}"), positive(holder.reads));
             put(&format!("t:{owner}"), holder.token.map(|token| token.to_string()));
+            put(&format!("f:{owner}"), holder.first.map(|token| token.to_string()));
         }
         for (owner, request) in &self.waits {
             put(&format!("q:{owner}"), Some(request.to_string()));
@@ -486,13 +478,9 @@ const CONFLICT: i64 = -1;
 const OWNER_WAITS: i64 = -2;
 const OTHER_POLICY: i64 = -3;
 
-/// How a request ended that its owner gave back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Held = 2,
-    Waited = 1,
-    Unknown = 0,
-}
+/// How a request ended that its owner gave back: these, or the token that it was told.
+const WAITED: i64 = 1;
+const UNKNOWN: i64 = 0;
 
 /// One call of one script.
 struct Step<'a> {
@@ -501,13 +489,6 @@ struct Step<'a> {
     notes: Vec<Note>,
     /// What each client is going to be told: `request token request token...`
     told: Vec<(String, String)>,
-    /// An owner that was not named and waits to read mostly has no other request, so its holds are not asked for. After the
-    /// loss of a key it may hold something, and so may an orphan's: this call then does not know of it, unless it has
-    /// looked, or is about that owner.
-    forgotten: Vec<Name>,
-    /// Owners whose holds this call has looked at.
-    read: Vec<Name>,
-    about: Option<&'a str>,
 }
 
 impl Step<'_> {
@@ -567,6 +548,9 @@ impl Step<'_> {
     /// The request fits. Returns the owner's token: a new one if it was outside, and if it becomes a writer.
     fn grant(&mut self, request: &str, owner: &str) -> u64 {
         let known = self.holder(owner).token;
+        if writes(request) && !self.lock.is_writer(owner) && self.lock.readers > 0 {
+            self.change_holder(owner, |holder| holder.first = holder.first.or(known));
+        }
         let token = if writes(request) {
             self.lock.writes += 1;
             if self.lock.is_writer(owner) {
@@ -596,55 +580,72 @@ impl Step<'_> {
         if let Some(owner) = named_owner(request) {
             self.lock.waits.remove(owner);
         }
-        if self.lock.upgrade.as_deref() == Some(request) {
-            self.lock.upgrade = None;
-        }
-    }
-
-    /// A reader that was not named is let in without a look at what its owner holds.
-    fn forget_unread(&mut self, request: &str) {
-        let owner = owner_of(request);
-        if !writes(request)
-            && named_owner(request).is_none()
-            && self.about != Some(owner)
-            && !self.read.iter().any(|read| **read == *owner)
-            && self.lock.holders.contains_key(owner)
-        {
-            self.forgotten.push(Name::from(owner));
-        }
     }
 
     fn holder(&self, owner: &str) -> Holder {
-        if self.forgotten.iter().any(|forgotten| **forgotten == *owner) {
-            return Holder::default();
-        }
         self.lock.holder(owner)
     }
 
     fn change_holder(&mut self, owner: &str, change: impl FnOnce(&mut Holder)) {
-        let mut holder = self.holder(owner);
-        change(&mut holder);
-        self.forgotten.retain(|forgotten| **forgotten != *owner);
-        self.read.push(Name::from(owner));
-        self.lock.change_holder(owner, |known| *known = holder);
+        self.lock.change_holder(owner, change);
+    }
+
+    /// The token that a request which holds is told. `None`: its owner is not counted among those who hold.
+    fn told(&self, request: &str) -> Option<u64> {
+        let owner = owner_of(request);
+        let holder = self.holder(owner);
+        if writes(request) {
+            holder.token.filter(|_| self.lock.is_writer(owner))
+        } else {
+            holder.first.or(holder.token).filter(|_| holder.reads > 0)
+        }
+    }
+
+    /// An upgrade ends with its owner's last read hold.
+    fn end_upgrade(&mut self, owner: &str) {
+        let head = self.lock.queue.first().filter(|(place, _)| *place < 0);
+        let Some((_, request)) = head.filter(|(_, request)| owner_of(request) == owner).cloned() else {
+            return;
+        };
+        self.lock.queue.remove(&request);
+        self.lock.leases.remove(&request);
+        self.leave_queue(&request);
+        self.tell(&request, 1);
+        self.note(What::Left, &request, 0);
+    }
+
+    /// Whether the fields agree on who holds.
+    fn is_sound(&self) -> bool {
+        let mode = if self.lock.writes > 0 {
+            Some(Mode::Write)
+        } else {
+            (self.lock.readers > 0).then_some(Mode::Read)
+        };
+        self.lock.mode == mode && self.lock.writer.is_some() == (mode == Some(Mode::Write))
+    }
+
+    /// Whether so many requests hold as are counted.
+    fn is_complete(&self) -> bool {
+        let holding = self.lock.leases.len() as i64 - self.lock.queue.len() as i64;
+        holding == (self.lock.readers + self.lock.writes) as i64
     }
 
     /// A hold ends.
-    fn count_down(&mut self, request: &str, owner: &str) -> Ended {
+    fn count_down(&mut self, request: &str, owner: &str) -> i64 {
+        let told = self.told(request).map_or(UNKNOWN, |token| token as i64);
         if writes(request) {
             if !self.lock.is_writer(owner) {
-                return Ended::Unknown;
+                return UNKNOWN;
             }
             self.lock.writes = self.lock.writes.saturating_sub(1);
             if self.lock.writes > 0 {
-                return Ended::Held;
+                return told;
             }
             self.lock.writer = None;
             self.lock.mode = (self.lock.readers > 0).then_some(Mode::Read);
         } else {
             if self.holder(owner).reads == 0 {
-                self.read.push(Name::from(owner));
-                return Ended::Unknown;
+                return UNKNOWN;
             }
             self.change_holder(owner, |holder| holder.reads -= 1);
             self.lock.readers = self.lock.readers.saturating_sub(1);
@@ -653,19 +654,24 @@ impl Step<'_> {
             }
         }
         if !self.lock.is_writer(owner) && self.holder(owner).reads == 0 {
-            self.change_holder(owner, |holder| holder.token = None);
+            self.change_holder(owner, |holder| (holder.token, holder.first) = (None, None));
+            self.end_upgrade(owner);
         }
-        Ended::Held
+        told
     }
 
     /// A request without a lease ends, waiting or holding.
-    fn end(&mut self, request: &str) -> Ended {
+    fn end(&mut self, request: &str) -> i64 {
         let owner = owner_of(request);
         if !self.lock.queue.remove(request) {
+            // The queue was lost.
+            if self.lock.waits.get(owner).is_some_and(|waits| **waits == *request) {
+                self.leave_queue(request);
+            }
             return self.count_down(request, owner);
         }
         self.leave_queue(request);
-        Ended::Waited
+        WAITED
     }
 
     /// Grants to the head of the queue for as long as it fits.
@@ -698,7 +704,6 @@ impl Step<'_> {
                     self.lock.leases.remove(&request);
                     self.note(What::Expired, &request, 0);
                 } else {
-                    self.forget_unread(&request);
                     let token = self.grant(&request, owner);
                     self.tell(&request, token);
                 }
@@ -717,7 +722,7 @@ impl Step<'_> {
     /// Expires who is past the deadline, then admits if anything may have become free. Returns the ms to the nearest
     /// deadline, 0 if there is more to do, -1 if there is none.
     fn sweep(&mut self, mut freed: bool) -> i64 {
-        if self.lock.seq.is_none() && !self.lock.queue.is_empty() {
+        if !self.is_sound() || self.lock.seq.is_none() && !self.lock.queue.is_empty() {
             self.start_over();
             return -1;
         }
@@ -772,7 +777,6 @@ impl Step<'_> {
             ..Lock::default()
         };
         self.told.clear();
-        self.forgotten.clear();
         self.note(What::Reset, "-", 0);
     }
 
@@ -786,7 +790,7 @@ impl Step<'_> {
         let owner = owner_of(request);
         let mut next_ms = -1;
         let mut head = None;
-        if self.lock.mode.is_some() || self.lock.more {
+        if self.lock.mode.is_some() || self.lock.more || !self.is_sound() {
             self.lock.spread();
             let known = self.lock.leases.contains(request);
             if known {
@@ -800,8 +804,13 @@ impl Step<'_> {
                 if let Some(place) = self.lock.queue.score(request) {
                     return self.answer(QUEUED, place.rem_euclid(BAND), next_ms);
                 }
-                if let Some(token) = self.holder(owner).token {
-                    return self.answer(GRANTED, token as i64, next_ms);
+                if let Some(token) = self.told(request) {
+                    if self.is_complete() {
+                        let token = self.holder(owner).token.unwrap_or(token);
+                        return self.answer(GRANTED, token as i64, next_ms);
+                    }
+                    self.start_over();
+                    next_ms = -1;
                 }
                 self.lock.leases.remove(request);
             }
@@ -820,6 +829,7 @@ impl Step<'_> {
             band < head.div_euclid(BAND) * BAND || ask.ticket.is_some_and(|ticket| ticket + band < head)
         });
         if self.lock.fits(request, owner) && (inside || would_be_first) {
+            self.lock.seq = self.lock.seq.max(ask.ticket.map(|ticket| ticket as u64));
             let sole = self.lock.mode.is_none() && next_ms < 0;
             let token = self.grant(request, owner);
             if sole {
@@ -830,10 +840,13 @@ impl Step<'_> {
             }
             return self.answer(GRANTED, token as i64, next_ms);
         }
-        if named_owner(request).is_some_and(|owner| self.lock.waits.contains_key(owner)) {
-            return self.answer(OWNER_WAITS, 0, next_ms);
+        let waits = named_owner(request).and_then(|owner| self.lock.waits.get(owner));
+        if let Some(waits) = waits.filter(|waits| self.lock.queue.contains(waits)) {
+            let own = client_of(waits) == client_of(request);
+            let number = waits.split(':').nth(1).filter(|_| own).map_or(0, number);
+            return self.answer(OWNER_WAITS, number as i64, next_ms);
         }
-        if upgrade && self.lock.upgrade.is_some() {
+        if upgrade && head.is_some_and(|place| place < 0) {
             return self.answer(CONFLICT, 0, next_ms);
         }
         if only_now {
@@ -850,9 +863,6 @@ impl Step<'_> {
         self.lock.queue.put(request, ticket + band);
         if let Some(owner) = named_owner(request) {
             self.lock.waits.insert(Name::from(owner), Name::from(request));
-        }
-        if upgrade {
-            self.lock.upgrade = Some(Name::from(request));
         }
         self.lease(request, lease_ms);
         self.note(What::Queued, request, 0);
@@ -871,7 +881,7 @@ impl Step<'_> {
             self.lock.sole = None;
             let ended = self.count_down(request, owner_of(request));
             self.note(What::Released, request, 0);
-            return vec![-1, ended as i64];
+            return vec![-1, ended];
         }
         let somebody_waited = !self.lock.queue.is_empty();
         self.lock.spread();
@@ -880,14 +890,14 @@ impl Step<'_> {
             let ended = if self.lock.leases.remove(request) {
                 self.end(request)
             } else {
-                Ended::Unknown
+                UNKNOWN
             };
             match ended {
-                Ended::Held => self.note(What::Released, request, 0),
-                Ended::Waited => self.note(What::Left, request, 0),
-                Ended::Unknown => {}
+                UNKNOWN => {}
+                WAITED => self.note(What::Left, request, 0),
+                _ => self.note(What::Released, request, 0),
             }
-            reply.push(ended as i64);
+            reply.push(ended);
         }
         if somebody_waited {
             reply[0] = self.sweep(true);
@@ -896,14 +906,14 @@ impl Step<'_> {
     }
 
     fn renew(&mut self, pairs: &[&str]) -> Vec<i64> {
-        let token_of =
-            |lock: &Lock, request: &str| lock.holder(owner_of(request)).token.map_or(-1, |token| token as i64);
         if let &[request, lease_ms] = pairs
             && self.lock.is_sole(request)
+            && self.is_sound()
+            && self.lock.readers + self.lock.writes == 1
         {
             let deadline = self.deadline(number(lease_ms));
             self.lock.sole = Some((Name::from(request), deadline));
-            return vec![-1, token_of(self.lock, request)];
+            return vec![-1, self.told(request).map_or(-1, |token| token as i64)];
         }
         self.lock.spread();
         let requests = pairs.chunks_exact(2);
@@ -915,12 +925,11 @@ impl Step<'_> {
             self.lease(pair[0], number(pair[1]));
         }
         let more_far = self.pull_back();
-        let mut next_ms = self.sweep(self.lock.mode.is_none());
+        let mut next_ms = self.sweep(!self.lock.queue.is_empty() && self.lock.writer.is_none());
         if more_far {
             next_ms = 0;
         }
-        let holding = self.lock.leases.len() as i64 - self.lock.queue.len() as i64;
-        if holding != (self.lock.readers + self.lock.writes) as i64 {
+        if !self.is_complete() {
             self.start_over();
             known.fill(false);
             next_ms = -1;
@@ -928,7 +937,7 @@ impl Step<'_> {
         let standing = |(pair, known): (&[&str], bool)| match known {
             false => -1,
             true if self.lock.queue.contains(pair[0]) => -(self.lock.seq.unwrap_or(0) as i64),
-            true => token_of(self.lock, pair[0]),
+            true => self.told(pair[0]).map_or(-1, |token| token as i64),
         };
         let standings = requests.zip(known).map(standing);
         std::iter::once(next_ms).chain(standings).collect()
@@ -946,6 +955,9 @@ impl Step<'_> {
             .collect();
         for request in &far {
             self.lock.leases.put(request, latest);
+        }
+        if !far.is_empty() {
+            self.deadline(cap);
         }
         far.len() == self.lock.limits.expiries
     }
@@ -978,7 +990,7 @@ impl Step<'_> {
             .keys()
             .filter(|request| owner_of(request) == owner);
         let evicted: Vec<Name> = theirs.cloned().collect();
-        for request in &evicted {
+        for request in evicted.iter().rev() {
             self.lock.leases.remove(request);
             self.end(request);
             self.tell(request, 0);

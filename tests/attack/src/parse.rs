@@ -286,13 +286,19 @@ fn understood(words: Words, reply: &Value) -> Option<String> {
         }
         (Words::Try, &[0, _, _, _]) => Some("Busy".to_owned()),
         (Words::Acquire | Words::Try, &[-1, _, _, _]) => Some("Conflict".to_owned()),
-        (Words::Acquire | Words::Try, &[-2, _, _, _]) => Some("OwnerWaits".to_owned()),
+        (Words::Acquire | Words::Try, &[-2, n, _, _]) if n >= 0 => {
+            Some(format!("OwnerWaits({:?})", (n > 0).then_some(n)))
+        }
         (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
         (Words::Release(asked), _) => {
-            let known = |n: i64| (0..=2).contains(&n).then(|| (n > 0).to_string());
-            each(&known, asked)
+            let stood = |n: i64| match n {
+                0 => Some("Unknown".to_owned()),
+                1 => Some("Waits { seq: 0 }".to_owned()),
+                n => counts(n).then(|| format!("Holds {{ token: {n} }}")),
+            };
+            each(&stood, asked)
         }
         (Words::Renew(asked), _) => {
             let standing = |n: i64| match n {

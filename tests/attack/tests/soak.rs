@@ -61,7 +61,7 @@ const MUTANTS: [Mutant; 9] = [
     },
     Mutant {
         name: "two may upgrade",
-        find: "if upgrade and state.up then return answer(-1) end",
+        find: "if upgrade and head[1] and tonumber(head[2]) < 0 then return answer(-1) end",
         replace: "",
         invariants: &[9],
     },
