@@ -397,3 +397,34 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
         Err(_) => panic!("not within {PATIENCE:?}: {what}"),
     }
 }
+
+/// Keeps the runtime of the test from everything else.
+fn be_late() {
+    std::thread::sleep(2 * LATE);
+}
+
+#[tokio::test]
+async fn a_scenario_that_fails_only_while_this_process_is_late_is_excused() {
+    let tried = AtomicU64::new(0);
+    in_time(async || {
+        tried.fetch_add(1, Ordering::Relaxed);
+        // So that the clock of lateness runs before this is late, and is read after.
+        tokio::time::sleep(Lateness::TICK).await;
+        be_late();
+        tokio::time::sleep(Lateness::TICK).await;
+        panic!("as a lease that was lost");
+    })
+    .await;
+    assert_eq!(tried.into_inner(), u64::from(TRIES));
+}
+
+#[tokio::test]
+async fn a_scenario_that_fails_although_this_process_is_served_in_time_is_red() {
+    eventually("a failure counts", async || {
+        AssertUnwindSafe(in_time(async || panic!("as a bug")))
+            .catch_unwind()
+            .await
+            .is_err()
+    })
+    .await;
+}
