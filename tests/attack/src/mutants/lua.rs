@@ -260,7 +260,7 @@ pub const ALL: &[Mutant] = &[
         &[("  if ticket ~= '' and tonumber(ticket) > count('seq') then", "  if false then")],
         "found here, by reading", "An old ticket is ahead of a clock that is behind: a newcomer's is before it, and nobody looks whether he may enter."),
     model("hand-over-in-silence", "lua/release_head.lua",
-        &[("          redis.pcall(ARGV[1], ARGV[2] .. string.sub(to, 2, first - 1), to .. ' ' .. text .. '\\n' .. KEYS[1])\n", "")],
+        &[("          redis.pcall(ARGV[1], ARGV[2] .. string.sub(to, 2, colon - 1), to .. ' ' .. text .. '\\n' .. KEYS[1])\n", "")],
         "field: the waiter is not told", "The head lets a writer in and tells nobody."),
     model("hand-over-keeps-the-old-token", "lua/release_head.lua",
         &[("            redis.call('HDEL', KEYS[1], token, first)\n", "")],
