@@ -35,10 +35,10 @@ async fn main() -> common::Outcome {
     server.until_queued(NAME, WAITERS as usize).await?;
 
     // Parked.
-    let (calls, messages) = (server.calls("evalsha").await?, server.calls("publish").await?);
+    let (calls, messages) = (server.script_calls().await?, server.calls("publish").await?);
     let begun = Instant::now();
     tokio::time::sleep(LEASE + LEASE / 6).await;
-    let sent = server.calls_since(calls, "evalsha").await?;
+    let sent = common::since(server.script_calls().await?, calls);
     let parked = begun.elapsed();
     println!("{WAITERS} tasks waited for {parked:.1?}, longer than a lease");
     server.until_queued(NAME, WAITERS as usize).await?;
@@ -47,11 +47,11 @@ async fn main() -> common::Outcome {
         assert!(sent >= 3, "nobody renewed: the waiters would have expired");
         assert!(sent <= at_most(parked), "waiting costs more than renewals");
     }
-    let told = server.calls_since(messages, "publish").await?;
+    let told = common::since(server.calls("publish").await?, messages);
     assert_eq!(told.unwrap_or(0), 0, "a message, though nobody entered");
 
     // Handed from one to the next.
-    let (calls, begun) = (server.calls("evalsha").await?, Instant::now());
+    let (calls, begun) = (server.script_calls().await?, Instant::now());
     guard.release().await?;
     while let Some(waiter) = waiters.join_next().await {
         let released: Result<(), Error> = waiter?;
@@ -59,8 +59,8 @@ async fn main() -> common::Outcome {
     }
     let took = begun.elapsed();
     println!("then {WAITERS} entered one by one within {took:.1?}");
-    let messages = server.calls_since(messages, "publish").await?;
-    let calls = server.calls_since(calls, "evalsha").await?;
+    let messages = common::since(server.calls("publish").await?, messages);
+    let calls = common::since(server.script_calls().await?, calls);
     let Some((messages, calls)) = messages.zip(calls) else {
         println!("others use the server, so calls are not counted");
         return Ok(());

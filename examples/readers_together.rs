@@ -34,7 +34,7 @@ async fn main() -> common::Outcome {
     server.until_queued(NAME, READERS as usize).await?;
     println!("{READERS} readers of {CLIENTS} clients wait behind a writer");
 
-    let (calls, messages) = (server.calls("evalsha").await?, server.calls("publish").await?);
+    let (calls, messages) = (server.script_calls().await?, server.calls("publish").await?);
     writer.release().await?;
     let mut guards = Vec::new();
     while let Some(reader) = readers.join_next().await {
@@ -43,8 +43,8 @@ async fn main() -> common::Outcome {
     assert!(guards.iter().all(|guard| guard.is_held()));
     assert_eq!(guards.len() as u64, READERS);
     let inside = format!("the writer left: {} readers are inside", guards.len());
-    let calls = server.calls_since(calls, "evalsha").await?;
-    let messages = server.calls_since(messages, "publish").await?;
+    let calls = common::since(server.script_calls().await?, calls);
+    let messages = common::since(server.calls("publish").await?, messages);
     let Some((calls, messages)) = calls.zip(messages) else {
         println!("{inside}; others use the server, so calls are not counted");
         return Ok(());

@@ -68,21 +68,30 @@ impl Server {
 
     /// How often the server has executed a command, also from within scripts. `None`: others use the server too.
     pub(crate) async fn calls(&self, command: &str) -> Fallible<Option<u64>> {
+        let stats = self.command_stats().await?;
+        stats.map(|stats| count(&stats, command, "calls")).transpose()
+    }
+
+    /// Scripts that were executed so far. A refused EVALSHA is no execution; the first call of a script is an EVAL.
+    pub(crate) async fn script_calls(&self) -> Fallible<Option<u64>> {
+        let Some(stats) = self.command_stats().await? else {
+            return Ok(None);
+        };
+        let mut executed = 0;
+        for command in ["evalsha", "eval"] {
+            executed += count(&stats, command, "calls")? - count(&stats, command, "failed_calls")?;
+        }
+        Ok(Some(executed))
+    }
+
+    async fn command_stats(&self) -> Fallible<Option<String>> {
         if self.process.is_none() {
             return Ok(None);
         }
         let mut redis = self.redis().await?;
-        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await?;
-        let prefix = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-        let calls = line.and_then(|rest| rest.split(',').next());
-        Ok(Some(calls.map_or(Ok(0), str::parse)?))
-    }
-
-    /// How often since [`calls`](Self::calls) said `before`.
-    pub(crate) async fn calls_since(&self, before: Option<u64>, command: &str) -> Fallible<Option<u64>> {
-        let now = self.calls(command).await?;
-        Ok(now.zip(before).map(|(now, before)| now - before))
+        Ok(Some(
+            redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await?,
+        ))
     }
 
     /// Waits until so many requests are in the queue of a lock.
@@ -211,4 +220,17 @@ async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     redis::Client::open(url)?
         .get_multiplexed_async_connection_with_config(&config)
         .await
+}
+
+/// What was counted between two looks.
+pub(crate) fn since(now: Option<u64>, before: Option<u64>) -> Option<u64> {
+    Some(now? - before?)
+}
+
+/// A number that INFO gives for a command; 0 if it has not been called.
+fn count(stats: &str, command: &str, what: &str) -> Fallible<u64> {
+    let prefix = format!("cmdstat_{command}:");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    let number = line.and_then(|line| line.split(',').find_map(|pair| pair.strip_prefix(&format!("{what}="))));
+    Ok(number.map_or(Ok(0), str::parse)?)
 }

@@ -192,7 +192,7 @@ async fn renewals_do_not_pile_up_during_an_outage() {
         .map(|i| tokio::spawn(lock(i).write().acquire_fair()))
         .collect();
     eventually("all wait", async || server.keys().await.len() == 3 * LOCKS).await;
-    let before = server.calls("evalsha").await;
+    let before = server.script_calls().await;
     server.freeze();
     tokio::time::sleep(Duration::from_secs(10)).await;
     waiters.iter().for_each(|waiter| waiter.abort());
@@ -202,13 +202,13 @@ async fn renewals_do_not_pile_up_during_an_outage() {
     })
     .await;
     eventually("nothing is renewed any more", async || {
-        let calls = server.calls("evalsha").await;
+        let calls = server.script_calls().await;
         tokio::time::sleep(Duration::from_millis(1000)).await;
-        server.calls("evalsha").await == calls
+        server.script_calls().await == calls
     })
     .await;
     // Each is renewed once more and released; fifteen renewals were due.
-    let calls = server.calls("evalsha").await - before;
+    let calls = server.script_calls().await - before;
     println!("{calls} calls for {LOCKS} waiters");
     assert!(calls < 4 * LOCKS as u64, "{calls} calls for {LOCKS} waiters");
     drop(held);

@@ -97,9 +97,9 @@ async fn ten_thousand_waiters_of_one_client_share_two_connections_and_few_renewa
         );
         assert_eq!((server.connections().await, channels(&server).await), (4, 3));
 
-        let (begun, calls) = (Instant::now(), server.calls("evalsha").await);
+        let (begun, calls) = (Instant::now(), server.script_calls().await);
         tokio::time::sleep(lease + lease / 3).await;
-        let calls = server.calls("evalsha").await - calls;
+        let calls = server.script_calls().await - calls;
         // The last interval need not be whole.
         let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
         let most = intervals as u64 * MANY.div_ceil(RENEWALS_PER_CALL) as u64;
@@ -148,9 +148,9 @@ async fn ten_thousand_locks_held_by_one_client_are_renewed_once_an_interval() {
         growth("a lock", before, (info(&server, "used_memory").await, resident()), MANY);
         assert_eq!((server.connections().await, channels(&server).await), (2, 2));
 
-        let (begun, calls) = (Instant::now(), server.calls("evalsha").await);
+        let (begun, calls) = (Instant::now(), server.script_calls().await);
         tokio::time::sleep(2 * lease / 3).await;
-        let calls = server.calls("evalsha").await - calls;
+        let calls = server.script_calls().await - calls;
         let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
         println!("{calls} calls in {:?}", begun.elapsed());
         assert!(

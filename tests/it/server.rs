@@ -213,16 +213,22 @@ impl Server {
 
     /// Calls of a command so far, as the server counts them, scripts' inner calls included.
     pub async fn calls(&self, command: &str) -> u64 {
-        let text: String = redis::cmd("INFO")
+        count(&self.command_stats().await, command, "calls")
+    }
+
+    /// Scripts that were executed so far. A refused EVALSHA is no execution; the first call of a script is an EVAL.
+    pub async fn script_calls(&self) -> u64 {
+        let stats = self.command_stats().await;
+        let executed = |command| count(&stats, command, "calls") - count(&stats, command, "failed_calls");
+        executed("evalsha") + executed("eval")
+    }
+
+    async fn command_stats(&self) -> String {
+        redis::cmd("INFO")
             .arg("commandstats")
             .query_async(&mut self.redis().await)
             .await
-            .expect("INFO");
-        let prefix = format!("cmdstat_{command}:calls=");
-        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.map_or(0, |rest| {
-            rest.split(',').next().expect("a number").parse().expect("a number")
-        })
+            .expect("INFO")
     }
 
     /// Connected clients other than the one that asks.
@@ -427,4 +433,12 @@ async fn a_scenario_that_fails_although_this_process_is_served_in_time_is_red() 
             .is_err()
     })
     .await;
+}
+
+/// A number that INFO gives for a command; 0 if it has not been called.
+fn count(stats: &str, command: &str, what: &str) -> u64 {
+    let prefix = format!("cmdstat_{command}:");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    let number = line.and_then(|line| line.split(',').find_map(|pair| pair.strip_prefix(&format!("{what}="))));
+    number.map_or(0, |number| number.parse().expect("a number"))
 }
