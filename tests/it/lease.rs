@@ -315,11 +315,12 @@ async fn a_renewal_that_arrives_after_the_lease_makes_no_hold() {
     let second = soon("the lease ends", near.rw_lock("a").write().acquire_fair()).await;
     let second = second.unwrap();
     assert!(!held.is_held());
-    // A script's first call over a connection carries its text.
-    let calls = async || server.calls("evalsha").await + server.calls("eval").await;
-    let before = calls().await;
+    let before = server.script_calls().await;
     proxy.stall(false);
-    eventually("late commands are executed", async || calls().await > before).await;
+    eventually("late commands are executed", async || {
+        server.script_calls().await > before
+    })
+    .await;
     // The answer to this comes after those to all late commands.
     eventually("an answer", async || {
         match far.rw_lock("a").write().try_acquire().await {
