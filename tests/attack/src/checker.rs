@@ -1171,15 +1171,30 @@ mod tests {
     use std::time::Instant;
 
     /// A line is `ms script arguments => reply | notes`. Arguments of acquire after its request: `lease=100`, `try`,
-    /// `policy=`, `ticket=`. Notes are divided by commas. Further lines: `lost`, `damaged`, `finish`.
+    /// `policy=`, `ticket=`. Notes are divided by commas. In the reply of release, 2 stands for the token of the request's
+    /// grant. Further lines: `lost`, `damaged`, `finish`.
     fn verdict(history: &str) -> Result<(), Violation> {
         let mut checker = Checker::new();
+        let mut tokens = HashMap::new();
+        let mut told = |mut record: Record| {
+            if record.script == Script::Release {
+                for (request, answer) in record.args.iter().zip(&mut record.reply[1..]) {
+                    if let (2, Some(token)) = (*answer, tokens.get(request)) {
+                        *answer = *token;
+                    }
+                }
+            }
+            for note in record.notes.iter().filter(|note| note.what == What::Granted) {
+                tokens.insert(note.request.clone(), note.token.cast_signed());
+            }
+            record
+        };
         for line in history.lines().map(str::trim).filter(|line| !line.is_empty()) {
             match line {
                 "lost" => checker.state_lost(None),
                 "damaged" => checker.damaged("a"),
                 "finish" => checker.finish()?,
-                line => checker.check(&record(line))?,
+                line => checker.check(&told(record(line)))?,
             }
         }
         Ok(())
@@ -1274,7 +1289,7 @@ mod tests {
              4 release w1:4:o => 96 2 | released w1:4:o
              5 downgrade w1:3:o r1:5:o 100 => 95 7 | granted r1:5:o 7, released w1:3:o
              5 downgrade w1:3:o r1:5:o 100 => 95 7
-             6 release r1:1:o r1:2:o r1:5:o => 94 2 2 2 | released r1:1:o, released r1:2:o, released r1:5:o, granted w2:1 8
+             6 release r1:1:o r1:2:o r1:5:o => 94 2 2 5 | released r1:1:o, released r1:2:o, released r1:5:o, granted w2:1 8
              7 acquire w2:2:2:1 try => 2 8 94 8 | granted w2:2:2:1 8
              8 release w2:1 w2:2:2:1 => -1 2 2 | released w2:1, released w2:2:2:1
              finish",
@@ -1878,8 +1893,8 @@ mod tests {
         for line in [
             "10 acquire w1:1 => 2 5 -1 5 | granted w1:1 5",
             "20 acquire r2:1 => 1 6 90 6 | queued r2:1",
-            "30 release w1:1 => 90 2 | released w1:1, granted r2:1 7",
-            "40 release r2:1 => -1 2 | released r2:1",
+            "30 release w1:1 => 90 5 | released w1:1, granted r2:1 7",
+            "40 release r2:1 => -1 7 | released r2:1",
         ] {
             checker.check(&record(line)).expect("a good history");
         }
@@ -1914,14 +1929,16 @@ mod tests {
             records.push(line(format!("0 acquire w{n}:0 => 1 {token} 1 {token} | queued w{n}:0")));
         }
         let begun = records.len();
+        let mut held = 1000;
         for turn in 0..2000 {
             let (here, next) = (turn % 64, (turn + 1) % 64);
             let (round, next_round) = (turn / 64, (turn + 1) / 64);
             token += 1;
             let (from, to) = (format!("w{here}:{round}"), format!("w{next}:{next_round}"));
             records.push(line(format!(
-                "1 release {from} => 1 2 | released {from}, granted {to} {token}"
+                "1 release {from} => 1 {held} | released {from}, granted {to} {token}"
             )));
+            held = token;
             token += 1;
             let again = format!("w{here}:{}", round + 1);
             records.push(line(format!(

@@ -109,7 +109,7 @@ pub const ALL: &[Bug] = &[
     bug("What one client says of itself, if it was no text, made the status of every lock it used an error.",
         "review", &["status::what_clients_say_of_themselves_is_left_out_where_it_cannot_be_read"]),
     bug("A late copy of an acquire, granted by the fast path of release, left the mark of an upgrade: every later one was refused.",
-        "review of the scripts, with a stub of Redis", &["scripts::a_hand_over_to_an_upgrade_leaves_no_mark_of_it"]),
+        "review of the scripts, with a stub of Redis", &["scripts::an_orphan_that_upgrades_ends_with_the_read_hold_of_its_owner"]),
     bug("A late copy of an acquire in the queue was taken for its owner's hold: its release let a writer in beside a reader.",
         "review of the scripts, with a stub of Redis", &["scripts::an_orphan_that_waits_is_released_and_not_its_owners_other_hold"]),
     bug("When the hash was lost under a queue, a script could make one without a policy and without an end.",
