@@ -10,6 +10,7 @@ if owner_of(to) ~= owner or not (string.find(to, '^r%x+:%d+$') or string.find(to
 end
 load('r:' .. owner, 't:' .. owner)
 spread()
+if not sound() then start_over() end   -- a field was lost: what is counted down would hide it
 local known = redis.call('ZSCORE', LEASES, to)
 if not known and state.writer == owner and not redis.call('ZSCORE', QUEUE, from)
   and redis.call('ZREM', LEASES, from) == 1 then

@@ -5,6 +5,7 @@
 local owner = ARGV[4]
 load('r:' .. owner, 't:' .. owner)
 spread()
+if not sound() then start_over() end   -- a field was lost: what is counted down would hide it
 local evicted, names, cursor = {}, {}, '0'
 repeat
   local page = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 1000)

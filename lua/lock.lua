@@ -110,6 +110,7 @@ end
 -- an upgrade leaves as it is. So a greater one than its own says that it was interrupted. False: its owner does not hold.
 local function told(request, owner)
   if writes(request) then return state.writer == owner and get('t:' .. owner) end
+  if state.writer and state.writer ~= owner then return false end   -- the count was lost, and a writer let in
   return count('r:' .. owner) > 0 and (get('f:' .. owner) or get('t:' .. owner))
 end
 

@@ -14,6 +14,7 @@ if #ARGV == 4 and is_sole(ARGV[4]) then   -- nobody waits
 end
 
 local waiting = spread()
+if not sound() then start_over() end   -- a field was lost: what is counted down would hide it
 local reply = { -1 }
 for i = 4, #ARGV do
   local request = ARGV[i]

@@ -292,6 +292,9 @@ struct Lock {
     doubt: Option<u64>,
     /// Requests from before that.
     former: HashSet<Box<str>>,
+    /// Holds of which their clients were told, also while there is doubt: token, and whether another one was granted since
+    /// that excludes it.
+    told: Map<(u64, bool)>,
     /// The server went back to an earlier state: clients may know more than it does.
     went_back: bool,
 }
@@ -412,6 +415,7 @@ impl Lock {
             self.doubts(&step);
         }
         step.lenient = self.doubt.is_some();
+        self.knows(&step)?;
         let waited = !self.queue.is_empty();
         let before = self.begin(&step)?;
         for note in &record.notes {
@@ -442,6 +446,49 @@ impl Lock {
                 "the lease of {} ended at {deadline} and others wait",
                 self.name(*late)
             );
+        }
+        Ok(())
+    }
+
+    /// Whoever was interrupted is told so by its next renewal, and by its release, also after keys were lost.
+    fn knows(&mut self, step: &Step<'_>) -> Result<(), Violation> {
+        let record = step.record;
+        let each = match record.script {
+            Script::Renew => 2,
+            Script::Release => 1,
+            _ => usize::MAX,
+        };
+        let asked = record.args.iter().step_by(each).filter(|_| each < usize::MAX);
+        for (request, answer) in asked.zip(record.reply.iter().skip(1)) {
+            let request = request.as_str();
+            let Some((token, interrupted)) = self.told.get(request).copied() else {
+                continue;
+            };
+            let well = (2..=token.cast_signed()).contains(answer);
+            ensure!(
+                !(interrupted && well),
+                8,
+                "the hold of {request} with {token} was interrupted, and it is told {answer}"
+            );
+            if !well || record.script == Script::Release {
+                self.told.remove(request);
+            }
+        }
+        for note in &record.notes {
+            let (name, owner) = (note.request.as_str(), owner_of(&note.request));
+            match note.what {
+                What::Granted => {
+                    for (other, (_, interrupted)) in &mut self.told {
+                        *interrupted |= owner_of(other) != owner && (writes(other) || writes(name));
+                    }
+                    self.told.insert(name.into(), (note.token, false));
+                }
+                What::Reset => self.told.values_mut().for_each(|(_, interrupted)| *interrupted = true),
+                // A known request that ends is compared without this.
+                What::Expired if step.lenient => {}
+                What::Queued => {}
+                _ => drop(self.told.remove(name)),
+            }
         }
         Ok(())
     }
@@ -1099,6 +1146,7 @@ impl Lock {
         *self = Self {
             seq: self.seq,
             cap: self.cap,
+            told: std::mem::take(&mut self.told),
             ..Self::default()
         };
     }
@@ -1424,6 +1472,21 @@ mod tests {
              3 renew w1:1 100 => -1 -1 | reset -
              4 acquire w1:2 => 2 9 -1 9 | granted w1:2 9
              5 acquire w3:2 => 2 10 99 10 | granted w3:2 10",
+        );
+        // Who was interrupted is told so, by a renewal and by a release.
+        bad(
+            8,
+            "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
+             damaged
+             1 acquire w2:1 => 2 7 -1 7 | granted w2:1 7
+             3 renew r1:1 100 => 90 5",
+        );
+        bad(
+            8,
+            "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
+             damaged
+             1 acquire w2:1 => 2 7 -1 7 | granted w2:1 7
+             3 release r1:1 => -1 5",
         );
         // A hold whose lease is gone: that shows only when somebody asks.
         good(

@@ -1,23 +1,21 @@
-//! Every sequence of a few steps of three owners, on the real scripts beside the model.
+//! Every sequence of a few steps of three owners, on the real scripts, each call judged by the model.
 //!
-//! Breadth first over distinct states. From each, every call is made by the real scripts on a server that was given the
-//! state, and compared with the model; the invariants are asked of every state and every call. Two owners are named,
-//! the third is not, so each of its requests is its own owner. Requests are sent again and late, also after their end,
-//! but for those of an unnamed owner's upgrade: without a guard the client does not make them.
+//! Breadth first over distinct states. A state is what lies under the keys, unread: it is put back before each call, and
+//! what the call leaves is the next one. Two owners are named, the third is not, so each of its requests is its own
+//! owner. Every call is made in every state: so each comes also as a copy that the network kept, at every distance.
 //!
-//! Two states are one if they differ only in what no script looks at:
-//! * the moment: every time is counted from now, and no script knows another;
-//! * tickets and tokens but for their order: a script compares them with each other, and makes new ones that are
-//!   greater than all;
+//! Two states are one if they differ only in numbers of 13 digits and more, and in those only so ([`normal`]):
+//! * the moment: every time is counted from now;
+//! * tickets and tokens but for their order;
 //! * how long ago a deadline has passed, but for their order;
-//! * when the keys expire: a sequence is shorter than 30 seconds, so none of its leases needs a new expiry after the
-//!   first, and none expires.
+//! * when the keys expire: a sequence is shorter than 30 seconds, so none of them does.
 
 use crate::invariants;
-use crate::lua_world::{BEGIN_US, Loaded, Scripts, Step, World, compare};
-use crate::model::{BAND, Limits, Lock, Outcome, RETENTION};
+use crate::judge::judge;
+use crate::lua_world::{BEGIN_US, Kept, Limits, Loaded, Scripts, Step, Want, World};
+use crate::model::{BAND, Lock};
 use crate::record::Script;
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::ExitCode;
@@ -177,7 +175,7 @@ pub fn explore(
     let mut explorer = Explorer::start(scripts, policy, limits)?;
     let mut layer = Layer::default();
     let begun = Instant::now();
-    let mut frontier = vec![(0, Lock::with_limits(limits))];
+    let mut frontier = vec![State::default()];
     for depth in 1..=depth {
         frontier = explorer.layer(&frontier)?;
         layer = Layer {
@@ -198,13 +196,31 @@ struct Node {
     op: u8,
 }
 
-/// What should come back.
-struct Expected {
+#[derive(Clone)]
+struct State {
     node: u32,
+    /// What lies under the keys, and what that means.
+    kept: Kept,
+    lock: Lock,
+    now_us: u64,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            node: 0,
+            kept: Kept::default(),
+            lock: Lock::default(),
+            now_us: BEGIN_US,
+        }
+    }
+}
+
+/// A call on its way.
+struct Sent<'a> {
+    from: &'a State,
     op: u8,
     step: Step,
-    outcome: Outcome,
-    after: Lock,
 }
 
 struct Explorer {
@@ -215,8 +231,6 @@ struct Explorer {
     seen: HashSet<u128>,
     nodes: Vec<Node>,
     transitions: u64,
-    sent: VecDeque<Vec<Expected>>,
-    batch: Vec<Expected>,
 }
 
 /// Calls that are sent together.
@@ -235,119 +249,89 @@ impl Explorer {
             world,
             loaded,
             ops: ops(policy),
-            seen: HashSet::from([fingerprint(&Lock::with_limits(limits))]),
+            seen: HashSet::new(),
             nodes: vec![Node { parent: 0, op: 0 }],
             transitions: 0,
-            sent: VecDeque::new(),
-            batch: Vec::new(),
         })
     }
 
-    fn layer(&mut self, frontier: &[(u32, Lock)]) -> Result<Vec<(u32, Lock)>, Box<Counterexample>> {
+    fn layer(&mut self, frontier: &[State]) -> Result<Vec<State>, Box<Counterexample>> {
         let mut next = Vec::new();
-        for (node, lock) in frontier {
+        let mut sent = VecDeque::new();
+        for from in frontier {
             for op in 0..self.ops.len() {
-                if let Some((_, after, now_us)) = self.take(*node, lock, op)? {
-                    let state = normal(&after, now_us);
-                    if self.seen.insert(fingerprint(&state)) {
-                        let number = self.nodes.len() as u32;
-                        self.nodes.push(Node {
-                            parent: *node,
-                            op: op as u8,
-                        });
-                        next.push((number, state));
+                let (script, args) = match concrete(&self.ops[op], &from.lock) {
+                    None => continue,
+                    Some(Doing::Wait(ms)) => {
+                        let now_us = from.now_us + ms * 1000;
+                        self.arrive(State { now_us, ..from.clone() }, op, &mut next);
+                        continue;
                     }
+                    Some(Doing::Call(script, args)) => (script, args),
+                };
+                // The fast paths answer only if nobody listens.
+                for listened in [true, false] {
+                    let (args, now_us) = (args.clone(), from.now_us);
+                    let step = Step {
+                        script,
+                        args,
+                        now_us,
+                        listened,
+                    };
+                    let want = Want {
+                        status: true,
+                        keys: true,
+                    };
+                    self.world.step(&self.loaded, KEY, Some(&from.kept), &step, want);
+                    sent.push_back(Sent {
+                        from,
+                        op: op as u8,
+                        step,
+                    });
                 }
             }
+            if sent.len() >= BATCH {
+                self.receive(&mut sent, &mut next)?;
+            }
         }
-        self.send()?;
-        while !self.sent.is_empty() {
-            self.receive()?;
-        }
+        self.receive(&mut sent, &mut next)?;
         Ok(next)
     }
 
-    /// One step from one state: by the model now, by the server soon. `None`: it says nothing new.
-    fn take(
-        &mut self,
-        node: u32,
-        lock: &Lock,
-        number: usize,
-    ) -> Result<Option<(Outcome, Lock, u64)>, Box<Counterexample>> {
-        let (script, args) = match concrete(&self.ops[number], lock) {
-            None => return Ok(None),
-            Some(Doing::Wait(ms)) => {
-                return Ok(Some((Outcome::default(), lock.clone(), BEGIN_US + ms * 1000)));
-            }
-            Some(Doing::Call(script, args)) => (script, args),
-        };
-        let mut step = Step {
-            script,
-            args,
-            now_us: BEGIN_US,
-            listened: true,
-        };
-        let mut after = lock.clone();
-        let outcome = after.call(KEY, script, &step.args(), step.now_us);
-        let settled = outcome.reply[if script == Script::Acquire { 2 } else { 0 }] != 0;
-        invariants::of_state(&after, settled)
-            .and_then(|()| invariants::of_call(lock, &step, &outcome, &after))
-            .and_then(|()| invariants::of_repetition(KEY, lock, &step, &outcome, &after))
-            .map_err(|what| self.counterexample(node, number, format!("the model itself: {what}")))?;
-        // The heads answer only if nobody listens.
-        let headed = matches!(script, Script::Acquire | Script::Release);
-        for listened in [true, false] {
-            if !listened && !headed {
-                continue;
-            }
-            step.listened = listened;
+    fn receive(&mut self, sent: &mut VecDeque<Sent<'_>>, next: &mut Vec<State>) -> Result<(), Box<Counterexample>> {
+        if let (Some(first), Err(error)) = (sent.front(), self.world.send()) {
+            return Err(self.counterexample(first.from.node, usize::from(first.op), error));
+        }
+        for Sent { from, op, step } in sent.drain(..) {
             self.transitions += 1;
-            self.world.step(&self.loaded, KEY, Some(lock), &step, true);
-            self.batch.push(Expected {
-                node,
-                op: number as u8,
-                step: step.clone(),
-                outcome: outcome.clone(),
-                after: after.clone(),
+            let seen = self.world.seen(KEY);
+            let judged = seen.and_then(|seen| {
+                let (lock, outcome) = judge(&from.lock, KEY, &step, &seen)?;
+                invariants::of_state(&lock, !outcome.unfinished)
+                    .and_then(|()| invariants::of_call(&from.lock, &step, &outcome, &lock))
+                    .and_then(|()| invariants::of_repetition(&step, &outcome, &lock))
+                    .map_err(|what| format!("the model itself: {what}"))?;
+                Ok((lock, seen.kept.unwrap_or_default()))
             });
+            let (lock, kept) = judged.map_err(|what| self.counterexample(from.node, usize::from(op), what))?;
+            let state = State {
+                kept,
+                lock,
+                ..from.clone()
+            };
+            self.arrive(state, usize::from(op), next);
         }
-        if self.batch.len() >= BATCH {
-            self.send()?;
-            // One batch is with the server while the next is made.
-            if self.sent.len() > 2 {
-                self.receive()?;
-            }
-        }
-        Ok(Some((outcome, after, BEGIN_US)))
-    }
-
-    fn send(&mut self) -> Result<(), Box<Counterexample>> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        let batch = std::mem::take(&mut self.batch);
-        if let Err(error) = self.world.send() {
-            return Err(self.counterexample(batch[0].node, usize::from(batch[0].op), error));
-        }
-        self.sent.push_back(batch);
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<(), Box<Counterexample>> {
-        for expected in self.sent.pop_front().into_iter().flatten() {
-            let Expected {
-                node,
-                op,
-                step,
-                outcome,
-                after,
-            } = expected;
-            self.world
-                .receive()
-                .and_then(|seen| compare(&seen, &step, KEY, &outcome, &after))
-                .map_err(|difference| self.counterexample(node, usize::from(op), difference))?;
+    /// A state that may be new.
+    fn arrive(&mut self, mut state: State, op: usize, next: &mut Vec<State>) {
+        if self.seen.insert(fingerprint(&normal(&state.kept, state.now_us))) {
+            let parent = state.node;
+            state.node = self.nodes.len() as u32;
+            self.nodes.push(Node { parent, op: op as u8 });
+            next.push(state);
         }
-        Ok(())
     }
 
     /// The way to a state, and one step further.
@@ -391,11 +375,6 @@ fn concrete(op: &Op, lock: &Lock) -> Option<Doing> {
             let Op::Call(script, _) = op else { return None };
             (unknown == args.first().map(String::as_str)).then(|| Doing::Call(*script, args.clone()))
         }
-        Op::Call(Script::Acquire, args)
-            if args[0] == "w3:3:3:1" && !lives(&args[0]) && !lock.holders.contains_key("3:1") =>
-        {
-            None
-        }
         Op::Call(script, args) => Some(Doing::Call(*script, args.clone())),
         Op::ReleaseAll | Op::RenewAll if alive().nth(1).is_none() => None,
         Op::ReleaseAll => Some(Doing::Call(Script::Release, alive().map(str::to_owned).collect())),
@@ -406,58 +385,86 @@ fn concrete(op: &Op, lock: &Lock) -> Option<Doing> {
     }
 }
 
-/// The state as it would be had it come about now, and with the least numbers: see the head of this file.
-fn normal(lock: &Lock, now_us: u64) -> Lock {
-    let mut lock = lock.clone();
-    let later_ms = (now_us - BEGIN_US) / 1000;
-    let begin_ms = BEGIN_US / 1000;
-
-    let deadlines = lock.leases.iter().map(|(_, at)| at.unsigned_abs());
-    let deadlines = deadlines.chain(lock.sole.iter().map(|(_, at)| *at));
-    let past: BTreeSet<u64> = deadlines.map(|at| at - later_ms).filter(|at| *at <= begin_ms).collect();
-    let past: BTreeMap<u64, u64> = past
-        .iter()
-        .rev()
-        .zip((0..=begin_ms).rev())
-        .map(|(at, to)| (*at, to))
+/// What lies under the keys, as it would be had it come about now, and with the least numbers: see the head of this file.
+fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
+    let words = || kept.words.iter().flatten();
+    let now_ms = (now_us / 1000) as i64;
+    let numbers: Vec<i64> = words()
+        .flat_map(|word| pieces(word))
+        .filter_map(|piece| piece.ok())
         .collect();
-    let deadline = |at: u64| past.get(&(at - later_ms)).copied().unwrap_or(at - later_ms);
-    lock.leases.change_scores(|at| deadline(at.unsigned_abs()) as i64);
-    if let Some((_, at)) = &mut lock.sole {
-        *at = deadline(*at);
-    }
-
-    let tokens = lock.holders.values().filter_map(|holder| holder.token);
-    let tickets = lock
-        .queue
+    let past: BTreeSet<i64> = numbers.iter().copied().filter(|n| is_ms(*n) && *n <= now_ms).collect();
+    let ranks: BTreeSet<i64> = numbers
         .iter()
-        .map(|(_, place)| place.rem_euclid(BAND).unsigned_abs());
-    let numbers: BTreeSet<u64> = tokens.chain(tickets).chain(lock.seq).collect();
-    let numbers: BTreeMap<u64, u64> = numbers
-        .iter()
-        .rev()
-        .zip((0..BEGIN_US).rev())
-        .map(|(n, to)| (*n, to))
+        .filter(|n| !is_ms(**n))
+        .map(|n| n.rem_euclid(BAND))
         .collect();
-    lock.queue.change_scores(|place| {
-        let (band, ticket) = (place.div_euclid(BAND), place.rem_euclid(BAND).unsigned_abs());
-        band * BAND + numbers[&ticket] as i64
+    let shown = |piece: Result<i64, &str>| match piece {
+        Err(text) => text.to_owned(),
+        Ok(ms) if is_ms(ms) && ms <= now_ms => format!("(past {})", past.range(ms..).count()),
+        // Nobody looks at when the keys expire.
+        Ok(ms) if is_ms(ms) && ms > now_ms + 1_000 => "(far)".to_owned(),
+        Ok(ms) if is_ms(ms) => format!("(in {})", ms - now_ms),
+        Ok(n) => format!(
+            "(band {}, {})",
+            n.div_euclid(BAND),
+            ranks.range(n.rem_euclid(BAND)..).count()
+        ),
+    };
+    // The order of a hash's fields is of no account.
+    let [hash, queue, leases] = kept.words.each_ref().map(|words| -> Vec<String> {
+        let shown = |word: &String| pieces(word).into_iter().map(shown).collect::<String>();
+        let pairs = words
+            .chunks(2)
+            .map(|pair| pair.iter().map(shown).collect::<Vec<_>>().join(" = "));
+        pairs.collect()
     });
-    for holder in lock.holders.values_mut() {
-        holder.token = holder.token.map(|token| numbers[&token]);
-    }
-    lock.seq = lock.seq.map(|seq| numbers[&seq]);
-
-    lock.keep = lock.keep.map(|_| begin_ms + LEASE_MS + 2 * RETENTION);
-    lock.set_expiry();
-    lock
+    let mut all = hash;
+    all.sort();
+    all.push("queue".to_owned());
+    all.extend(queue);
+    all.push("leases".to_owned());
+    all.extend(leases);
+    all
 }
 
-fn fingerprint(lock: &Lock) -> u128 {
+/// Times in ms have 13 digits here, tickets and tokens 16.
+fn is_ms(n: i64) -> bool {
+    (0..100_000_000_000_000).contains(&n)
+}
+
+/// A word as long numbers and what stands between them.
+fn pieces(word: &str) -> Vec<Result<i64, &str>> {
+    let mut pieces = Vec::new();
+    let mut rest = word;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let length = rest[at..]
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len() - at);
+        // A whole word may be a score below zero.
+        let begin = if at == 1 && word.len() == rest.len() && rest.starts_with('-') {
+            0
+        } else {
+            at
+        };
+        match rest[begin..at + length].parse() {
+            Ok(n) if length >= 13 => {
+                pieces.push(Err(&rest[..begin]));
+                pieces.push(Ok(n));
+            }
+            _ => pieces.push(Err(&rest[..at + length])),
+        }
+        rest = &rest[at + length..];
+    }
+    pieces.push(Err(rest));
+    pieces
+}
+
+fn fingerprint(state: &[String]) -> u128 {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
         salt.hash(&mut hasher);
-        lock.hash(&mut hasher);
+        state.hash(&mut hasher);
         u128::from(hasher.finish())
     };
     half(1) << 64 | half(2)

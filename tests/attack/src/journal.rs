@@ -121,6 +121,24 @@ if not journal_ok then error(journal_reply, 0) end
 return journal_reply
 ";
 
+/// Deletes a field of a lock's state, and says so in its journal. Not the policy: without it a lock that is not first come,
+/// first served refuses everybody until it has been unused for a minute.
+pub async fn delete_field(redis: &mut MultiplexedConnection, lock_key: &str, which: u64) -> Result<(), String> {
+    const DELETE: &str = "local fields, left = redis.call('HKEYS', KEYS[1]), {}
+for _, field in ipairs(fields) do if field ~= 'policy' then left[#left + 1] = field end end
+if not left[1] then return '' end
+table.sort(left)
+local field = left[ARGV[1] % #left + 1]
+redis.call('HDEL', KEYS[1], field)
+local now = redis.call('TIME')
+local id = string.format('%d-%d', redis.call('INCR', KEYS[1] .. ':journal:n'), now[1] * 1000000 + now[2])
+return redis.call('XADD', KEYS[1] .. ':journal', id, 'deleted', field, '', '')";
+    let mut call = redis::cmd("EVAL");
+    call.arg(DELETE).arg(1).arg(lock_key).arg(which % 1_000_000);
+    let _id: String = call.query_async(redis).await.map_err(|error| error.to_string())?;
+    Ok(())
+}
+
 /// Deletes keys of a lock, as an operator might, and says so in its journal.
 pub async fn delete(redis: &mut MultiplexedConnection, lock_key: &str, keys: &[String]) -> Result<(), String> {
     const DELETE: &str = "for i = 2, #KEYS do redis.call('DEL', KEYS[i]) end

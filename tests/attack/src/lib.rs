@@ -1,9 +1,11 @@
 //! What tries to break fairlock, and stays so that every later change meets it. `attack --help` lists the commands.
 
 pub mod checker;
+pub mod clients;
 pub mod explore;
 pub mod invariants;
 pub mod journal;
+pub mod judge;
 pub mod lua_world;
 pub mod model;
 pub mod model_check;
@@ -13,6 +15,7 @@ pub mod outages;
 mod parse;
 pub mod record;
 pub mod simulation;
+pub mod story;
 pub mod torture;
 #[cfg(test)]
 mod wild;

@@ -1,14 +1,14 @@
 //! The real scripts on a real server, in a time of our own choosing.
 //!
-//! A script runs inside a wrapper that hands it the time, keeps what it publishes, and returns the keys as it left
-//! them, in one round trip. The time lies decades ahead, so that no key expires by the server's own clock.
+//! A script runs inside a wrapper that hands it the time, keeps what it publishes, and then asks `status`, in one round
+//! trip. The time lies decades ahead, so that no key expires by the server's own clock: the wrapper removes those that
+//! are past their expiry by ours. What lies under the keys is passed on unread ([`Kept`]).
 
-use crate::model::{Limits, Lock, Outcome};
+use crate::model::View;
 use crate::record::{Note, Script, What};
 use crate::server::Server;
 use redis::{Cmd, Connection, Value};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::Duration;
 
 /// The year 2065, us. Tickets fit their band until 2112.
@@ -20,7 +20,7 @@ pub const CHANNEL: &str = "c:";
 /// A script that does not answer within this time never will.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     ("acquire_head.lua", include_str!("../../../lua/acquire_head.lua")),
     ("listeners.lua", include_str!("../../../lua/listeners.lua")),
     ("lock.lua", include_str!("../../../lua/lock.lua")),
@@ -30,7 +30,26 @@ const FILES: [(&str, &str); 9] = [
     ("renew.lua", include_str!("../../../lua/renew.lua")),
     ("downgrade.lua", include_str!("../../../lua/downgrade.lua")),
     ("evict.lua", include_str!("../../../lua/evict.lua")),
+    ("status.lua", include_str!("../../../lua/status.lua")),
 ];
+
+/// How much one call of a script may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests that leave the queue.
+    pub grants: usize,
+    /// Requests that are found past their deadline, or whose deadline is too far ahead.
+    pub expiries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            grants: 1024,
+            expiries: 200,
+        }
+    }
+}
 
 /// The text of the scripts, whole or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +58,14 @@ pub struct Scripts {
 }
 
 impl Scripts {
+    /// Those of this build, or of the folder that FAIRLOCK_LUA names.
     pub fn real() -> Self {
-        let files = FILES.iter().map(|(file, text)| (*file, (*text).to_owned()));
+        let folder = std::env::var_os("FAIRLOCK_LUA").map(std::path::PathBuf::from);
+        let text = |file: &str, built: &str| match &folder {
+            None => built.to_owned(),
+            Some(folder) => std::fs::read_to_string(folder.join(file)).expect("a script in the folder of FAIRLOCK_LUA"),
+        };
+        let files = FILES.iter().map(|(file, built)| (*file, text(file, built)));
         Self { files: files.collect() }
     }
 
@@ -83,17 +108,22 @@ impl Scripts {
     }
 
     fn wrapped(&self, script: Script) -> String {
-        format!("{BEFORE}{}{AFTER}", self.whole(script))
+        let status: String = ["listeners.lua", "lock.lua", "status.lua"]
+            .iter()
+            .map(|file| self.files[file].as_str())
+            .collect();
+        format!("{BEFORE}{}{BETWEEN}{status}{AFTER}", self.whole(script))
     }
 }
 
-/// KEYS as for the scripts. ARGV: seconds, microseconds, what to do: "s" put a state first, "d" return the keys
-/// afterwards. With "s": how many words of hash, queue and leases follow, the words, and when each key expires. Then
-/// the script's own.
+/// KEYS as for the scripts. ARGV: seconds, microseconds, what to do: "k" put kept keys back first, "s" ask status
+/// afterwards, "r" return the keys to be kept. With "k": how many words of hash, queue and leases follow, the words, and
+/// when each key expires. Then the script's own.
 const BEFORE: &str = "
 local server, words = redis, ARGV
 local own = 4
-if string.find(words[3], 's', 1, true) then
+local function asked(letter) return string.find(words[3], letter, 1, true) end
+if asked('k') then
   server.call('DEL', KEYS[1], KEYS[2], KEYS[3])
   own = 7
   for i, command in ipairs({ 'HSET', 'ZADD', 'ZADD' }) do
@@ -102,8 +132,16 @@ if string.find(words[3], 's', 1, true) then
     own = own + n
   end
   for i = 1, 3 do
-    if words[own] ~= '' then server.call('PEXPIREAT', KEYS[i], words[own]) end
+    if tonumber(words[own]) > 0 then server.call('PEXPIREAT', KEYS[i], words[own]) end
     own = own + 1
+  end
+end
+local expired = {}
+for i = 1, 3 do
+  local at = server.call('PEXPIRETIME', KEYS[i])
+  if at > 0 and at < words[1] * 1000 + math.floor(words[2] / 1000) then
+    expired[#expired + 1] = i
+    server.call('DEL', KEYS[i])
   end
 end
 local published = {}
@@ -119,20 +157,47 @@ local redis = {
     end
     return server.pcall(command, ...)
   end,
+  error_reply = server.error_reply,
 }
 local function script(KEYS, ARGV)
+";
+
+const BETWEEN: &str = "
+end
+local function status(KEYS, ARGV)
 ";
 
 const AFTER: &str = "
 end
 local ok, reply = pcall(script, KEYS, { unpack(words, own) })
+if ok and type(reply) == 'table' and reply.err then ok = false end
 if not ok then reply = type(reply) == 'table' and reply.err or tostring(reply) end
-if not string.find(words[3], 'd', 1, true) then return { reply, published } end
+local shown, kept = false, false
+if asked('s') then
+  ok, shown = pcall(status, KEYS, { 'PUBLISH', '', '', '0', '100000', '100000' })
+  if not ok then shown = type(shown) == 'table' and shown.err or tostring(shown) end
+end
+if asked('r') then
+  kept = { server.call('HGETALL', KEYS[1]), server.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'),
+    server.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES') }
+end
 return {
-  reply, published, server.call('HGETALL', KEYS[1]),
-  server.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'), server.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'),
+  reply, published, expired, shown, kept,
   server.call('PEXPIRETIME', KEYS[1]), server.call('PEXPIRETIME', KEYS[2]), server.call('PEXPIRETIME', KEYS[3]),
 }
+";
+
+/// Takes one thing away, as an accident might. ARGV: 1 which: 0 to 2 a key, then the fields of the hash by name.
+/// Returns what it was, and how many there are to choose from.
+const LOSE: &str = "
+local fields, which = redis.call('HKEYS', KEYS[1]), tonumber(ARGV[1])
+table.sort(fields)
+if which < 3 then
+  return { redis.call('DEL', KEYS[which + 1]) == 1 and ({ 'state', 'queue', 'leases' })[which + 1] or '', 3 + #fields }
+end
+local field = fields[which - 2]
+if field then redis.call('HDEL', KEYS[1], field) end
+return { field and 'field ' .. field or '', 3 + #fields }
 ";
 
 /// The hashes by which a server knows one version of the scripts.
@@ -147,14 +212,54 @@ pub struct Step {
     pub script: Script,
     pub args: Vec<String>,
     pub now_us: u64,
-    /// Somebody listens to events, so notes are published; otherwise the heads may answer.
+    /// Somebody listens to events, so they are published.
     pub listened: bool,
 }
 
 impl Step {
+    pub fn new(script: Script, args: &[&str], now_us: u64) -> Self {
+        Self {
+            script,
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            now_us,
+            listened: false,
+        }
+    }
+
     pub fn args(&self) -> Vec<&str> {
         self.args.iter().map(String::as_str).collect()
     }
+}
+
+/// What the keys contain: each one's words, and when it expires (-1: never).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    pub words: [Vec<String>; 3],
+    pub expiries: [i64; 3],
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    pub reply: Vec<i64>,
+    /// Client and payload.
+    pub messages: Vec<(String, String)>,
+    /// When, and what.
+    pub events: Option<(u64, Vec<Note>)>,
+    /// The keys that were past their expiry when it came.
+    pub expired: [bool; 3],
+    /// If it was asked for.
+    pub view: Option<View>,
+    pub kept: Option<Kept>,
+    /// Each key's expiry, ms; `Some(None)`: it never expires. `None`: it is not there.
+    pub expiries: [Option<Option<u64>>; 3],
+}
+
+/// What a call returns besides its reply.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Want {
+    pub status: bool,
+    pub keys: bool,
 }
 
 /// A server, and a connection to it on which nobody waits for a reply before sending the next call.
@@ -204,37 +309,50 @@ impl World {
         self.waiting += 1;
     }
 
+    /// Removes a lock.
     pub fn delete(&mut self, key: &str) {
-        self.command(redis::cmd("DEL").arg(key));
+        let [state, queue, leases] = keys(key);
+        self.command(redis::cmd("DEL").arg(state).arg(queue).arg(leases));
+    }
+
+    /// Takes away a key, or a field of the hash: see [`LOSE`].
+    pub fn lose(&mut self, key: &str, which: usize) {
+        self.command(redis::cmd("EVAL").arg(LOSE).arg(3).arg(&keys(key)).arg(which));
+    }
+
+    /// What was lost, if it was there, and how many things there are to lose.
+    pub fn lost(&mut self) -> Result<(Option<String>, usize), String> {
+        let lost = self.receive()?;
+        match redis::from_redis_value::<(String, usize)>(lost) {
+            Ok((what, all)) => Ok(((!what.is_empty()).then_some(what), all)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// A call, on the keys as they are or, with `from`, on these.
-    pub fn step(&mut self, loaded: &Loaded, key: &str, from: Option<&Lock>, step: &Step, keys_after: bool) {
+    pub fn step(&mut self, loaded: &Loaded, key: &str, from: Option<&Kept>, step: &Step, want: Want) {
         let mut cmd = Cmd::with_capacity(32, 512);
-        cmd.arg("EVALSHA").arg(&loaded.hashes[&step.script]).arg(3);
-        cmd.arg(key).arg(queue_key(key)).arg(leases_key(key));
+        cmd.arg("EVALSHA")
+            .arg(&loaded.hashes[&step.script])
+            .arg(3)
+            .arg(&keys(key));
         cmd.arg(step.now_us / 1_000_000).arg(step.now_us % 1_000_000);
-        let dump = if keys_after { "d" } else { "" };
-        match from {
-            None => {
-                cmd.arg(dump);
+        let mut letters = String::new();
+        letters.push_str(if from.is_some() { "k" } else { "" });
+        letters.push_str(if want.status { "s" } else { "" });
+        letters.push_str(if want.keys { "r" } else { "" });
+        cmd.arg(letters);
+        if let Some(kept) = from {
+            for words in &kept.words {
+                cmd.arg(words.len());
             }
-            Some(lock) => {
-                let fields = lock.fields();
-                cmd.arg(format!("s{dump}"));
-                cmd.arg(2 * fields.len())
-                    .arg(2 * lock.queue.len())
-                    .arg(2 * lock.leases.len());
-                for (field, value) in &fields {
-                    cmd.arg(field).arg(value);
-                }
-                for (request, score) in lock.queue.iter().chain(lock.leases.iter()) {
-                    cmd.arg(score).arg(request);
-                }
-                for expiry in lock.expiries_ms() {
-                    cmd.arg(expiry.map_or(String::new(), |at| at.to_string()));
-                }
+            // A member comes before its score, and is put the other way round.
+            let [hash, queue, leases] = &kept.words;
+            cmd.arg(hash);
+            for pair in queue.chunks_exact(2).chain(leases.chunks_exact(2)) {
+                cmd.arg(&pair[1]).arg(&pair[0]);
             }
+            cmd.arg(&kept.expiries[..]);
         }
         cmd.arg("PUBLISH")
             .arg(CHANNEL)
@@ -245,6 +363,9 @@ impl World {
 
     /// Sends what was put together since the last time. Returns how many replies there will be.
     pub fn send(&mut self) -> Result<usize, String> {
+        if self.packed.is_empty() {
+            return Ok(0);
+        }
         let sent = self.connection.send_packed_command(&self.packed);
         self.packed.clear();
         sent.map_err(|error| error.to_string())?;
@@ -254,72 +375,123 @@ impl World {
     pub fn receive(&mut self) -> Result<Value, String> {
         self.connection.recv_response().map_err(|error| error.to_string())
     }
+
+    /// What came of a step.
+    pub fn seen(&mut self, key: &str) -> Result<Seen, String> {
+        seen(&self.receive()?, key)
+    }
 }
 
-pub fn queue_key(key: &str) -> String {
-    format!("{key}:queue")
+fn keys(key: &str) -> [String; 3] {
+    [key.to_owned(), format!("{key}:queue"), format!("{key}:leases")]
 }
 
-pub fn leases_key(key: &str) -> String {
-    format!("{key}:leases")
-}
-
-/// What differs between the model and the server after one call. `Ok`: nothing.
-pub fn compare(seen: &Value, step: &Step, key: &str, expected: &Outcome, lock: &Lock) -> Result<(), String> {
-    let Value::Array(parts) = seen else {
-        return Err(format!("the wrapper answered {seen:?}"));
+fn seen(value: &Value, key: &str) -> Result<Seen, String> {
+    let strange = || format!("the wrapper answered {}", shown(value));
+    let Value::Array(parts) = value else {
+        return Err(strange());
     };
-    let [reply, published, keys @ ..] = parts.as_slice() else {
-        return Err(format!("the wrapper answered {seen:?}"));
+    let [reply, published, expired, status, kept, expiries @ ..] = parts.as_slice() else {
+        return Err(strange());
     };
-    let numbers = |value: &Value| match value {
-        Value::Array(items) => items
-            .iter()
-            .map(|item| if let Value::Int(n) = item { Some(*n) } else { None })
-            .collect(),
-        _ => None,
+    let mut seen = Seen {
+        reply: numbers(reply).ok_or_else(|| format!("reply {}", shown(reply)))?,
+        ..Seen::default()
     };
-    let reply: Vec<i64> = numbers(reply).ok_or_else(|| format!("reply {}", shown(reply)))?;
-    differ("reply", &expected.reply, &reply)?;
-    compare_published(published, step, key, expected)?;
-    match keys {
-        [] => Ok(()),
-        [hash, queue, leases, expiries @ ..] => {
-            let fields = lock.fields();
-            if !same_fields(hash, &fields) {
-                let seen: BTreeMap<String, String> = pairs(hash).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-                differ("hash", &fields, &seen)?;
-            }
-            for (what, ranking, seen) in [("queue", &lock.queue, queue), ("leases", &lock.leases, leases)] {
-                let seen: Vec<(&str, i64)> = pairs(seen).map(|(k, v)| (k, v.parse().unwrap_or(i64::MIN))).collect();
-                if !ranking.iter().eq(seen.iter().copied()) {
-                    differ(what, &ranking.iter().collect::<Vec<_>>(), &seen)?;
-                }
-            }
-            let exists = [!fields.is_empty(), !lock.queue.is_empty(), !lock.leases.is_empty()];
-            for ((what, exists), (expected, seen)) in ["hash", "queue", "leases"]
-                .into_iter()
-                .zip(exists)
-                .zip(lock.expiries_ms().into_iter().zip(expiries))
-            {
-                let expected = match (exists, expected) {
-                    (false, _) => -2,
-                    (true, None) => -1,
-                    (true, Some(at)) => at as i64,
-                };
-                differ(&format!("expiry of {what}"), &Value::Int(expected), seen)?;
-            }
-            Ok(())
+    for which in numbers(expired).ok_or_else(strange)? {
+        seen.expired[which as usize - 1] = true;
+    }
+    for item in items(published) {
+        let Some((channel, payload)) = pairs(item).next() else {
+            return Err(format!("published {}", shown(item)));
+        };
+        if let Some(client) = channel.strip_prefix(CHANNEL) {
+            seen.messages.push((client.to_owned(), payload.to_owned()));
+        } else if channel == format!("{key}:events") && seen.events.is_none() {
+            seen.events = Some(events(payload)?);
+        } else {
+            return Err(format!("published to {channel}: {payload}"));
         }
-        _ => Err(format!("the wrapper answered {}", shown(seen))),
+    }
+    if !matches!(status, Value::Nil) {
+        seen.view = Some(view(status).ok_or_else(|| format!("status: {}", shown(status)))?);
+    }
+    let expiries: Vec<i64> = expiries.iter().filter_map(number).collect();
+    let expiries: [i64; 3] = expiries.try_into().map_err(|_| strange())?;
+    seen.expiries = expiries.map(|at| match at {
+        -2 => None,
+        at => Some(u64::try_from(at).ok()),
+    });
+    if let [hash, queue, leases] = items(kept) {
+        let words = [hash, queue, leases].map(|key| items(key).iter().map(|word| text(word).to_owned()).collect());
+        seen.kept = Some(Kept { words, expiries });
+    }
+    Ok(seen)
+}
+
+fn events(payload: &str) -> Result<(u64, Vec<Note>), String> {
+    let read = || {
+        let (time, lines) = payload.split_once('\n')?;
+        let notes = lines.split('\n').map(read_note);
+        Some((time.parse().ok()?, notes.collect::<Option<_>>()?))
+    };
+    read().ok_or_else(|| format!("events {payload:?}"))
+}
+
+fn read_note(line: &str) -> Option<Note> {
+    let mut words = line.split(' ');
+    let note = Note {
+        what: What::of_name(words.next()?)?,
+        request: words.next()?.to_owned(),
+        token: words.next()?.parse().ok()?,
+    };
+    words.next().is_none().then_some(note)
+}
+
+/// A reply of `status` in which everybody is listed.
+fn view(status: &Value) -> Option<View> {
+    let [_now, mode, policy, writes, holding, waiting, holders, waiters] = items(status) else {
+        return None;
+    };
+    let view = View {
+        mode: text(mode).to_owned(),
+        policy: text(policy).to_owned(),
+        writes: text(writes).parse().ok()?,
+        holders: items(holders)
+            .chunks(4)
+            .map(|of| {
+                let number = |at: usize| text(of.get(at)?).parse().ok();
+                Some((text(&of[0]).to_owned(), (number(1)?, number(2)?, number(3)?)))
+            })
+            .collect::<Option<_>>()?,
+        waiters: items(waiters)
+            .chunks(3)
+            .map(|of| {
+                Some((
+                    text(&of[0]).to_owned(),
+                    text(of.get(1)?).parse().ok()?,
+                    text(of.get(2)?).parse().ok()?,
+                ))
+            })
+            .collect::<Option<_>>()?,
+    };
+    let all = text(holding).parse() == Ok(view.holders.len()) && text(waiting).parse() == Ok(view.waiters.len());
+    all.then_some(view)
+}
+
+fn number(value: &Value) -> Option<i64> {
+    if let Value::Int(n) = value { Some(*n) } else { None }
+}
+
+fn numbers(value: &Value) -> Option<Vec<i64>> {
+    match value {
+        Value::Array(items) => items.iter().map(number).collect(),
+        _ => None,
     }
 }
 
-fn differ<T: PartialEq + std::fmt::Debug>(what: &str, expected: &T, seen: &T) -> Result<(), String> {
-    if expected == seen {
-        return Ok(());
-    }
-    Err(format!("{what}: expected {expected:?}\n          seen {seen:?}"))
+fn items(value: &Value) -> &[Value] {
+    if let Value::Array(items) = value { items } else { &[] }
 }
 
 fn text(value: &Value) -> &str {
@@ -338,93 +510,7 @@ fn shown(value: &Value) -> String {
 }
 
 fn pairs(value: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let items: &[Value] = if let Value::Array(items) = value { items } else { &[] };
-    items.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1])))
-}
-
-fn same_fields(hash: &Value, fields: &BTreeMap<String, String>) -> bool {
-    let mut n = 0;
-    let all = pairs(hash)
-        .inspect(|_| n += 1)
-        .all(|(k, v)| fields.get(k).is_some_and(|field| field == v));
-    all && n == fields.len()
-}
-
-fn compare_published(published: &Value, step: &Step, key: &str, expected: &Outcome) -> Result<(), String> {
-    let evict = step.script == Script::Evict;
-    let mut notes = None;
-    let mut messages = Vec::new();
-    let items: &[Value] = if let Value::Array(items) = published {
-        items
-    } else {
-        &[]
-    };
-    for item in items {
-        let Some((channel, payload)) = pairs(item).next() else {
-            return Err(format!("published {}", shown(item)));
-        };
-        if let Some(client) = channel.strip_prefix(CHANNEL) {
-            messages.push((client.to_owned(), in_order(payload, evict)));
-        } else if channel == format!("{key}:events") && notes.is_none() {
-            notes = Some(payload);
-        } else {
-            return Err(format!("published to {channel}: {payload}"));
-        }
-    }
-    messages.sort();
-    let mut told: Vec<_> = expected
-        .messages
-        .iter()
-        .map(|(client, payload)| (client.clone(), in_order(payload, evict)))
-        .collect();
-    told.sort();
-    differ("messages", &told, &messages)?;
-    if !step.listened {
-        return differ("events", &None, &notes);
-    }
-    // Of those evicted in one call none is before the other.
-    let mut noted = expected.notes.clone();
-    let evicted = noted.iter().take_while(|note| note.what == What::Evicted).count();
-    noted[..evicted].sort_by(|a, b| a.request.cmp(&b.request));
-    let Some(payload) = notes else {
-        return differ("notes", &noted, &Vec::new());
-    };
-    let Some((time, lines)) = payload.split_once('\n') else {
-        return Err(format!("events {payload:?}"));
-    };
-    differ("time of the events", &step.now_us.to_string().as_str(), &time)?;
-    let mut seen = Vec::new();
-    for line in lines.split('\n') {
-        seen.push(read_note(line).ok_or_else(|| format!("event {line:?}"))?);
-    }
-    let evicted = seen.iter().take_while(|note| note.what == What::Evicted).count();
-    seen[..evicted].sort_by(|a, b| a.request.cmp(&b.request));
-    differ("notes", &noted, &seen)
-}
-
-fn read_note(line: &str) -> Option<Note> {
-    let mut words = line.split(' ');
-    let note = Note {
-        what: What::of_name(words.next()?)?,
-        request: words.next()?.to_owned(),
-        token: words.next()?.parse().ok()?,
-    };
-    words.next().is_none().then_some(note)
-}
-
-/// A message in which the evicted come by name.
-fn in_order(payload: &str, evict: bool) -> String {
-    if !evict {
-        return payload.to_owned();
-    }
-    let (grants, key) = payload.split_once('\n').unwrap_or((payload, ""));
-    let words: Vec<&str> = grants.split(' ').collect();
-    let mut pairs: Vec<&[&str]> = words.chunks(2).collect();
-    let evicted = pairs.iter().take_while(|pair| pair.get(1) == Some(&"0")).count();
-    pairs[..evicted].sort();
-    let mut sorted = String::new();
-    for word in pairs.concat() {
-        let _ = write!(sorted, "{word} ");
-    }
-    sorted + "\n" + key
+    items(value)
+        .chunks_exact(2)
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
 }

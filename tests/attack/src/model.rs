@@ -1,43 +1,68 @@
-//! What each script must answer, what it must leave behind, and whom it must tell: a reference model.
+//! A reference model of one lock: what each script answers, whom it tells, and who holds and waits afterwards.
 //!
-//! One [`Lock`] is the state of one lock; [`Lock::call`] is one call of one script, at a time that the caller gives. The
-//! fields of the hash are kept one by one although some follow from others: so the model says also what happens when a
-//! key or a field is lost.
+//! The model is made from `PROTOCOL.md`. It knows what clients asked for and when; it knows no key, no field and no
+//! batch. [`Lock`] is what somebody could write down who saw every call: requests, deadlines, places, tokens, the policy.
+//!
+//! The protocol leaves choices to a server: which numbers it draws, which of the dead a call removes, how many a call
+//! lets in before it says "call again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge
+//! (`judge.rs`) reads them off a real server's answer and says whether they are allowed.
 
 use crate::record::{Note, Script, What};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A request or an owner.
-type Name = Arc<str>;
+pub type Name = Arc<str>;
 
-/// Tickets lie within one band, and bands follow each other: 2^52.
+/// A score is a ticket and its band: they are 2^52 apart.
 pub const BAND: i64 = 1 << 52;
 
 /// The keys outlive the last deadline by this long at least, and by twice as long at most; ms.
 pub const RETENTION: u64 = 30_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mode {
-    Read,
-    Write,
+/// What a server may decide.
+pub trait Choices {
+    /// The next ticket or token: more than `floor`, and not less than the time in us.
+    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64;
+    /// Whether this call removes a request that is past its deadline. They come in the order of their deadlines.
+    fn expires(&mut self, request: &str) -> bool;
+    /// Whether this call lets in the head of the queue, which the holders let in.
+    fn admits(&mut self, request: &str) -> bool;
+    /// Whether this renewal pulls back a deadline that lies farther ahead than the longest lease.
+    fn pulls_back(&mut self, request: &str) -> bool;
 }
 
-/// How much one call may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Limits {
-    /// Requests that leave the queue.
-    pub grants: usize,
-    /// Requests that are found past their deadline, or whose deadline is too far ahead.
-    pub expiries: usize,
+/// What a number is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw<'a> {
+    Ticket { request: &'a str },
+    Token { request: &'a str },
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            grants: 1024,
-            expiries: 200,
-        }
+/// A server that does so much in one call, and counts as the scripts do.
+#[derive(Clone, Copy, Debug)]
+pub struct AtMost(pub usize);
+
+impl AtMost {
+    fn one_less(&mut self) -> bool {
+        let more = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        more
+    }
+}
+
+impl Choices for AtMost {
+    fn number(&mut self, _: Draw<'_>, floor: u64, now_us: u64) -> u64 {
+        now_us.max(floor + 1)
+    }
+    fn expires(&mut self, _: &str) -> bool {
+        self.one_less()
+    }
+    fn admits(&mut self, _: &str) -> bool {
+        self.one_less()
+    }
+    fn pulls_back(&mut self, _: &str) -> bool {
+        self.one_less()
     }
 }
 
@@ -45,126 +70,52 @@ impl Default for Limits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub reply: Vec<i64>,
-    /// In the order in which it happened. The evicted come in the order of their names; the script has none.
+    /// In the order in which it happened. Of those evicted in one call none is before the other.
     pub notes: Vec<Note>,
     /// Client and payload, at most one message for each client; between clients there is no order.
     pub messages: Vec<(String, String)>,
+    /// The choices left something undone that this call ought to do: the reply must say "call again".
+    pub unfinished: bool,
 }
 
-/// A sorted set: requests by score, and those with equal scores by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ranking {
-    scores: BTreeMap<Name, i64>,
-    order: BTreeSet<(i64, Name)>,
-    expires_at_ms: Option<u64>,
-}
-
-impl Ranking {
-    fn put(&mut self, request: &str, score: i64) {
-        let name = match self.scores.get_key_value(request) {
-            Some((_, &old)) if old == score => return,
-            Some((name, &old)) => {
-                let name = Arc::clone(name);
-                self.order.remove(&(old, Arc::clone(&name)));
-                name
-            }
-            None => Name::from(request),
-        };
-        self.scores.insert(Arc::clone(&name), score);
-        self.order.insert((score, name));
-    }
-
-    fn remove(&mut self, request: &str) -> bool {
-        let Some((name, score)) = self.scores.remove_entry(request) else {
-            return false;
-        };
-        self.order.remove(&(score, name));
-        if self.scores.is_empty() {
-            self.expires_at_ms = None;
-        }
-        true
-    }
-
-    pub fn score(&self, request: &str) -> Option<i64> {
-        self.scores.get(request).copied()
-    }
-
-    pub fn contains(&self, request: &str) -> bool {
-        self.scores.contains_key(request)
-    }
-
-    fn first(&self) -> Option<&(i64, Name)> {
-        self.order.first()
-    }
-
-    pub(crate) fn change_scores(&mut self, change: impl Fn(i64) -> i64) {
-        for score in self.scores.values_mut() {
-            *score = change(*score);
-        }
-        self.order = self
-            .scores
-            .iter()
-            .map(|(request, score)| (*score, Arc::clone(request)))
-            .collect();
-    }
-
-    /// In order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, i64)> {
-        self.order.iter().map(|(score, request)| (&**request, *score))
-    }
-
-    pub fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        self.expires_at_ms
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Request {
+    deadline_ms: u64,
+    /// Of a request that waits.
+    score: Option<i64>,
 }
 
 /// An owner that is inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Holder {
-    /// Its read holds.
+pub struct Inside {
     pub reads: u64,
-    pub token: Option<u64>,
-    /// With which it came in, if it has upgraded since.
-    pub first: Option<u64>,
+    pub writes: u64,
+    /// The token with which it came in. That is what a read hold is told, also after an upgrade.
+    pub first: u64,
+    /// Its token now: what a write hold is told.
+    pub token: u64,
 }
 
-/// One lock: its hash, its queue and its leases.
+/// One lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lock {
-    limits: Limits,
-    pub mode: Option<Mode>,
+    requests: BTreeMap<Name, Request>,
+    /// Those that wait, by place.
+    queue: BTreeSet<(i64, Name)>,
+    /// Those who hold.
+    pub(crate) owners: BTreeMap<Name, Inside>,
+    writer: Option<Name>,
     /// Read holds of all owners.
-    pub readers: u64,
-    pub writer: Option<Name>,
-    /// Its write holds.
-    pub writes: u64,
-    pub holders: BTreeMap<Name, Holder>,
-    /// The last ticket or token.
-    pub seq: Option<u64>,
-    /// The waiting request of each owner that was named.
-    pub waits: BTreeMap<Name, Name>,
-    pub policy: Option<u8>,
-    /// Granting stopped at its limit.
-    pub more: bool,
-    /// When the keys expire, ms.
-    pub keep: Option<u64>,
-    /// The longest lease, ms.
-    pub cap: Option<u64>,
-    /// The only request and its deadline, kept here instead of in `leases`.
-    pub sole: Option<(Name, u64)>,
-    state_expires_at_ms: Option<u64>,
-    /// Waiting; by place.
-    pub queue: Ranking,
-    /// Waiting or holding, but for the sole one; by deadline, ms.
-    pub leases: Ranking,
+    readers: u64,
+    /// `None`: nobody uses the lock, or has for a minute.
+    pub(crate) policy: Option<Option<u8>>,
+    /// No number that was given out or told is greater.
+    pub(crate) seq: u64,
+    pub(crate) longest_lease_ms: u64,
+    /// The latest deadline that ever was, ms.
+    pub(crate) last_ms: u64,
+    /// The keys may expire so much later than that: of a lock that was damaged.
+    pub(crate) excess_ms: u64,
 }
 
 pub fn writes(request: &str) -> bool {
@@ -186,36 +137,36 @@ pub fn client_of(request: &str) -> &str {
     name.split_once(':').map_or(name, |(client, _)| client)
 }
 
-/// What an operator's accident takes away.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Loss {
-    State,
-    Queue,
-    Leases,
-    /// A field of the hash.
-    Field(String),
+/// What `status` tells of a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct View {
+    pub mode: String,
+    pub policy: String,
+    /// Write holds of the writing owner.
+    pub writes: u64,
+    /// Deadline, read holds of its owner, its owner's token.
+    pub holders: BTreeMap<String, (u64, u64, u64)>,
+    /// Request, score, deadline.
+    pub waiters: Vec<(String, i64, u64)>,
 }
 
 impl Lock {
-    pub fn with_limits(limits: Limits) -> Self {
-        Self {
-            limits,
-            ..Self::default()
-        }
-    }
-
-    pub fn limits(&self) -> Limits {
-        self.limits
-    }
-
     /// One call of a script. `args` are ARGV[4] and those after it.
-    pub fn call(&mut self, key: &str, script: Script, args: &[&str], now_us: u64) -> Outcome {
-        self.expire(now_us / 1000);
+    pub fn call(
+        &mut self,
+        key: &str,
+        script: Script,
+        args: &[&str],
+        now_us: u64,
+        choices: &mut dyn Choices,
+    ) -> Outcome {
         let mut step = Step {
             lock: self,
             now_us,
+            choices,
             notes: Vec::new(),
             told: Vec::new(),
+            unfinished: false,
         };
         let reply = match script {
             Script::Acquire => step.acquire(&Ask::read(args)),
@@ -224,212 +175,189 @@ impl Lock {
             Script::Downgrade => step.downgrade(args[0], args[1], number(args[2])),
             Script::Evict => step.evict(args[0]),
         };
-        let Step { notes, told, .. } = step;
-        self.set_expiry();
         let message = |(client, grants): (String, String)| (client, format!("{grants}\n{key}"));
         Outcome {
             reply,
-            notes,
-            messages: told.into_iter().map(message).collect(),
+            unfinished: step.unfinished,
+            messages: step.told.into_iter().map(message).collect(),
+            notes: step.notes,
         }
     }
 
-    /// What the server does by itself: removes keys that are past their expiry. Every call begins with it.
-    pub fn expire(&mut self, now_ms: u64) {
-        let past = |at: Option<u64>| at.is_some_and(|at| now_ms > at);
-        if past(self.state_expires_at_ms) {
-            self.lose(&Loss::State);
+    /// What `status` would show.
+    pub fn view(&self) -> View {
+        let mode = match (&self.writer, self.readers) {
+            (Some(_), _) => "write",
+            (None, 0) => "",
+            (None, _) => "read",
+        };
+        let holder = |(name, request): (&Name, &Request)| {
+            let owner = self.owners.get(owner_of(name)).copied().unwrap_or_default();
+            (name.to_string(), (request.deadline_ms, owner.reads, owner.token))
+        };
+        let holds = |request: &(&Name, &Request)| request.1.score.is_none();
+        View {
+            mode: mode.to_owned(),
+            policy: self
+                .policy
+                .flatten()
+                .map(|code| char::from(code).to_string())
+                .unwrap_or_default(),
+            writes: self.owners.values().map(|owner| owner.writes).sum(),
+            holders: self.requests.iter().filter(holds).map(holder).collect(),
+            waiters: self
+                .queue
+                .iter()
+                .map(|(score, name)| (name.to_string(), *score, self.requests[name].deadline_ms))
+                .collect(),
         }
-        if past(self.queue.expires_at_ms) {
-            self.lose(&Loss::Queue);
+    }
+
+    /// A lock that looks so: what is known of one that was damaged.
+    pub fn from_view(view: &View, policy: Option<Option<u8>>, seq: u64, longest_lease_ms: u64) -> Self {
+        let mut lock = Self {
+            policy,
+            seq,
+            longest_lease_ms,
+            ..Self::default()
+        };
+        for (request, (deadline_ms, _, token)) in &view.holders {
+            lock.put(request, *deadline_ms, None);
+            lock.enter(request, *token);
+            lock.seq = lock.seq.max(*token);
         }
-        if past(self.leases.expires_at_ms) {
-            self.lose(&Loss::Leases);
+        for (request, score, deadline_ms) in &view.waiters {
+            lock.put(request, *deadline_ms, Some(*score));
+            lock.seq = lock.seq.max(score.rem_euclid(BAND).unsigned_abs());
         }
+        lock
     }
 
-    /// Whatever is there after a call expires when the hash says.
-    pub(crate) fn set_expiry(&mut self) {
-        if let Some(keep) = self.keep {
-            self.state_expires_at_ms = Some(keep);
-            self.queue.expires_at_ms = (!self.queue.is_empty()).then_some(keep);
-            self.leases.expires_at_ms = (!self.leases.is_empty()).then_some(keep);
-        } else if !self.has_state() {
-            self.state_expires_at_ms = None;
-        }
-    }
-
-    fn has_state(&self) -> bool {
-        self.seq.is_some()
-            || self.mode.is_some()
-            || self.readers > 0
-            || self.writer.is_some()
-            || self.writes > 0
-            || self.policy.is_some()
-            || self.more
-            || self.keep.is_some()
-            || self.cap.is_some()
-            || self.sole.is_some()
-            || !self.holders.is_empty()
-            || !self.waits.is_empty()
-    }
-
-    /// None of its keys exists.
-    pub fn is_empty(&self) -> bool {
-        !self.has_state() && self.queue.is_empty() && self.leases.is_empty()
-    }
-
-    /// When the last of its keys expires. `None` if there is none, or one that never does.
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        let state = self.has_state().then_some(self.state_expires_at_ms);
-        let queue = (!self.queue.is_empty()).then_some(self.queue.expires_at_ms);
-        let leases = (!self.leases.is_empty()).then_some(self.leases.expires_at_ms);
-        [state, queue, leases]
-            .into_iter()
-            .flatten()
-            .try_fold(0, |latest: u64, at| Some(latest.max(at?)))
-            .filter(|at| *at > 0)
-    }
-
-    /// Each key's own expiry: hash, queue, leases.
-    pub fn expiries_ms(&self) -> [Option<u64>; 3] {
-        [
-            self.state_expires_at_ms,
-            self.queue.expires_at_ms,
-            self.leases.expires_at_ms,
-        ]
+    /// Requests that hold or wait.
+    pub fn alive(&self) -> impl Iterator<Item = &str> {
+        self.requests.keys().map(|request| &**request)
     }
 
     pub fn holds(&self, request: &str) -> bool {
-        self.sole.as_ref().is_some_and(|(sole, _)| **sole == *request)
-            || self.leases.contains(request) && !self.queue.contains(request)
+        self.requests
+            .get(request)
+            .is_some_and(|request| request.score.is_none())
+    }
+
+    pub fn waits(&self, request: &str) -> bool {
+        self.requests
+            .get(request)
+            .is_some_and(|request| request.score.is_some())
     }
 
     /// The deadline of a request that waits or holds, ms.
     pub fn deadline_ms(&self, request: &str) -> Option<u64> {
-        match &self.sole {
-            Some((sole, deadline)) if **sole == *request => Some(*deadline),
-            _ => self.leases.score(request).map(i64::unsigned_abs),
-        }
+        self.requests.get(request).map(|request| request.deadline_ms)
     }
 
-    pub fn lose(&mut self, what: &Loss) {
-        match what {
-            Loss::State => {
-                let Self {
-                    limits, queue, leases, ..
-                } = std::mem::take(self);
-                *self = Self {
-                    limits,
-                    queue,
-                    leases,
-                    ..Self::default()
-                };
-            }
-            Loss::Queue => self.queue = Ranking::default(),
-            Loss::Leases => self.leases = Ranking::default(),
-            Loss::Field(field) => self.lose_field(field),
-        }
+    /// The tickets of those who wait.
+    pub fn tickets(&self) -> impl Iterator<Item = i64> {
+        self.queue.iter().map(|(score, _)| score.rem_euclid(BAND))
     }
 
-    fn lose_field(&mut self, field: &str) {
-        match field.split_once(':') {
-            Some(("r", owner)) => self.change_holder(owner, |holder| holder.reads = 0),
-            Some(("t", owner)) => self.change_holder(owner, |holder| holder.token = None),
-            Some(("f", owner)) => self.change_holder(owner, |holder| holder.first = None),
-            Some(("q", owner)) => drop(self.waits.remove(owner)),
-            _ => match field {
-                "mode" => self.mode = None,
-                "rcount" => self.readers = 0,
-                "writer" => self.writer = None,
-                "wcount" => self.writes = 0,
-                "seq" => self.seq = None,
-                "policy" => self.policy = None,
-                "more" => self.more = false,
-                "keep" => self.keep = None,
-                "cap" => self.cap = None,
-                "sole" => self.sole = None,
-                other => panic!("the hash has no field {other}"),
-            },
-        }
-        if !self.has_state() {
-            self.state_expires_at_ms = None;
-        }
+    /// In the order of their places.
+    pub fn queue(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.queue.iter().map(|(score, request)| (&**request, *score))
     }
 
-    /// The hash as it lies in Redis.
-    pub fn fields(&self) -> BTreeMap<String, String> {
-        let mut fields = BTreeMap::new();
-        let mut put = |field: &str, value: Option<String>| {
-            if let Some(value) = value {
-                fields.insert(field.to_owned(), value);
-            }
-        };
-        let positive = |n: u64| (n > 0).then(|| n.to_string());
-        let mode = self.mode.map(|mode| match mode {
-            Mode::Read => "read".to_owned(),
-            Mode::Write => "write".to_owned(),
-        });
-        put("mode", mode);
-        put("rcount", positive(self.readers));
-        put("writer", self.writer.as_deref().map(str::to_owned));
-        put("wcount", positive(self.writes));
-        put("seq", self.seq.map(|seq| seq.to_string()));
-        put("policy", self.policy.map(|code| char::from(code).to_string()));
-        put("more", self.more.then(|| "1".to_owned()));
-        put("keep", self.keep.map(|keep| keep.to_string()));
-        put("cap", self.cap.map(|cap| cap.to_string()));
-        let sole = self.sole.as_ref();
-        put("sole", sole.map(|(request, deadline)| format!("{request} {deadline}")));
-        for (owner, holder) in &self.holders {
-            put(&format!("r:{owner}"), positive(holder.reads));
-            put(&format!("t:{owner}"), holder.token.map(|token| token.to_string()));
-            put(&format!("f:{owner}"), holder.first.map(|token| token.to_string()));
-        }
-        for (owner, request) in &self.waits {
-            put(&format!("q:{owner}"), Some(request.to_string()));
-        }
-        fields
+    /// Nobody holds or waits.
+    pub fn is_quiet(&self) -> bool {
+        self.requests.is_empty()
     }
 
-    fn holder(&self, owner: &str) -> Holder {
-        self.holders.get(owner).copied().unwrap_or_default()
+    /// The latest deadline of those who hold or wait, ms.
+    pub fn latest_deadline_ms(&self) -> Option<u64> {
+        self.requests.values().map(|request| request.deadline_ms).max()
     }
 
-    fn change_holder(&mut self, owner: &str, change: impl FnOnce(&mut Holder)) {
-        let mut holder = self.holder(owner);
-        change(&mut holder);
-        if holder == Holder::default() {
-            self.holders.remove(owner);
-        } else if let Some(known) = self.holders.get_mut(owner) {
-            *known = holder;
-        } else {
-            self.holders.insert(Name::from(owner), holder);
-        }
+    /// When a server may forget the lock, ms.
+    pub fn forgotten_at_ms(&self) -> u64 {
+        self.last_ms + RETENTION
     }
 
-    fn is_writer(&self, owner: &str) -> bool {
-        self.writer.as_deref() == Some(owner)
+    pub fn writer(&self) -> Option<&str> {
+        self.writer.as_deref()
     }
 
-    fn is_sole(&self, request: &str) -> bool {
-        self.sole.as_ref().is_some_and(|(sole, _)| **sole == *request)
-    }
-
-    /// The sole lease goes to where the others are.
-    pub fn spread(&mut self) {
-        if let Some((request, deadline)) = self.sole.take() {
-            self.leases.put(&request, deadline as i64);
-            self.set_expiry();
-        }
+    fn nearest_deadline_ms(&self) -> Option<u64> {
+        self.requests.values().map(|request| request.deadline_ms).min()
     }
 
     /// Those who hold let this request in; the queue is not asked.
     pub fn fits(&self, request: &str, owner: &str) -> bool {
         match &self.writer {
             Some(writer) => **writer == *owner,
-            None => self.readers == 0 || !writes(request) || self.readers == self.holder(owner).reads,
+            None => !writes(request) || self.readers == self.owners.get(owner).map_or(0, |owner| owner.reads),
         }
+    }
+
+    /// The head of the queue, if it may enter: nobody is let in from the queue while somebody writes.
+    pub fn next_in(&self) -> Option<&Name> {
+        let (_, head) = self.queue.first()?;
+        (self.writer.is_none() && self.fits(head, owner_of(head))).then_some(head)
+    }
+
+    fn put(&mut self, request: &str, deadline_ms: u64, score: Option<i64>) {
+        let name = Name::from(request);
+        if let Some(score) = score {
+            self.queue.insert((score, Name::clone(&name)));
+        }
+        self.requests.insert(name, Request { deadline_ms, score });
+        self.last_ms = self.last_ms.max(deadline_ms);
+    }
+
+    fn enter(&mut self, request: &str, token: u64) {
+        let owner = owner_of(request);
+        let came = Inside {
+            first: token,
+            ..Inside::default()
+        };
+        let inside = self.owners.entry(Name::from(owner)).or_insert(came);
+        inside.token = token;
+        if writes(request) {
+            inside.writes += 1;
+            self.writer = Some(Name::from(owner));
+        } else {
+            inside.reads += 1;
+            self.readers += 1;
+        }
+    }
+
+    /// What a request that holds is told: a greater token than its own says that it was interrupted.
+    fn told(&self, request: &str) -> u64 {
+        let inside = self.owners.get(owner_of(request)).copied().unwrap_or_default();
+        if writes(request) { inside.token } else { inside.first }
+    }
+
+    /// A request ends. Returns its place, if it waited.
+    fn end(&mut self, request: &str) -> Option<i64> {
+        let (name, Request { score, .. }) = self.requests.remove_entry(request)?;
+        if let Some(score) = score {
+            self.queue.remove(&(score, name));
+            return Some(score);
+        }
+        let owner = owner_of(request);
+        let Some(inside) = self.owners.get_mut(owner) else {
+            unreachable!("{request} holds, and its owner is not inside");
+        };
+        if writes(request) {
+            inside.writes -= 1;
+            if inside.writes == 0 {
+                self.writer = None;
+            }
+        } else {
+            inside.reads -= 1;
+            self.readers -= 1;
+        }
+        if inside.reads + inside.writes == 0 {
+            self.owners.remove(owner);
+        }
+        None
     }
 }
 
@@ -443,7 +371,7 @@ struct Ask<'a> {
     lease_ms: u64,
     only_now: bool,
     policy: Option<u8>,
-    ticket: Option<i64>,
+    ticket: Option<u64>,
 }
 
 impl<'a> Ask<'a> {
@@ -456,7 +384,7 @@ impl<'a> Ask<'a> {
             lease_ms: number(lease_ms),
             only_now: when == "try",
             policy: policy.bytes().next(),
-            ticket: (!ticket.is_empty()).then(|| number(ticket) as i64),
+            ticket: (!ticket.is_empty()).then(|| number(ticket)),
         }
     }
 
@@ -471,14 +399,14 @@ impl<'a> Ask<'a> {
     }
 }
 
-const GRANTED: i64 = 2;
-const QUEUED: i64 = 1;
+pub const GRANTED: i64 = 2;
+pub const QUEUED: i64 = 1;
 const BUSY: i64 = 0;
 const CONFLICT: i64 = -1;
 const OWNER_WAITS: i64 = -2;
 const OTHER_POLICY: i64 = -3;
 
-/// How a request ended that its owner gave back: these, or the token that it was told.
+/// How a request ended, as release says it: so, or by the token that it was told.
 const WAITED: i64 = 1;
 const UNKNOWN: i64 = 0;
 
@@ -486,9 +414,11 @@ const UNKNOWN: i64 = 0;
 struct Step<'a> {
     lock: &'a mut Lock,
     now_us: u64,
+    choices: &'a mut dyn Choices,
     notes: Vec<Note>,
     /// What each client is going to be told: `request token request token...`
     told: Vec<(String, String)>,
+    unfinished: bool,
 }
 
 impl Step<'_> {
@@ -497,401 +427,195 @@ impl Step<'_> {
     }
 
     fn note(&mut self, what: What, request: &str, token: u64) {
-        self.notes.push(Note {
-            what,
-            request: request.to_owned(),
-            token,
-        });
+        let request = request.to_owned();
+        self.notes.push(Note { what, request, token });
     }
 
     fn tell(&mut self, request: &str, token: u64) {
         let client = client_of(request);
-        let told = match self.told.iter().position(|(told, _)| told == client) {
-            Some(at) => &mut self.told[at].1,
-            None => {
-                self.told.push((client.to_owned(), String::new()));
-                &mut self.told.last_mut().expect("just put there").1
+        let words = format!("{request} {token}");
+        match self.told.iter_mut().find(|(told, _)| told == client) {
+            Some((_, told)) => {
+                told.push(' ');
+                told.push_str(&words);
             }
-        };
-        if !told.is_empty() {
-            told.push(' ');
+            None => self.told.push((client.to_owned(), words)),
         }
-        told.push_str(request);
-        told.push(' ');
-        told.push_str(&token.to_string());
     }
 
-    /// Grows while the state lives, by the counter, and when it was lost, by the clock.
-    fn next_seq(&mut self) -> u64 {
-        let next = (self.lock.seq.unwrap_or(0) + 1).max(self.now_us);
-        self.lock.seq = Some(next);
-        next
+    /// A new ticket or token, greater than all before it and than `than`.
+    fn number(&mut self, of: Draw<'_>, than: u64) -> u64 {
+        self.lock.seq = self.choices.number(of, self.lock.seq.max(than), self.now_us);
+        self.lock.seq
     }
 
-    /// The deadline of a lease that begins now.
-    fn deadline(&mut self, lease_ms: u64) -> u64 {
-        let at = self.now_ms() + lease_ms;
-        if lease_ms > self.lock.cap.unwrap_or(0) {
-            self.lock.cap = Some(lease_ms);
-        }
-        if at + RETENTION > self.lock.keep.unwrap_or(0) {
-            self.lock.keep = Some(at + 2 * RETENTION);
-        }
-        at
-    }
-
+    /// A lease that begins now.
     fn lease(&mut self, request: &str, lease_ms: u64) {
-        let deadline = self.deadline(lease_ms);
-        self.lock.leases.put(request, deadline as i64);
+        let deadline_ms = self.now_ms() + lease_ms;
+        self.lock.longest_lease_ms = self.lock.longest_lease_ms.max(lease_ms);
+        self.lock.last_ms = self.lock.last_ms.max(deadline_ms);
+        if let Some(known) = self.lock.requests.get_mut(request) {
+            known.deadline_ms = deadline_ms;
+        }
     }
 
-    /// The request fits. Returns the owner's token: a new one if it was outside, and if it becomes a writer.
-    fn grant(&mut self, request: &str, owner: &str) -> u64 {
-        let known = self.holder(owner).token;
-        if writes(request) && !self.lock.is_writer(owner) && self.lock.readers > 0 {
-            self.change_holder(owner, |holder| holder.first = holder.first.or(known));
-        }
-        let token = if writes(request) {
-            self.lock.writes += 1;
-            if self.lock.is_writer(owner) {
-                known
-            } else {
-                self.lock.mode = Some(Mode::Write);
-                self.lock.writer = Some(Name::from(owner));
-                Some(self.next_seq())
-            }
-        } else {
-            self.lock.mode = self.lock.mode.or(Some(Mode::Read));
-            self.lock.readers += 1;
-            Some(known.unwrap_or_else(|| self.next_seq()))
+    /// A request that fits enters. Its owner gets a new token if it was outside, and if it becomes the writer; that one is
+    /// greater than the ticket with which the request came.
+    fn grant(&mut self, request: &str, ticket: u64) -> u64 {
+        let owner = owner_of(request);
+        let token = match self.lock.owners.get(owner) {
+            Some(inside) if inside.writes > 0 || !writes(request) => inside.token,
+            _ => self.number(Draw::Token { request }, ticket),
         };
-        self.change_holder(owner, |holder| {
-            holder.reads += u64::from(!writes(request));
-            holder.token = token;
-        });
-        // A writer whose token was lost goes on without one.
-        let token = token.unwrap_or(0);
+        self.lock.enter(request, token);
         self.note(What::Granted, request, token);
         token
     }
 
-    /// A request leaves the queue, to enter or for good.
-    fn leave_queue(&mut self, request: &str) {
-        if let Some(owner) = named_owner(request) {
-            self.lock.waits.remove(owner);
-        }
-    }
-
-    fn holder(&self, owner: &str) -> Holder {
-        self.lock.holder(owner)
-    }
-
-    fn change_holder(&mut self, owner: &str, change: impl FnOnce(&mut Holder)) {
-        self.lock.change_holder(owner, change);
-    }
-
-    /// The token that a request which holds is told. `None`: its owner is not counted among those who hold.
-    fn told(&self, request: &str) -> Option<u64> {
-        let owner = owner_of(request);
-        let holder = self.holder(owner);
-        if writes(request) {
-            holder.token.filter(|_| self.lock.is_writer(owner))
-        } else {
-            holder.first.or(holder.token).filter(|_| holder.reads > 0)
-        }
-    }
-
-    /// An upgrade ends with its owner's last read hold.
-    fn end_upgrade(&mut self, owner: &str) {
-        let head = self.lock.queue.first().filter(|(place, _)| *place < 0);
-        let Some((_, request)) = head.filter(|(_, request)| owner_of(request) == owner).cloned() else {
-            return;
-        };
-        self.lock.queue.remove(&request);
-        self.lock.leases.remove(&request);
-        self.leave_queue(&request);
-        self.tell(&request, 1);
-        self.note(What::Left, &request, 0);
-    }
-
-    /// Whether the fields agree on who holds.
-    fn is_sound(&self) -> bool {
-        let mode = if self.lock.writes > 0 {
-            Some(Mode::Write)
-        } else {
-            (self.lock.readers > 0).then_some(Mode::Read)
-        };
-        self.lock.mode == mode && self.lock.writer.is_some() == (mode == Some(Mode::Write))
-    }
-
-    /// Whether so many requests hold as are counted.
-    fn is_complete(&self) -> bool {
-        let holding = self.lock.leases.len() as i64 - self.lock.queue.len() as i64;
-        holding == (self.lock.readers + self.lock.writes) as i64
-    }
-
-    /// A hold ends.
-    fn count_down(&mut self, request: &str, owner: &str) -> i64 {
-        let told = self.told(request).map_or(UNKNOWN, |token| token as i64);
-        if writes(request) {
-            if !self.lock.is_writer(owner) {
-                return UNKNOWN;
-            }
-            self.lock.writes = self.lock.writes.saturating_sub(1);
-            if self.lock.writes > 0 {
-                return told;
-            }
-            self.lock.writer = None;
-            self.lock.mode = (self.lock.readers > 0).then_some(Mode::Read);
-        } else {
-            if self.holder(owner).reads == 0 {
-                return UNKNOWN;
-            }
-            self.change_holder(owner, |holder| holder.reads -= 1);
-            self.lock.readers = self.lock.readers.saturating_sub(1);
-            if self.lock.readers == 0 && self.lock.writer.is_none() {
-                self.lock.mode = None;
-            }
-        }
-        if !self.lock.is_writer(owner) && self.holder(owner).reads == 0 {
-            self.change_holder(owner, |holder| (holder.token, holder.first) = (None, None));
-            self.end_upgrade(owner);
-        }
-        told
-    }
-
-    /// A request without a lease ends, waiting or holding.
+    /// A request ends, and with the last hold of its owner the upgrade that waits for that hold. Returns how.
     fn end(&mut self, request: &str) -> i64 {
-        let owner = owner_of(request);
-        if !self.lock.queue.remove(request) {
-            // The queue was lost.
-            if self.lock.waits.get(owner).is_some_and(|waits| **waits == *request) {
-                self.leave_queue(request);
-            }
-            return self.count_down(request, owner);
+        if !self.lock.requests.contains_key(request) {
+            return UNKNOWN;
         }
-        self.leave_queue(request);
-        WAITED
+        let told = self.lock.told(request);
+        if self.lock.end(request).is_some() {
+            return WAITED;
+        }
+        let owner = owner_of(request);
+        let upgrade = self
+            .lock
+            .queue
+            .first()
+            .filter(|(score, head)| *score < 0 && owner_of(head) == owner);
+        if let Some((_, upgrade)) = upgrade.cloned().filter(|_| !self.lock.owners.contains_key(owner)) {
+            self.lock.end(&upgrade);
+            self.tell(&upgrade, 1);
+            self.note(What::Left, &upgrade, 0);
+        }
+        told as i64
     }
 
-    /// Grants to the head of the queue for as long as it fits.
-    ///
-    /// In pages: one request, or as many as may enter if that is a reader, and then more and more. A page matters only
-    /// for the dead behind a writer that enters: they go with it if they are of its page.
-    fn admit(&mut self) {
-        let mut left = self.lock.limits.grants;
-        let mut size = 1;
-        let mut blocked = self.lock.writer.is_some();
-        while left > 0 && !blocked {
-            if size == 1 && self.lock.queue.first().is_some_and(|(_, head)| !writes(head)) {
-                size = left;
+    /// Removes who is past the deadline, and lets in whom the holders let in, from the head of the queue on.
+    /// `must`: the dead have to go also if nobody waits.
+    fn sweep(&mut self, must: bool) {
+        let must = must || !self.lock.queue.is_empty();
+        let now_ms = self.now_ms();
+        let requests = self.lock.requests.iter();
+        let mut past: Vec<(u64, Name)> = requests
+            .filter(|(_, request)| request.deadline_ms <= now_ms)
+            .map(|(name, request)| (request.deadline_ms, Name::clone(name)))
+            .collect();
+        past.sort();
+        for (_, request) in past {
+            if !self.lock.requests.contains_key(&request) {
+                continue;
             }
-            let page = self.lock.queue.len().min(size);
-            let mut taken = 0;
-            while taken < page {
-                let Some((_, request)) = self.lock.queue.first().cloned() else {
-                    break;
-                };
-                let owner = owner_of(&request);
-                let dead = self.lock.leases.score(&request).unwrap_or(0) <= self.now_ms() as i64;
-                if !dead && (self.lock.writer.is_some() || !self.lock.fits(&request, owner)) {
-                    blocked = true;
-                    break;
-                }
-                self.lock.queue.remove(&request);
-                self.leave_queue(&request);
-                if dead {
-                    self.lock.leases.remove(&request);
-                    self.note(What::Expired, &request, 0);
-                } else {
-                    let token = self.grant(&request, owner);
-                    self.tell(&request, token);
-                }
-                taken += 1;
+            if self.choices.expires(&request) {
+                self.end(&request);
+                self.note(What::Expired, &request, 0);
+            } else {
+                self.unfinished |= must;
             }
-            blocked = blocked || self.lock.writer.is_some();
-            if page < size {
+        }
+        while let Some(head) = self.lock.next_in().cloned() {
+            let dead = self.lock.requests[&head].deadline_ms <= now_ms;
+            if dead || !self.choices.admits(&head) {
+                self.unfinished = true;
                 break;
             }
-            left -= taken;
-            size = left.min(size * 16);
+            if let Some(request) = self.lock.requests.get_mut(&head) {
+                request.score = None;
+            }
+            self.lock.queue.pop_first();
+            let token = self.grant(&head, 0);
+            self.tell(&head, token);
         }
-        self.lock.more = left == 0 && !blocked;
     }
 
-    /// Expires who is past the deadline, then admits if anything may have become free. Returns the ms to the nearest
-    /// deadline, 0 if there is more to do, -1 if there is none.
-    fn sweep(&mut self, mut freed: bool) -> i64 {
-        if !self.is_sound() || self.lock.seq.is_none() && !self.lock.queue.is_empty() {
-            self.start_over();
-            return -1;
-        }
-        let now_ms = self.now_ms() as i64;
-        let mut budget = self.lock.limits.expiries;
-        let nearest = loop {
-            match self.lock.leases.first() {
-                Some((deadline, _)) if *deadline > now_ms => break Some(*deadline),
-                None => break None,
-                Some(_) if budget == 0 => {
-                    if freed || self.lock.more {
-                        self.admit();
-                    }
-                    return 0;
-                }
-                Some((_, request)) => {
-                    let request = Arc::clone(request);
-                    budget -= 1;
-                    self.lock.leases.remove(&request);
-                    self.end(&request);
-                    self.note(What::Expired, &request, 0);
-                    freed = true;
-                }
-            }
-        };
-        if freed || self.lock.more {
-            self.admit();
-        }
-        match nearest {
-            _ if self.lock.more => 0,
-            Some(deadline) => deadline - now_ms,
+    /// After so many ms somebody ought to look; 0: now; -1: no need to.
+    fn next_ms(&self) -> i64 {
+        match self.lock.nearest_deadline_ms() {
+            _ if self.unfinished => 0,
+            Some(deadline) => deadline.saturating_sub(self.now_ms()).max(1) as i64,
             None => -1,
         }
     }
 
-    /// What is held does not agree with who holds: nobody holds or waits any more.
-    fn start_over(&mut self) {
-        let Lock {
-            limits,
-            seq,
-            keep,
-            cap,
-            policy,
-            ..
-        } = std::mem::take(self.lock);
-        *self.lock = Lock {
-            limits,
-            seq,
-            keep,
-            cap,
-            policy,
-            ..Lock::default()
-        };
-        self.told.clear();
-        self.note(What::Reset, "-", 0);
+    fn answer(&self, status: i64, value: u64) -> Vec<i64> {
+        vec![status, value as i64, self.next_ms(), self.lock.seq as i64]
+    }
+
+    fn standing(&self, request: &str) -> Option<Vec<i64>> {
+        let Request { score, .. } = self.lock.requests.get(request)?;
+        Some(match score {
+            Some(score) => self.answer(QUEUED, score.rem_euclid(BAND).unsigned_abs()),
+            None => self.answer(GRANTED, self.lock.owners[owner_of(request)].token),
+        })
     }
 
     fn acquire(&mut self, ask: &Ask) -> Vec<i64> {
-        let Ask {
-            request,
-            lease_ms,
-            only_now,
-            ..
-        } = *ask;
+        let &Ask { request, lease_ms, .. } = ask;
         let owner = owner_of(request);
-        let mut next_ms = -1;
-        let mut head = None;
-        if self.lock.mode.is_some() || self.lock.more || !self.is_sound() {
-            self.lock.spread();
-            let known = self.lock.leases.contains(request);
-            if known {
-                self.lease(request, lease_ms);
-            }
-            next_ms = self.sweep(false);
-            if next_ms < 0 && self.lock.mode.is_some() {
-                self.start_over();
-            }
-            if known {
-                if let Some(place) = self.lock.queue.score(request) {
-                    return self.answer(QUEUED, place.rem_euclid(BAND), next_ms);
-                }
-                if let Some(token) = self.told(request) {
-                    if self.is_complete() {
-                        let token = self.holder(owner).token.unwrap_or(token);
-                        return self.answer(GRANTED, token as i64, next_ms);
-                    }
-                    self.start_over();
-                    next_ms = -1;
-                }
-                self.lock.leases.remove(request);
-            }
-            head = self.lock.queue.first().map(|(place, _)| *place);
+        let known = self.lock.requests.contains_key(request);
+        if known {
+            self.lease(request, lease_ms);
         }
-        if self.lock.seq.is_none() {
-            self.lock.policy = ask.policy.or(self.lock.policy);
-        } else if self.lock.policy != ask.policy {
-            return self.answer(OTHER_POLICY, self.lock.policy.map_or(0, i64::from), next_ms);
+        self.sweep(true);
+        if let Some(answer) = self.standing(request) {
+            return answer;
+        }
+        if *self.lock.policy.get_or_insert(ask.policy) != ask.policy {
+            let stored = self.lock.policy.flatten().map_or(0, u64::from);
+            return self.answer(OTHER_POLICY, stored);
         }
 
-        let inside = self.lock.is_writer(owner) || self.holder(owner).reads > 0;
-        let upgrade = inside && !self.lock.is_writer(owner) && writes(request);
+        let inside = self.lock.owners.get(owner).copied().unwrap_or_default();
+        let is_inside = inside.reads + inside.writes > 0;
+        let upgrade = inside.reads > 0 && inside.writes == 0 && writes(request);
         let band = ask.band(upgrade);
-        let would_be_first = head.is_none_or(|head| {
-            band < head.div_euclid(BAND) * BAND || ask.ticket.is_some_and(|ticket| ticket + band < head)
+        let first = self.lock.queue.first().is_none_or(|(head, _)| {
+            band < head.div_euclid(BAND) * BAND || ask.ticket.is_some_and(|ticket| ticket as i64 + band < *head)
         });
-        if self.lock.fits(request, owner) && (inside || would_be_first) {
-            self.lock.seq = self.lock.seq.max(ask.ticket.map(|ticket| ticket as u64));
-            let sole = self.lock.mode.is_none() && next_ms < 0;
-            let token = self.grant(request, owner);
-            if sole {
-                let deadline = self.deadline(lease_ms);
-                self.lock.sole = Some((Name::from(request), deadline));
-            } else {
-                self.lease(request, lease_ms);
-            }
-            return self.answer(GRANTED, token as i64, next_ms);
+        if self.lock.fits(request, owner) && (is_inside || first) {
+            self.lock.put(request, self.now_ms() + lease_ms, None);
+            self.lease(request, lease_ms);
+            let token = self.grant(request, ask.ticket.unwrap_or(0));
+            return self.answer(GRANTED, token);
         }
-        let waits = named_owner(request).and_then(|owner| self.lock.waits.get(owner));
-        if let Some(waits) = waits.filter(|waits| self.lock.queue.contains(waits)) {
-            let own = client_of(waits) == client_of(request);
-            let number = waits.split(':').nth(1).filter(|_| own).map_or(0, number);
-            return self.answer(OWNER_WAITS, number as i64, next_ms);
+        let mut waiting = self.lock.queue.iter().map(|(_, waiting)| waiting);
+        let named = named_owner(request);
+        if let Some(other) = waiting.find(|other| named.is_some() && named_owner(other) == named) {
+            // Its client is told which one it is: it may have forgotten it.
+            let own = client_of(other) == client_of(request);
+            let which = other.split(':').nth(1).filter(|_| own).map_or(0, number);
+            return self.answer(OWNER_WAITS, which);
         }
-        if upgrade && head.is_some_and(|place| place < 0) {
-            return self.answer(CONFLICT, 0, next_ms);
+        if upgrade && self.lock.queue.first().is_some_and(|(score, _)| *score < 0) {
+            return self.answer(CONFLICT, 0);
         }
-        if only_now {
-            return self.answer(BUSY, 0, next_ms);
+        if ask.only_now {
+            return self.answer(BUSY, 0);
         }
-
         let ticket = match ask.ticket {
-            None => self.next_seq() as i64,
+            None => self.number(Draw::Ticket { request }, 0),
+            // New tickets are behind every place.
             Some(ticket) => {
-                self.lock.seq = self.lock.seq.max(Some(ticket as u64));
+                self.lock.seq = self.lock.seq.max(ticket);
                 ticket
             }
         };
-        self.lock.queue.put(request, ticket + band);
-        if let Some(owner) = named_owner(request) {
-            self.lock.waits.insert(Name::from(owner), Name::from(request));
-        }
+        self.lock.put(request, 0, Some(ticket as i64 + band));
         self.lease(request, lease_ms);
         self.note(What::Queued, request, 0);
-        let own = lease_ms as i64;
-        self.answer(QUEUED, ticket, if next_ms < 0 { own } else { next_ms.min(own) })
-    }
-
-    fn answer(&self, status: i64, value: i64, next_ms: i64) -> Vec<i64> {
-        vec![status, value, next_ms, self.lock.seq.unwrap_or(0) as i64]
+        self.answer(QUEUED, ticket)
     }
 
     fn release(&mut self, requests: &[&str]) -> Vec<i64> {
-        if let &[request] = requests
-            && self.lock.is_sole(request)
-        {
-            self.lock.sole = None;
-            let ended = self.count_down(request, owner_of(request));
-            self.note(What::Released, request, 0);
-            return vec![-1, ended];
-        }
-        let somebody_waited = !self.lock.queue.is_empty();
-        self.lock.spread();
+        // Whom somebody waits for must go now.
+        let must = !self.lock.queue.is_empty();
         let mut reply = vec![-1];
         for request in requests {
-            let ended = if self.lock.leases.remove(request) {
-                self.end(request)
-            } else {
-                UNKNOWN
-            };
+            let ended = self.end(request);
             match ended {
                 UNKNOWN => {}
                 WAITED => self.note(What::Left, request, 0),
@@ -899,104 +623,69 @@ impl Step<'_> {
             }
             reply.push(ended);
         }
-        if somebody_waited {
-            reply[0] = self.sweep(true);
-        }
+        self.sweep(must);
+        reply[0] = self.next_ms();
         reply
     }
 
     fn renew(&mut self, pairs: &[&str]) -> Vec<i64> {
-        if let &[request, lease_ms] = pairs
-            && self.lock.is_sole(request)
-            && self.is_sound()
-            && self.lock.readers + self.lock.writes == 1
-        {
-            let deadline = self.deadline(number(lease_ms));
-            self.lock.sole = Some((Name::from(request), deadline));
-            return vec![-1, self.told(request).map_or(-1, |token| token as i64)];
+        let requests: Vec<&str> = pairs.iter().step_by(2).copied().collect();
+        // First its own leases, then the others': late but not yet taken over is not lost.
+        for pair in pairs.chunks_exact(2) {
+            if self.lock.requests.contains_key(pair[0]) {
+                self.lease(pair[0], number(pair[1]));
+            }
         }
-        self.lock.spread();
-        let requests = pairs.chunks_exact(2);
-        let mut known: Vec<bool> = requests
-            .clone()
-            .map(|pair| self.lock.leases.contains(pair[0]))
-            .collect();
-        for (pair, _) in requests.clone().zip(&known).filter(|(_, known)| **known) {
-            self.lease(pair[0], number(pair[1]));
-        }
-        let more_far = self.pull_back();
-        let mut next_ms = self.sweep(!self.lock.queue.is_empty() && self.lock.writer.is_none());
-        if more_far {
-            next_ms = 0;
-        }
-        if !self.is_complete() {
-            self.start_over();
-            known.fill(false);
-            next_ms = -1;
-        }
-        let standing = |(pair, known): (&[&str], bool)| match known {
-            false => -1,
-            true if self.lock.queue.contains(pair[0]) => -(self.lock.seq.unwrap_or(0) as i64),
-            true => self.told(pair[0]).map_or(-1, |token| token as i64),
-        };
-        let standings = requests.zip(known).map(standing);
-        std::iter::once(next_ms).chain(standings).collect()
+        self.pull_back();
+        self.sweep(false);
+        let mut reply = vec![self.next_ms()];
+        reply.extend(requests.iter().map(|request| match self.lock.requests.get(*request) {
+            None => -1,
+            Some(Request { score: Some(_), .. }) => -(self.lock.seq as i64),
+            Some(_) => self.lock.told(request) as i64,
+        }));
+        reply
     }
 
     /// A clock that was stepped back has left deadlines too far ahead.
-    /// Says whether there may be more.
-    fn pull_back(&mut self) -> bool {
-        let Some(cap) = self.lock.cap else { return false };
-        let latest = (self.now_ms() + cap) as i64;
-        let above = self.lock.leases.order.range((latest + 1, Name::default())..);
-        let far: Vec<Name> = above
-            .take(self.lock.limits.expiries)
-            .map(|(_, request)| Arc::clone(request))
-            .collect();
-        for request in &far {
-            self.lock.leases.put(request, latest);
+    fn pull_back(&mut self) {
+        let latest = self.now_ms() + self.lock.longest_lease_ms;
+        for (name, request) in &mut self.lock.requests {
+            if request.deadline_ms > latest {
+                if self.choices.pulls_back(name) {
+                    request.deadline_ms = latest;
+                } else {
+                    self.unfinished = true;
+                }
+            }
         }
-        if !far.is_empty() {
-            self.deadline(cap);
-        }
-        far.len() == self.lock.limits.expiries
     }
 
     fn downgrade(&mut self, from: &str, to: &str, lease_ms: u64) -> Vec<i64> {
-        let owner = owner_of(from);
-        self.lock.spread();
-        let mut known = self.lock.leases.contains(to);
-        let waits = self.lock.queue.contains(from);
-        if !known && self.lock.is_writer(owner) && !waits && self.lock.leases.remove(from) {
-            self.grant(to, owner);
-            self.count_down(from, owner);
+        if !self.lock.requests.contains_key(to) && writes(from) && self.lock.holds(from) {
+            self.lock.put(to, 0, None);
+            self.grant(to, 0);
+            self.end(from);
             self.note(What::Released, from, 0);
-            known = true;
         }
-        if known {
+        if self.lock.requests.contains_key(to) {
             self.lease(to, lease_ms);
         }
-        let next_ms = self.sweep(known);
-        let token = self.holder(owner).token.filter(|_| known);
-        vec![next_ms, token.map_or(-1, |token| token as i64)]
+        self.sweep(false);
+        let inside = self.lock.holds(to).then(|| self.lock.owners[owner_of(to)]);
+        vec![self.next_ms(), inside.map_or(-1, |inside| inside.token as i64)]
     }
 
     fn evict(&mut self, owner: &str) -> Vec<i64> {
-        self.lock.spread();
-        let theirs = self
-            .lock
-            .leases
-            .scores
-            .keys()
-            .filter(|request| owner_of(request) == owner);
-        let evicted: Vec<Name> = theirs.cloned().collect();
-        for request in evicted.iter().rev() {
-            self.lock.leases.remove(request);
+        let theirs = self.lock.requests.keys().filter(|request| owner_of(request) == owner);
+        // Writers first: an upgrade would end with its read hold.
+        let evicted: Vec<Name> = theirs.rev().cloned().collect();
+        for request in &evicted {
             self.end(request);
             self.tell(request, 0);
             self.note(What::Evicted, request, 0);
         }
-        let next_ms = self.sweep(!evicted.is_empty());
-        vec![next_ms, evicted.len() as i64]
+        self.sweep(false);
+        vec![self.next_ms(), evicted.len() as i64]
     }
 }

@@ -1,16 +1,18 @@
 //! Many users of several clients at once on a real server, and processes that die; the journal is checked while it
 //! grows, and the users' intervals at the end. And the same with broken scripts, which must be caught.
 //!
-//! `FAIRLOCK_SEED` gives the same choices again, not the same timing. `FAIRLOCK_SOAK_SECS` is how long.
+//! `FAIRLOCK_SEED` gives the same choices again, not the same timing. A run ends after so many entries of the journal as
+//! `FAIRLOCK_SOAK_RECORDS` says: on a slow machine it takes longer, and proves the same.
 
 use fairlock::{Access, Acquire, Client, Error, Guard, Owner, Policy, ReadGuard, RwLock};
 use fairlock_attack::checker::{Checker, Interval, Mode};
 use fairlock_attack::journal;
 use fairlock_attack::record::{Script, What};
-use fairlock_attack::server::{PATIENCE, Server};
+use fairlock_attack::server::Server;
 use redis::aio::MultiplexedConnection;
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use uuid::Uuid;
@@ -24,6 +26,12 @@ const LOCKS: [(&str, Policy); 4] = [
     ("d", Policy::Fifo),
 ];
 const DAMAGED: usize = 3;
+/// Entries of the journal, as many as this test made in 10 s.
+const RECORDS: u64 = 60_000;
+/// A mutant that is not caught within so many is not caught: all were in less than a tenth.
+const MUTANT_RECORDS: u64 = 400_000;
+/// Only a hang takes so long.
+const HANG: Duration = Duration::from_secs(300);
 const MUTANT: &str = "FAIRLOCK_SOAK_MUTANT";
 
 struct Mutant {
@@ -139,13 +147,16 @@ fn name_of(owner: Owner) -> String {
 
 type Intervals = Arc<Mutex<Vec<Interval>>>;
 
-/// A user that takes locks until the time is over.
+/// Set when the journal is long enough.
+type Stop = Arc<AtomicBool>;
+
+/// A user that takes locks until it is told to stop.
 struct User {
     locks: Vec<RwLock>,
     owner: Owner,
     random: Random,
     intervals: Intervals,
-    until: Instant,
+    stop: Stop,
 }
 
 /// A guard in hand, and while it is known to be held.
@@ -199,7 +210,7 @@ impl<'a, M: Access> Watched<'a, M> {
 
 impl User {
     async fn run(mut self) {
-        while Instant::now() < self.until {
+        while !self.stop.load(Ordering::Relaxed) {
             let at = self.random.below(LOCKS.len() as u64) as usize;
             let mut lock = self.locks[at].clone();
             if self.random.one_in(3) {
@@ -369,9 +380,9 @@ impl Rogue {
             .await
     }
 
-    async fn run(mut self, until: Instant) {
+    async fn run(mut self, stop: Stop) {
         let mut dead = Vec::new();
-        while Instant::now() < until {
+        while !stop.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(1 + self.random.below(60))).await;
             let lock = self.random.below(LOCKS.len() as u64) as usize;
             self.number += 1;
@@ -414,10 +425,18 @@ impl Rogue {
     }
 }
 
-async fn damage(mut redis: MultiplexedConnection, mut random: Random, until: Instant) {
+async fn damage(mut redis: MultiplexedConnection, mut random: Random, stop: Stop) {
     let state = key(LOCKS[DAMAGED].0);
-    while Instant::now() < until {
+    while !stop.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(200 + random.below(600))).await;
+        // One field, or some of the keys.
+        if random.one_in(2) {
+            let which = random.below(1_000);
+            journal::delete_field(&mut redis, &state, which)
+                .await
+                .expect("a delete");
+            continue;
+        }
         let keys = [state.clone(), format!("{state}:queue"), format!("{state}:leases")];
         let chosen = 1 + random.below(7);
         let keys: Vec<String> = (0..3)
@@ -475,7 +494,8 @@ async fn random_users_keep_every_invariant() {
     let seed = number("FAIRLOCK_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
     println!("FAIRLOCK_SEED={seed}");
     let mut random = Random(seed);
-    let until = Instant::now() + Duration::from_secs(number("FAIRLOCK_SOAK_SECS").unwrap_or(10));
+    let enough = number("FAIRLOCK_SOAK_RECORDS").unwrap_or(RECORDS);
+    let (stop, begun) = (Stop::default(), Instant::now());
 
     let server = Server::start().await;
     let intervals = Intervals::default();
@@ -492,7 +512,7 @@ async fn random_users_keep_every_invariant() {
                 owner: Owner::new(),
                 random: Random(random.below(u64::MAX)),
                 intervals: Arc::clone(&intervals),
-                until,
+                stop: Arc::clone(&stop),
             };
             tasks.push(tokio::spawn(user.run()));
         }
@@ -504,8 +524,14 @@ async fn random_users_keep_every_invariant() {
         random,
         number: 0,
     };
-    tasks.push(tokio::spawn(rogue(Random(random.below(u64::MAX))).run(until)));
-    tasks.push(tokio::spawn(damage(server.redis().await, random.clone(), until)));
+    tasks.push(tokio::spawn(
+        rogue(Random(random.below(u64::MAX))).run(Arc::clone(&stop)),
+    ));
+    tasks.push(tokio::spawn(damage(
+        server.redis().await,
+        random.clone(),
+        Arc::clone(&stop),
+    )));
 
     let mut reader = Reader {
         redis: server.redis().await,
@@ -514,7 +540,8 @@ async fn random_users_keep_every_invariant() {
         kinds: BTreeMap::new(),
     };
     while tasks.iter().any(|task| !task.is_finished()) {
-        assert!(Instant::now() < until + PATIENCE, "somebody waits for ever");
+        stop.fetch_or(reader.checker.records() >= enough, Ordering::Relaxed);
+        assert!(begun.elapsed() < HANG, "somebody waits for ever");
         if reader.read().await == 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -533,7 +560,7 @@ async fn random_users_keep_every_invariant() {
         while reader.read().await > LOCKS.len() {}
         match reader.checker.finish() {
             Ok(()) => break,
-            Err(violation) => assert!(Instant::now() < until + PATIENCE, "{violation}"),
+            Err(violation) => assert!(begun.elapsed() < HANG, "{violation}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -570,7 +597,7 @@ fn broken_scripts_are_caught() {
         let output = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "random_users_keep_every_invariant", "--nocapture"])
             .env(MUTANT, mutant.name)
-            .env("FAIRLOCK_SOAK_SECS", "5")
+            .env("FAIRLOCK_SOAK_RECORDS", MUTANT_RECORDS.to_string())
             .output()
             .expect("this program again");
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

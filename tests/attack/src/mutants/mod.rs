@@ -40,6 +40,8 @@ pub struct Mutant {
 pub enum Check {
     /// `attack model-check`.
     Model,
+    /// The part of it that takes each key and each field away.
+    Losses,
     /// The part of it with thousands of requests.
     Crowds,
     /// `attack simulate`.
@@ -58,6 +60,7 @@ impl std::fmt::Display for Check {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Model => write!(f, "model-check"),
+            Self::Losses => write!(f, "model-check, losses"),
             Self::Crowds => write!(f, "model-check, crowds"),
             Self::Simulate => write!(f, "simulate"),
             Self::It(name) => write!(f, "it {name}"),
@@ -70,9 +73,12 @@ impl std::fmt::Display for Check {
 
 impl Check {
     fn needs_no_build(&self) -> bool {
-        matches!(self, Self::Model | Self::Crowds)
+        matches!(self, Self::Model | Self::Losses | Self::Crowds)
     }
 }
+
+/// In so many calls model check catches each of its mutants, with the seed of CI: several times what the last one needs.
+const STEPS: u64 = 400_000;
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
@@ -90,9 +96,9 @@ pub struct Args {
     /// Only those that are built, nearly all of them changes of the client.
     #[arg(long)]
     client: bool,
-    /// How long model check looks for each.
-    #[arg(long, default_value_t = 60)]
-    seconds: u64,
+    /// How many calls model check looks at for each.
+    #[arg(long, default_value_t = STEPS)]
+    steps: u64,
     /// Where model check and simulation begin; CI's is 1 too.
     #[arg(long, env = "FAIRLOCK_SEED", default_value_t = 1)]
     seed: u64,
@@ -138,12 +144,11 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let wanted = |mutant: &&Mutant| args.only.is_empty() || args.only.iter().any(|name| name == mutant.name);
-    let limit = Duration::from_secs(args.seconds);
     let (lua, client): (Vec<_>, Vec<_>) = all().filter(wanted).partition(|mutant| mutant.check.needs_no_build());
     let lua = if args.client { Vec::new() } else { lua };
     let client = if args.lua { Vec::new() } else { client };
     let report = Report::new(lua.len() + client.len());
-    let tried = each_lua(&lua, args.seed, limit, &report).and_then(|()| each_client(&client, args.seed, &report));
+    let tried = each_lua(&lua, args.seed, args.steps, &report).and_then(|()| each_client(&client, args.seed, &report));
     if let Err(error) = tried {
         println!("{error}");
         return ExitCode::FAILURE;
@@ -219,13 +224,13 @@ fn mutated(mutant: &Mutant) -> Result<String, String> {
 // ---- scripts
 
 /// `Err`: the checks fail without any mutant, so they would catch everything.
-fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Report) -> Result<(), String> {
+fn each_lua(mutants: &[&'static Mutant], seed: u64, steps: u64, report: &Report) -> Result<(), String> {
     if mutants.is_empty() {
         return Ok(());
     }
     println!("{:>7}  the scripts as they are, FAIRLOCK_SEED={seed}", "");
     let real = Scripts::real();
-    model_check::catch(&real, seed, limit.min(Duration::from_secs(5)))
+    model_check::catch(&real, seed, 20_000)
         .and_then(|_| model_check::crowds(&real))
         .map_err(|counterexample| counterexample.to_string())?;
     let next = AtomicUsize::new(0);
@@ -236,7 +241,7 @@ fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Re
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    report.row(mutant, &try_lua(mutant, seed, limit));
+                    report.row(mutant, &try_lua(mutant, seed, steps));
                 }
             });
         }
@@ -244,7 +249,7 @@ fn each_lua(mutants: &[&'static Mutant], seed: u64, limit: Duration, report: &Re
     Ok(())
 }
 
-fn try_lua(mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
+fn try_lua(mutant: &Mutant, seed: u64, steps: u64) -> Verdict {
     if let Err(stale) = mutated(mutant) {
         return Verdict::Broken(stale);
     }
@@ -256,7 +261,8 @@ fn try_lua(mutant: &Mutant, seed: u64, limit: Duration) -> Verdict {
     let begun = Instant::now();
     let result = match mutant.check {
         Check::Crowds => model_check::crowds(&scripts),
-        _ => model_check::catch(&scripts, seed, limit).map(|_| ()),
+        Check::Losses => model_check::losses(&scripts, seed, model_check::SLICE_LOSSES).map(|_| ()),
+        _ => model_check::catch(&scripts, seed, steps).map(|_| ()),
     };
     let after = begun.elapsed();
     match result {
@@ -346,7 +352,7 @@ mod tests {
     fn the_model_catches_every_mutant_of_the_scripts() {
         let mutants: Vec<_> = all().filter(|mutant| mutant.check.needs_no_build()).collect();
         let report = Report::new(mutants.len());
-        let tried = each_lua(&mutants, crate::test_seed(), Duration::from_secs(30), &report);
+        let tried = each_lua(&mutants, crate::test_seed(), STEPS, &report);
         tried.unwrap_or_else(|error| panic!("without any mutant: {error}"));
         let bad = report.bad.into_inner().expect("no panic while it is locked");
         assert!(bad.is_empty(), "not caught: {bad:?}");
@@ -380,7 +386,7 @@ mod tests {
                     let (module, test) = name.rsplit_once("::").expect("module::test");
                     (attack(module), test)
                 }
-                Check::Model | Check::Crowds | Check::Simulate => continue,
+                Check::Model | Check::Losses | Check::Crowds | Check::Simulate => continue,
             };
             assert!(
                 of(&file).contains(&format!("fn {test}")),

@@ -14,7 +14,7 @@ mod world;
 use crate::record::Script;
 use dice::Dice;
 use fairlock::attack::Network;
-use fairlock::{Client, Owner, Policy};
+use fairlock::{Client, Error, Owner, Policy, RwLock};
 use process::{Process, pausable};
 use server::Server;
 use std::collections::{BTreeMap, HashMap};
@@ -122,7 +122,7 @@ impl Plan {
         // Tokens grow by the clock or by what is stored: not both may be taken back.
         let loses = faults
             .iter()
-            .any(|fault| matches!(fault, Fault::Rollback | Fault::DataLoss));
+            .any(|fault| matches!(fault, Fault::Rollback | Fault::DataLoss | Fault::KeyLoss));
         faults.retain(|fault| !loses || *fault != Fault::ClockBack);
         let bad = !faults.is_empty() && dice.permille(500);
         // Some hours in which little happens, or some minutes in which much does.
@@ -305,6 +305,7 @@ impl Run {
                 return Err(format!("a task of process {} panicked", process.id));
             }
         }
+        self.hands.look(&self.world, self.plan.longest_lease());
         match self.world.core().violation.take() {
             Some(violation) => Err(violation),
             None => Ok(()),
@@ -353,12 +354,33 @@ impl Run {
                 .release()
                 .await
                 .map_err(|error| format!("a stranger cannot leave: {error}"))?;
+            let probed = tokio::time::timeout(patience, probe(&lock)).await;
+            match probed {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(format!("a probe of lock {number}: {error}")),
+                Err(_) => return Err(format!("a probe of lock {number} waits for ever")),
+            }
         }
         self.look()?;
         match self.world.core().server.busy().as_slice() {
             [] => Ok(()),
             left => Err(format!("something is left: {left:#?}")),
         }
+    }
+}
+
+/// A fresh upgrade, a named owner, a try: of a lock that nobody uses all must enter.
+async fn probe(lock: &RwLock) -> Result<(), Error> {
+    let reading = lock.read().acquire_fair().await?;
+    reading.upgrade().await?.release().await?;
+    reading.release().await?;
+    let owner = Owner::from_uuid(uuid::Uuid::from_u64_pair(7 << 32 | 0x4000, 1 << 63 | 7));
+    lock.with_owner(&owner).write().acquire_fair().await?.release().await?;
+    match lock.write().try_acquire().await? {
+        Some(guard) => guard.release().await,
+        None => Err(Error::OwnerWaiting {
+            lock: "busy, though nobody uses it".to_owned(),
+        }),
     }
 }
 
@@ -374,7 +396,8 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Re
     let plan = Plan::new(&mut dice);
     runtime.block_on(async {
         let begun = Instant::now();
-        let server = Server::new(Arc::clone(hashes), true, traced);
+        let at_most = *dice.pick(&[1, 2, usize::MAX, usize::MAX]);
+        let server = Server::new(Arc::clone(hashes), at_most, true, traced);
         let world = World::new(server, dice.fork());
         let task = tokio::spawn(Arc::clone(&world).run());
         let mut run = Run {

@@ -1,8 +1,9 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
 use crate::checker::Checker;
-use crate::model::Lock;
+use crate::model::{AtMost, Lock, View};
 use crate::record::{Note, Record, Script, What};
+use fairlock::Mode;
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +42,8 @@ pub struct Server {
     trace_ended: bool,
     /// Whether to check the journal; costs a third of the time.
     checked: bool,
+    /// What one call does at most: then it says "call again".
+    at_most: usize,
     /// Its clock was stepped back: then tokens may, once its data are lost.
     pub backward: bool,
 }
@@ -72,7 +75,7 @@ fn done(reply: Value) -> Done {
 }
 
 impl Server {
-    pub fn new(hashes: Arc<HashMap<String, Script>>, checked: bool, traced: bool) -> Self {
+    pub fn new(hashes: Arc<HashMap<String, Script>>, at_most: usize, checked: bool, traced: bool) -> Self {
         Self {
             data: Data::default(),
             hashes,
@@ -85,6 +88,7 @@ impl Server {
             trace: traced.then(Vec::new),
             trace_ended: false,
             checked,
+            at_most,
             backward: false,
         }
     }
@@ -103,6 +107,31 @@ impl Server {
         self.data = data;
         self.data.checker.went_back();
         self.loaded.clear();
+    }
+
+    /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
+    /// go with the state, or stay with it. Returns whether there was a lock.
+    pub fn lose(&mut self, which: u64, numbers_too: bool) -> bool {
+        let Data { locks, checker } = &mut self.data;
+        let number = which as usize % locks.len().max(1);
+        let Some((key, lock)) = locks.iter_mut().nth(number) else {
+            return false;
+        };
+        let seq = if numbers_too { 0 } else { lock.seq };
+        let policy = if numbers_too { None } else { lock.policy };
+        *lock = Lock::from_view(&View::default(), policy, seq, 0);
+        checker.state_lost(Some(key));
+        true
+    }
+
+    /// Whether a hold with this token has lasted until now.
+    pub fn lasts(&self, lock: u64, owner: &str, mode: Mode, token: u64) -> bool {
+        let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
+        lock.and_then(|lock| lock.owners.get(owner))
+            .is_some_and(|inside| match mode {
+                Mode::Read => inside.first <= token,
+                Mode::Write => inside.writes > 0 && inside.token == token,
+            })
     }
 
     pub fn restart_empty(&mut self) {
@@ -128,11 +157,9 @@ impl Server {
     pub fn expire(&mut self, now_us: u64) -> Result<(), String> {
         let now_ms = now_us / 1000;
         let Data { locks, checker } = &mut self.data;
-        let due = |lock: &Lock| lock.expires_at_ms().is_some_and(|at| at <= now_ms);
+        let due = |lock: &Lock| lock.forgotten_at_ms() <= now_ms;
         for (key, lock) in locks.iter().filter(|(_, lock)| due(lock)) {
-            let sole = lock.sole.as_ref().map(|(_, deadline)| *deadline);
-            let last = lock.leases.iter().next_back().map(|(_, deadline)| deadline as u64);
-            if sole.max(last).is_some_and(|deadline| deadline > now_ms) {
+            if lock.latest_deadline_ms().is_some_and(|deadline| deadline > now_ms) {
                 return Err(format!("{key} expired while a lease ran: {lock:?}"));
             }
             checker.state_lost(Some(key));
@@ -143,9 +170,7 @@ impl Server {
 
     /// Locks with somebody who holds or waits.
     pub fn busy(&self) -> Vec<String> {
-        let quiet =
-            |lock: &Lock| lock.mode.is_none() && lock.sole.is_none() && lock.queue.is_empty() && lock.leases.is_empty();
-        let locks = self.data.locks.iter().filter(|(_, lock)| !quiet(lock));
+        let locks = self.data.locks.iter().filter(|(_, lock)| !lock.is_quiet());
         locks.map(|(key, lock)| format!("{key}: {lock:?}")).collect()
     }
 
@@ -195,8 +220,8 @@ impl Server {
             return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
         };
         let lock = self.data.locks.entry((*key).to_owned()).or_default();
-        let mut seq = lock.seq.unwrap_or(0);
-        let outcome = lock.call(key, script, args, now_us);
+        let mut seq = lock.seq;
+        let outcome = lock.call(key, script, args, now_us, &mut AtMost(self.at_most));
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
         for number in &outcome.reply {

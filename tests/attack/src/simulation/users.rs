@@ -48,7 +48,19 @@ struct Holding {
     mode: Mode,
     token: u64,
     since: Instant,
+    /// Since when the server has not had it any more.
+    interrupted: Option<Instant>,
     process: Arc<Process>,
+}
+
+/// An owner as requests name it.
+fn name_of(owner: Owner) -> String {
+    let uuid = owner.uuid();
+    if !is_anonymous(&owner) {
+        return uuid.simple().to_string();
+    }
+    let (high, low) = uuid.as_u64_pair();
+    format!("{:015x}:{}", (high >> 16) << 12 | high & 0xfff, low & ((1 << 62) - 1))
 }
 
 /// Everything that users of all processes have in hand, and what happened to them.
@@ -81,6 +93,40 @@ impl Hands {
     fn end(&self, process: u64) {
         if let Some(n) = self.busy.lock().expect("no panic while it is locked").get_mut(&process) {
             *n -= 1;
+        }
+    }
+
+    /// Whoever was interrupted knows it a lease later, whatever the reason: by its next renewal, or because no renewal
+    /// was answered.
+    pub fn look(&self, world: &World, longest_lease: Duration) {
+        let now = Instant::now();
+        let mut wrong = None;
+        let mut all = self.holdings.lock().expect("no panic while it is locked");
+        for (lock, holdings) in all.iter_mut() {
+            for holding in holdings {
+                let held = holding.guard.upgrade().is_some_and(|guard| guard.is_held());
+                let lasts = || {
+                    let owner = name_of(holding.owner);
+                    world.core().server.lasts(*lock, &owner, holding.mode, holding.token)
+                };
+                if !held || holding.process.is_killed() || lasts() {
+                    holding.interrupted = None;
+                    continue;
+                }
+                let since = *holding.interrupted.get_or_insert(now);
+                if now > since + longest_lease {
+                    let Holding { owner, mode, token, .. } = holding;
+                    let whose = format!("{owner:?} {mode:?} token {token}");
+                    wrong = Some(format!(
+                        "lock {lock}: {whose} was interrupted {:?} ago and believes that it holds",
+                        now - since
+                    ));
+                }
+            }
+        }
+        drop(all);
+        if let Some(wrong) = wrong {
+            world.violated(wrong);
         }
     }
 
@@ -140,6 +186,7 @@ impl Hands {
             mode: M::MODE,
             token,
             since: now,
+            interrupted: None,
             process: Arc::clone(process),
         });
     }

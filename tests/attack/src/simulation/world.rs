@@ -52,10 +52,12 @@ pub enum Fault {
     ErrorReplies,
     ClockBack,
     Partition,
+    /// A key of one lock is deleted.
+    KeyLoss,
 }
 
 impl Fault {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Cut,
         Self::HalfOpen,
         Self::Freeze,
@@ -68,6 +70,7 @@ impl Fault {
         Self::ErrorReplies,
         Self::ClockBack,
         Self::Partition,
+        Self::KeyLoss,
     ];
 }
 
@@ -347,6 +350,12 @@ impl World {
                 broken = core.restart(Data::default(), begun);
                 core.server.restart_empty();
                 core.lost_data = Some((now, core.now_us()));
+            }
+            Fault::KeyLoss => {
+                let (which, numbers_too) = (core.dice.number(), core.dice.permille(500));
+                if core.server.lose(which, numbers_too) {
+                    core.lost_data = Some((now, core.now_us()));
+                }
             }
             Fault::ScriptFlush => core.server.flush_scripts(),
             Fault::ErrorReplies => {

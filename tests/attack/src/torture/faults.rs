@@ -31,6 +31,8 @@ pub enum Fault {
     RestartEverysec,
     /// The server comes back without its data, or FLUSHALL.
     Wipe,
+    /// A key or a field of one lock is deleted.
+    Lose,
     /// Memory exhausted for a while.
     Memory,
     /// The server's clock stepped, and later stepped back to the true time.
@@ -63,7 +65,7 @@ impl Fault {
     /// From and to how many ms it lasts. Leases are 100 ms to 2 s.
     fn lasts_ms(self) -> (u64, u64) {
         match self {
-            Self::Kill | Self::Cut | Self::ClientKill | Self::ScriptFlush => (0, 0),
+            Self::Kill | Self::Cut | Self::ClientKill | Self::ScriptFlush | Self::Lose => (0, 0),
             Self::Stop => (300, 3500),
             Self::Stall => (200, 3500),
             Self::Delay | Self::Throttle | Self::LoseReplies | Self::DropMessages => (300, 3000),

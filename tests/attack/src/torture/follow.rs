@@ -66,6 +66,13 @@ impl Follower {
         }
     }
 
+    /// All locks, in order.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.cursors.keys().cloned().collect();
+        keys.sort();
+        keys
+    }
+
     /// The journals are known to be gone.
     pub fn start_over(&mut self) {
         self.cursors.values_mut().for_each(|cursor| *cursor = Cursor::default());
@@ -133,7 +140,9 @@ impl Follower {
                 Ok(true) if pass == Pass::Complete => pass = Pass::More,
                 Ok(true) => {}
                 Err(error) if error.starts_with(journal::LOST) => pass = Pass::Lost,
-                Err(error) if error.starts_with(journal::GAP) || error.starts_with(journal::DAMAGED) => {
+                // What was deleted, was by the nemesis.
+                Err(error) if error.starts_with(journal::DAMAGED) => pass = Pass::More,
+                Err(error) if error.starts_with(journal::GAP) => {
                     lock(&judge).violation(format!("the journal: {error}"));
                 }
                 Err(error) => broken = Some(error),
@@ -170,7 +179,12 @@ async fn read_page(
 ) -> (String, Cursor, Result<bool, String>) {
     let records = match journal::read(&mut redis, &key, &mut cursor.after).await {
         Ok(records) => records,
-        Err(error) => return (key, cursor, Err(error)),
+        Err(error) => {
+            if error.starts_with(journal::DAMAGED) {
+                lock(&judge).damaged(&key);
+            }
+            return (key, cursor, Err(error));
+        }
     };
     {
         let mut judge = lock(&judge);

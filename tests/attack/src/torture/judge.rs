@@ -125,6 +125,13 @@ impl Judge {
         }
     }
 
+    /// A key or a field of a lock was deleted.
+    pub fn damaged(&mut self, lock: &str) {
+        if let Some(Some(checker)) = self.checkers.get_mut(lock) {
+            checker.damaged(lock);
+        }
+    }
+
     pub fn record(&mut self, record: &Record) {
         self.records += 1;
         if !self.checkers.contains_key(&record.lock) {

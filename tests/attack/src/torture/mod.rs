@@ -339,7 +339,7 @@ impl Run {
         self.all_say(args.processes, within, "drained", |totals| totals.drained)
             .await?;
         fleet.tell_all("probe").await?;
-        let within = LONGEST_LEASE + Duration::from_secs(15);
+        let within = LONGEST_LEASE + Duration::from_secs(120);
         self.all_say(args.processes, within, "got their locks", |totals| totals.probed)
             .await?;
         fleet.tell_all("leave").await?;

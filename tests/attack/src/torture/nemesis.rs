@@ -6,8 +6,9 @@ use super::faults::{Fault, Schedule, Step};
 use super::fleet::Fleet;
 use super::follow::{Follower, Pass};
 use super::judge::Judge;
-use super::lock;
 use super::proxy::{Cut, Proxy};
+use super::{connect_redis, lock};
+use crate::journal;
 use crate::server::Server;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, VecDeque};
@@ -145,6 +146,7 @@ impl Nemesis {
             Fault::Restart => self.restart(lasts, admin).await?,
             Fault::RestartEverysec => self.restart_everysec(lasts, detail).await?,
             Fault::Wipe => self.wipe(lasts, detail, admin).await?,
+            Fault::Lose => self.lose(target, detail).await?,
             Fault::Memory => {
                 admin.config("maxmemory", "1mb").await?;
                 sleep(lasts).await;
@@ -236,6 +238,24 @@ impl Nemesis {
             server.start_again().await;
         }
         self.data_lost(&mut follower);
+        lock(&self.judge).loss_ends(now_us(), true_us());
+        Ok(())
+    }
+
+    /// One key of a lock, or one field. Who is inside may believe so for a lease.
+    async fn lose(&self, target: u64, detail: u64) -> Result {
+        self.until_not_ahead().await;
+        let keys = self.follower.lock().await.keys();
+        let key = &keys[target as usize % keys.len()];
+        let mut redis = connect_redis(&self.url).await?;
+        lock(&self.judge).loss_begins(now_us());
+        match detail % 5 {
+            0 => journal::delete(&mut redis, key, std::slice::from_ref(key)).await?,
+            1 => journal::delete(&mut redis, key, &[format!("{key}:queue")]).await?,
+            2 => journal::delete(&mut redis, key, &[format!("{key}:leases")]).await?,
+            _ => journal::delete_field(&mut redis, key, detail / 5).await?,
+        }
+        *lock(&self.lost_at) = Some(Instant::now());
         lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-const DISCONNECTED_WITHIN: Duration = Duration::from_secs(10);
+const DISCONNECTED_WITHIN: Duration = Duration::from_secs(120);
 /// What a lock is when it is free.
 const REMAINS: [&str; 4] = ["cap", "keep", "policy", "seq"];
 
@@ -45,7 +45,7 @@ pub async fn swept(url: &str, workloads: &[Workload]) -> Result<Vec<String>, Fai
         async move {
             let acquire = client.rw_lock(name.as_str()).policy(policy).write();
             // The requests of the dead have a lease to go.
-            match acquire.try_acquire_for(LONGEST_LEASE + Duration::from_secs(5)).await {
+            match acquire.try_acquire_for(LONGEST_LEASE + Duration::from_secs(120)).await {
                 Ok(Some(guard)) => {
                     if let Err(error) = guard.release().await {
                         lock(wrong).push(format!("{name}: {error}"));

@@ -1,0 +1,225 @@
+//! What clients believe of their requests, as `PROTOCOL.md` says, and what they do about it.
+//!
+//! [`Clients`] hears replies and messages, as a client does, and sees `status`, as no client does. So it knows whose hold
+//! was interrupted, and says when that one was told by a renewal or a release that all is well.
+
+use crate::judge::next_at;
+use crate::lua_world::{Seen, Step};
+use crate::model::{GRANTED, QUEUED, View, client_of, owner_of, writes};
+use crate::record::Script;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Belief {
+    Waits { ticket: u64, seq: u64 },
+    Holds { token: u64, interrupted: bool },
+}
+
+/// Everybody who asked and has not given up.
+#[derive(Clone, Debug, Default)]
+pub struct Clients {
+    requests: BTreeMap<String, Belief>,
+    /// Waiters whom the server has forgotten, with their tickets: they ask again under a new name.
+    forgotten: Vec<(String, u64)>,
+    /// What a renewal last told somebody of an owner that reads.
+    firsts: BTreeMap<String, u64>,
+    /// What they have lost or given up, and have to release.
+    lost: Vec<String>,
+}
+
+impl Clients {
+    /// One call. `heard`: its client hears the reply; that of a copy which the network kept is heard by nobody.
+    pub fn note(&mut self, step: &Step, seen: &Seen, heard: bool) -> Result<(), String> {
+        if heard {
+            match step.script {
+                Script::Acquire => self.asked(&step.args[0], seen),
+                Script::Release => self.released(step, seen)?,
+                Script::Renew => self.renewed(step, seen)?,
+                Script::Downgrade => self.downgraded(step, seen),
+                Script::Evict => {}
+            }
+        }
+        for (_, payload) in &seen.messages {
+            let words: Vec<&str> = payload.split('\n').next().unwrap_or("").split(' ').collect();
+            for pair in words.chunks_exact(2) {
+                self.told(pair[0], pair[1].parse().map_err(|_| format!("message {payload:?}"))?);
+            }
+        }
+        if let Some(view) = &seen.view {
+            self.look(view);
+        }
+        Ok(())
+    }
+
+    fn asked(&mut self, request: &str, seen: &Seen) {
+        let value = seen.reply[1].unsigned_abs();
+        match (seen.reply[0], self.requests.get(request).copied()) {
+            (GRANTED, None | Some(Belief::Waits { .. })) => self.holds(request, value),
+            (QUEUED, None | Some(Belief::Waits { .. })) => {
+                let seq = seen.reply[3].unsigned_abs();
+                self.requests
+                    .insert(request.to_owned(), Belief::Waits { ticket: value, seq });
+            }
+            (GRANTED, Some(Belief::Holds { .. })) => {}
+            (_, Some(Belief::Holds { .. })) => self.loses(request),
+            _ => drop(self.requests.remove(request)),
+        }
+    }
+
+    /// It is told that it holds: so whoever held before, and excludes it, does not any more.
+    fn holds(&mut self, request: &str, token: u64) {
+        for (other, belief) in &mut self.requests {
+            if let Belief::Holds { interrupted, .. } = belief {
+                *interrupted |= owner_of(other) != owner_of(request) && (writes(other) || writes(request));
+            }
+        }
+        let interrupted = false;
+        self.requests
+            .insert(request.to_owned(), Belief::Holds { token, interrupted });
+    }
+
+    fn loses(&mut self, request: &str) {
+        self.requests.remove(request);
+        self.lost.push(request.to_owned());
+    }
+
+    fn released(&mut self, step: &Step, seen: &Seen) -> Result<(), String> {
+        for (request, answer) in step.args.iter().zip(&seen.reply[1..]) {
+            match self.requests.remove(request) {
+                Some(Belief::Holds {
+                    token,
+                    interrupted: true,
+                }) if (2..=token.cast_signed()).contains(answer) => {
+                    return Err(format!(
+                        "the hold of {request} with {token} was interrupted, and its release says {answer}"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn renewed(&mut self, step: &Step, seen: &Seen) -> Result<(), String> {
+        for (pair, answer) in step.args.chunks_exact(2).zip(&seen.reply[1..]) {
+            let request = pair[0].as_str();
+            if *answer > 0 && !writes(request) {
+                self.firsts.insert(owner_of(request).to_owned(), answer.unsigned_abs());
+            }
+            let Some(belief) = self.requests.get_mut(request) else {
+                continue;
+            };
+            match (belief, *answer) {
+                (Belief::Waits { ticket, .. }, -1) => {
+                    let ticket = *ticket;
+                    self.requests.remove(request);
+                    self.forgotten.push((request.to_owned(), ticket));
+                }
+                (Belief::Waits { seq, .. }, told) if told <= 0 => *seq = (*seq).max(told.unsigned_abs()),
+                (Belief::Waits { .. }, token) => self.holds(request, token.unsigned_abs()),
+                (Belief::Holds { token, interrupted }, told) => {
+                    let (token, interrupted) = (*token, *interrupted);
+                    if told <= 0 || told.unsigned_abs() > token {
+                        self.loses(request);
+                    } else if interrupted {
+                        return Err(format!(
+                            "the hold of {request} with {token} was interrupted, and its renewal says {told}"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn downgraded(&mut self, step: &Step, seen: &Seen) {
+        let (from, to, token) = (&step.args[0], &step.args[1], seen.reply[1]);
+        if let Some(Belief::Holds { .. }) = self.requests.remove(from)
+            && token > 0
+        {
+            self.holds(to, token.unsigned_abs());
+        }
+    }
+
+    fn told(&mut self, request: &str, token: u64) {
+        match self.requests.get(request) {
+            // 0: evicted; 1: an upgrade whose read hold has ended.
+            Some(_) if token <= 1 => drop(self.requests.remove(request)),
+            Some(Belief::Waits { seq, .. }) if token > *seq => self.holds(request, token),
+            _ => {}
+        }
+    }
+
+    /// A hold lasts for as long as its owner holds; a write hold, for as long as its owner writes.
+    fn look(&mut self, view: &View) {
+        for (request, belief) in &mut self.requests {
+            if let Belief::Holds { interrupted, .. } = belief {
+                let owner = owner_of(request);
+                let lasts = |holder: &String| owner_of(holder) == owner && (writes(holder) || !writes(request));
+                *interrupted |= !view.holders.keys().any(lasts);
+            }
+        }
+    }
+
+    /// Everybody renews, one call a client.
+    pub fn renewals(&self, lease_ms: u64) -> Vec<Vec<String>> {
+        let mut by_client: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for request in self.requests.keys() {
+            let pairs = by_client.entry(client_of(request)).or_default();
+            pairs.extend([request.clone(), lease_ms.to_string()]);
+        }
+        by_client.into_values().collect()
+    }
+
+    /// Somebody has something to release, or to ask for again.
+    pub fn busy(&self) -> bool {
+        !self.lost.is_empty() || !self.forgotten.is_empty()
+    }
+
+    /// What somebody has to release.
+    pub fn lost(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Who has to ask again, and with which ticket.
+    pub fn forgotten(&mut self) -> Vec<(String, u64)> {
+        std::mem::take(&mut self.forgotten)
+    }
+
+    /// What renewals said so far is of before.
+    pub fn forget_firsts(&mut self) {
+        self.firsts.clear();
+    }
+
+    /// With which token an owner came in, as a renewal of its read hold said.
+    pub fn came_in_with(&self, owner: &str) -> Option<u64> {
+        self.firsts.get(owner).copied()
+    }
+
+    /// Whether what `status` shows is what they believe.
+    pub fn agree(&self, view: &View) -> Result<(), String> {
+        let waits = |request: &str| view.waiters.iter().any(|(waiting, ..)| waiting == request);
+        for (request, belief) in &self.requests {
+            let right = match belief {
+                Belief::Holds { .. } => view.holders.contains_key(request),
+                Belief::Waits { .. } => waits(request),
+            };
+            if !right {
+                return Err(format!("{request} {belief:?}, and the lock is {view:?}"));
+            }
+        }
+        let shown = view
+            .holders
+            .keys()
+            .chain(view.waiters.iter().map(|(request, ..)| request));
+        match shown.into_iter().find(|request| !self.requests.contains_key(*request)) {
+            Some(request) => Err(format!("{request} is nobody's, and the lock is {view:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a reply says that there is more to do.
+pub fn says_more(step: &Step, reply: &[i64]) -> bool {
+    reply.get(next_at(step.script)) == Some(&0)
+}

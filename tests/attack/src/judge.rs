@@ -1,0 +1,257 @@
+//! Judges one call of a real script: whether the answer is one that the model allows.
+//!
+//! [`judge`] replays the call on the model, with the choices that the server made as far as they can be seen, and
+//! compares everything that clients and operators can see: reply, messages, events, and what `status` shows. Of the keys
+//! the judge knows only that they expire. The model then goes on from what was seen.
+
+use crate::lua_world::{Seen, Step};
+use crate::model::{Choices, Draw, Lock, Outcome, RETENTION, View};
+use crate::record::{Note, Script, What};
+
+/// What the lock is after a call, or why the answer is wrong.
+pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock, Outcome), String> {
+    let mut lock = before.clone();
+    if seen.expired[0] {
+        let at = before.forgotten_at_ms();
+        demand(step.now_us / 1000 > at, || format!("the keys expired before {at}"))?;
+        lock = Lock::default();
+    }
+    let mut observed = Observed {
+        before: before.view(),
+        seen,
+        did: false,
+        wrong: None,
+    };
+    let outcome = lock.call(key, step.script, &step.args(), step.now_us, &mut observed);
+    if let Some(wrong) = observed.wrong {
+        return Err(wrong);
+    }
+    let next_ms = *seen.reply.get(next_at(step.script)).ok_or("an empty reply")?;
+    if next_ms == 0 {
+        demand(observed.did, || "there is more to do, and nothing was done".to_owned())?;
+    } else {
+        demand(!outcome.unfinished, || {
+            format!("left undone, and next ms is {next_ms}: {:?}", lock.view())
+        })?;
+        same_next_ms(&lock, step, next_ms)?;
+    }
+    lock.seq = lock.seq.max(same_reply(step.script, &outcome, seen)?);
+    same_messages(&outcome, seen)?;
+    same_events(step, &outcome, seen)?;
+    if let Some(view) = &seen.view {
+        let expected = lock.view();
+        differ("mode", &expected.mode, &view.mode)?;
+        differ("policy", &expected.policy, &view.policy)?;
+        differ("write holds", &expected.writes, &view.writes)?;
+        differ("holders", &expected.holders, &view.holders)?;
+        differ("waiters", &expected.waiters, &view.waiters)?;
+        keys_expire(&lock, seen)?;
+    }
+    Ok((lock, outcome))
+}
+
+fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+fn differ<T: PartialEq + std::fmt::Debug>(what: &str, expected: &T, seen: &T) -> Result<(), String> {
+    demand(expected == seen, || {
+        format!("{what}: expected {expected:?}\n          seen {seen:?}")
+    })
+}
+
+/// Where a reply has next ms.
+pub fn next_at(script: Script) -> usize {
+    if script == Script::Acquire { 2 } else { 0 }
+}
+
+/// The choices of a server, read off what it shows afterwards.
+struct Observed<'a> {
+    before: View,
+    seen: &'a Seen,
+    /// It expired, let in, or pulled back something.
+    did: bool,
+    wrong: Option<String>,
+}
+
+impl Observed<'_> {
+    fn lives(&self, request: &str) -> bool {
+        let waits = |view: &View| view.waiters.iter().any(|(waiting, ..)| waiting == request);
+        let lives = |view: &View| view.holders.contains_key(request) || waits(view);
+        self.seen.view.as_ref().is_some_and(lives)
+    }
+}
+
+impl Choices for Observed<'_> {
+    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
+        // Who is let in from the queue is told; who asks has a reply.
+        let told = |request: &str| {
+            let messages = self
+                .seen
+                .messages
+                .iter()
+                .map(|(_, payload)| payload.split('\n').next().unwrap_or(""));
+            messages
+                .flat_map(|grants| grants.split(' ').zip(grants.split(' ').skip(1)))
+                .find_map(|(name, token)| if name == request { token.parse().ok() } else { None })
+        };
+        let told = if let Draw::Token { request } = of {
+            told(request)
+        } else {
+            None
+        };
+        let number = told.unwrap_or_else(|| self.seen.reply.get(1).map_or(0, |number| number.unsigned_abs()));
+        if number <= floor || number < now_us {
+            let wrong = format!("{of:?}: {number} after {floor}, at {now_us}");
+            self.wrong.get_or_insert(wrong);
+        }
+        number
+    }
+
+    fn expires(&mut self, request: &str) -> bool {
+        let expires = !self.lives(request);
+        self.did |= expires;
+        expires
+    }
+
+    fn admits(&mut self, request: &str) -> bool {
+        let holds = |view: &View| view.holders.contains_key(request);
+        let admits = self.seen.view.as_ref().is_none_or(holds);
+        self.did |= admits;
+        admits
+    }
+
+    fn pulls_back(&mut self, request: &str) -> bool {
+        let deadline = |view: &View| {
+            let waiting = view.waiters.iter().find(|(waiting, ..)| waiting == request);
+            let held = view.holders.get(request).map(|(deadline, ..)| *deadline);
+            held.or_else(|| waiting.map(|(.., deadline)| *deadline))
+        };
+        let now = self.seen.view.as_ref().and_then(deadline);
+        let pulled = now.is_none() || now != deadline(&self.before);
+        self.did |= pulled;
+        pulled
+    }
+}
+
+/// Who waits looks when it is told to: then somebody's deadline is over. Who only holds need not.
+fn same_next_ms(lock: &Lock, step: &Step, next_ms: i64) -> Result<(), String> {
+    let now_ms = step.now_us / 1000;
+    let nearest = |but: Option<&str>| {
+        let others = lock.alive().filter(|request| Some(*request) != but);
+        let deadlines = others.filter_map(|request| lock.deadline_ms(request));
+        deadlines.min().map_or(-1, |at| at.saturating_sub(now_ms).max(1) as i64)
+    };
+    // Who enters need not look for itself.
+    let entered = step.script == Script::Acquire && lock.holds(&step.args[0]);
+    let right = next_ms == nearest(None)
+        || entered && next_ms == nearest(step.args.first().map(String::as_str))
+        || lock.queue().next().is_none() && next_ms == -1;
+    demand(right, || {
+        format!("next ms {next_ms}, and the nearest deadline is in {}", nearest(None))
+    })
+}
+
+/// Returns `seq`, if it is told: it may be greater than any number that was seen, and never less.
+fn same_reply(script: Script, outcome: &Outcome, seen: &Seen) -> Result<u64, String> {
+    let expected = &outcome.reply;
+    differ("length of the reply", &expected.len(), &seen.reply.len())?;
+    let mut seq = None;
+    for (at, (expected, seen)) in expected.iter().zip(&seen.reply).enumerate() {
+        let told = match script {
+            _ if at == next_at(script) => continue,
+            Script::Acquire if at == 3 => Some(*seen),
+            // It waits, and is told how far the counter is.
+            Script::Renew if *expected <= 0 && *expected != -1 => Some(-*seen),
+            _ => None,
+        };
+        match told {
+            None => differ(&format!("reply at {at}"), expected, seen)?,
+            Some(told) => {
+                let least = expected.unsigned_abs();
+                let so_far = u64::try_from(told).map_err(|_| format!("reply at {at}: expected seq, seen {seen}"))?;
+                demand(so_far >= least, || format!("seq {so_far} after {least}"))?;
+                demand(seq.is_none_or(|seq| seq == so_far), || {
+                    format!("seq {seq:?} and {so_far}")
+                })?;
+                seq = Some(so_far);
+            }
+        }
+    }
+    Ok(seq.unwrap_or(0))
+}
+
+/// The evicted of one call come in any order, before those who enter.
+fn grants_in_order(payload: &str) -> String {
+    let (grants, key) = payload.split_once('\n').unwrap_or((payload, ""));
+    let words: Vec<&str> = grants.split(' ').collect();
+    let mut pairs: Vec<&[&str]> = words.chunks(2).collect();
+    let evicted = pairs.iter().take_while(|pair| pair.get(1) == Some(&"0")).count();
+    pairs[..evicted].sort();
+    format!("{}\n{key}", pairs.concat().join(" "))
+}
+
+fn same_messages(outcome: &Outcome, seen: &Seen) -> Result<(), String> {
+    let sorted = |messages: &[(String, String)]| {
+        let each = messages
+            .iter()
+            .map(|(client, payload)| (client.clone(), grants_in_order(payload)));
+        let mut sorted: Vec<_> = each.collect();
+        sorted.sort();
+        sorted
+    };
+    differ("messages", &sorted(&outcome.messages), &sorted(&seen.messages))
+}
+
+/// Grants come in order; of what else happened in one call nothing is before another.
+fn same_events(step: &Step, outcome: &Outcome, seen: &Seen) -> Result<(), String> {
+    if !step.listened {
+        return differ("events, and nobody listens", &None, &seen.events);
+    }
+    let none = (step.now_us, Vec::new());
+    let (at_us, events) = seen.events.as_ref().unwrap_or(&none);
+    differ("time of the events", &step.now_us, at_us)?;
+    let granted = |notes: &[Note]| -> Vec<Note> {
+        let granted = notes.iter().filter(|note| note.what == What::Granted);
+        granted.cloned().collect()
+    };
+    differ("grants", &granted(&outcome.notes), &granted(events))?;
+    let others = |notes: &[Note]| {
+        let others = notes.iter().filter(|note| note.what != What::Granted);
+        let mut others: Vec<_> = others
+            .map(|note| (note.what, note.request.clone(), note.token))
+            .collect();
+        others.sort();
+        others
+    };
+    differ("events", &others(&outcome.notes), &others(events))?;
+    // There is no moment without a hold.
+    let at = |what: What| events.iter().position(|note| note.what == what);
+    let ended = at(What::Released).filter(|_| step.script == Script::Downgrade);
+    demand(
+        ended.is_none_or(|ended| at(What::Granted).is_some_and(|begun| begun < ended)),
+        || format!("the write hold ended before the read hold began: {events:?}"),
+    )
+}
+
+/// Whatever is there expires, 30 to 60 s after the last deadline, and the state not before the others.
+fn keys_expire(lock: &Lock, seen: &Seen) -> Result<(), String> {
+    let [state, ..] = seen.expiries;
+    for at in seen.expiries.iter().flatten() {
+        let at = at.ok_or_else(|| format!("a key never expires: {:?}", seen.expiries))?;
+        let latest = lock.last_ms + lock.excess_ms + 2 * RETENTION;
+        demand(at <= latest, || format!("a key expires at {at}, after {latest}"))?;
+        let alive = lock.latest_deadline_ms().map_or(0, |deadline| deadline + RETENTION);
+        demand(at >= alive, || {
+            format!("a key expires at {at}, and a lease ends {}", alive - RETENTION)
+        })?;
+        demand(state.flatten() >= Some(at), || {
+            format!("the state expires before the others: {:?}", seen.expiries)
+        })?;
+    }
+    let least = lock.forgotten_at_ms();
+    let known = state.flatten().is_some_and(|at| at >= least);
+    demand(known || lock.policy.is_none(), || {
+        format!("the state expires at {state:?}, before {least}")
+    })
+}
