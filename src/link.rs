@@ -203,7 +203,7 @@ impl Link {
     async fn call_over_one(&self, how: How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
         self.note_limit(how.limit);
         let (_direct, connection) = match how.lane {
-            Lane::Users => match self.direct() {
+            Lane::Users => match self.direct(order) {
                 Some(direct) => {
                     let connection = Arc::clone(&direct.0);
                     (Some(direct), connection)
@@ -247,10 +247,17 @@ impl Link {
     }
 
     /// A call may be sent at once: the connection is up, nobody stands in line, and few such calls are under way.
-    fn direct(&self) -> Option<Direct> {
+    ///
+    /// A call that carries a script's text is the link's to send. The client library skips a call whose caller has gone, and
+    /// the calls behind it count on the text.
+    fn direct(&self, order: &Order<'_>) -> Option<Direct> {
         let side = self.side();
         match &side.state {
-            State::Up(connection) if side.line.is_empty() && connection.direct.load(Ordering::Relaxed) < AT_ONCE => {
+            State::Up(connection)
+                if side.line.is_empty()
+                    && !order.teaches(&connection.known)
+                    && connection.direct.load(Ordering::Relaxed) < AT_ONCE =>
+            {
                 connection.direct.fetch_add(1, Ordering::Relaxed);
                 Some(Direct(Arc::clone(connection)))
             }

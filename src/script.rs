@@ -242,6 +242,11 @@ impl<'a> Order<'a> {
         Self { head, args, sent }
     }
 
+    /// Whether its call carries the text of its script.
+    pub(crate) fn teaches(&self, known: &Known) -> bool {
+        self.head.teaches(known).is_some()
+    }
+
     pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
         self.sent.store(true, Ordering::Relaxed);
         self.head.make(peer, known, |cmd| (self.args)(cmd))
@@ -276,12 +281,16 @@ impl Draft {
 }
 
 impl Head {
+    fn teaches(&self, known: &Known) -> Option<u8> {
+        let script = self.script.filter(|script| self.whole || !known.knows(script))?;
+        Some(script.bit)
+    }
+
     fn make(&self, peer: Peer, known: &Known, add: impl FnOnce(&mut Cmd)) -> Made {
         let mut command = Cmd::with_capacity(16, 256);
-        let mut teaches = None;
+        let teaches = self.teaches(known);
         if let Some(script) = self.script {
-            if self.whole || !known.knows(script) {
-                teaches = Some(script.bit);
+            if teaches.is_some() {
                 command.arg("EVAL").arg(script.body(peer.dialect));
             } else {
                 command.arg("EVALSHA").arg(script.hash(peer.dialect));

@@ -231,11 +231,6 @@ impl Server {
             .expect("INFO")
     }
 
-    /// Calls of scripts so far. The first of each over a connection carries the script's text.
-    pub async fn script_calls(&self) -> u64 {
-        self.calls("evalsha").await + self.calls("eval").await
-    }
-
     /// Connected clients other than the one that asks.
     pub async fn connections(&self) -> usize {
         let text: String = redis::cmd("CLIENT")
