@@ -111,7 +111,8 @@ end
 local function told(request, owner)
   if writes(request) then return state.writer == owner and get('t:' .. owner) end
   if state.writer and state.writer ~= owner then return false end   -- the count was lost, and a writer let in
-  return count('r:' .. owner) > 0 and (get('f:' .. owner) or get('t:' .. owner))
+  local token = count('r:' .. owner) > 0 and get('t:' .. owner)
+  return token and (get('f:' .. owner) or token)
 end
 
 -- Whether the fields agree on who holds. If they do not, one of them was lost.

@@ -11,7 +11,7 @@ do
   local rcount, writer, seq, sole = hash[1], hash[2], hash[4], hash[6]
   if #ARGV == 4 and ARGV[3] ~= '1' and not hash[5] then
     local writes = writer == owner and hash[3] == '1' and not rcount
-    local reads = not writer and hash[7] == '1'
+    local reads = not writer and rcount and hash[7] == '1'
     local told = tonumber(reads and hash[9] or hash[8] or 0)
     if sole then
       -- Nobody else holds or waits.

@@ -70,7 +70,7 @@ pub fn of_state(lock: &Lock, settled: bool) -> Result<(), String> {
 
     hold!(
         4,
-        !settled || lock.next_in().is_none(),
+        !settled || lock.next_in().is_none() || lock.is_tied(),
         "the head {:?} could enter",
         lock.next_in()
     );
@@ -113,7 +113,7 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
             .find(|(waiting, _)| *waiting == request)
             .map(|(_, place)| place);
         let place = waited.or_else(|| (was.is_none() && !again).then(|| own_place(before, step, note.token)));
-        for (waiting, at) in after.queue().filter(|(waiting, _)| before.waits(waiting)) {
+        for (waiting, at) in after.queue().filter(|place| before.queue().any(|was| was == *place)) {
             hold!(
                 3,
                 place.is_none_or(|place| place <= at),

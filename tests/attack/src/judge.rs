@@ -93,7 +93,9 @@ impl Choices for Observed<'_> {
                 .map(|(_, payload)| payload.split('\n').next().unwrap_or(""));
             messages
                 .flat_map(|grants| grants.split(' ').zip(grants.split(' ').skip(1)))
-                .find_map(|(name, token)| if name == request { token.parse().ok() } else { None })
+                .filter(|(name, _)| *name == request)
+                // 0 and 1 are no tokens: it was evicted, or ended with its read hold.
+                .find_map(|(_, token)| token.parse().ok().filter(|token| *token > 1))
         };
         let told = if let Draw::Token { request } = of {
             told(request)

@@ -302,6 +302,14 @@ impl Lock {
         (self.writer.is_none() && self.fits(head, owner_of(head))).then_some(head)
     }
 
+    /// The head shares its ticket with the next: a late copy brought one that another request has by now. Whether such a
+    /// head may enter is looked at by the next call that lets in anybody.
+    pub fn is_tied(&self) -> bool {
+        let mut places = self.queue.iter().map(|(score, _)| *score);
+        let head = places.next();
+        head.is_some() && head == places.next()
+    }
+
     fn put(&mut self, request: &str, deadline_ms: u64, score: Option<i64>) {
         let name = Name::from(request);
         if let Some(score) = score {
@@ -520,7 +528,7 @@ impl Step<'_> {
         while let Some(head) = self.lock.next_in().cloned() {
             let dead = self.lock.requests[&head].deadline_ms <= now_ms;
             if dead || !self.choices.admits(&head) {
-                self.unfinished = true;
+                self.unfinished |= dead || !self.lock.is_tied();
                 break;
             }
             if let Some(request) = self.lock.requests.get_mut(&head) {

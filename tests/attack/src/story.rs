@@ -195,6 +195,8 @@ enum Part {
     Again,
     /// Of a lock whose policy was lost: nobody can enter until it has been unused for a minute.
     Forgotten,
+    /// Of a lock on which one owner is counted wrong: that lasts until its requests have left.
+    Away,
     Leave,
     Probes(usize),
     Over,
@@ -271,7 +273,7 @@ impl<'a> Story<'a> {
                 Part::Ops | Part::Confused(_) | Part::Again => self.one_op(),
                 Part::Round(round) => self.round(round),
                 Part::Forgotten => self.wait_until_forgotten(),
-                Part::Leave => self.leave(),
+                Part::Leave | Part::Away => self.leave(),
                 Part::Probes(n) => self.probe(n),
             }
         }
@@ -433,13 +435,13 @@ impl<'a> Story<'a> {
         self.clients.note(step, &seen, *heard)?;
         self.expiries = seen.expiries;
         match self.part {
-            Part::Confused(_) | Part::Round(_) | Part::Forgotten => self.adopt(&seen),
+            Part::Confused(_) | Part::Round(_) | Part::Forgotten | Part::Away => self.adopt(step, &seen),
             _ => self.judge(step, &seen)?,
         }
         if matches!(self.part, Part::Probes(_)) && step.script == Script::Acquire && seen.reply[0] != GRANTED {
             return Err(format!("a probe is answered {:?}", seen.reply));
         }
-        let confused = matches!(self.part, Part::Round(_) | Part::Leave | Part::Forgotten);
+        let confused = matches!(self.part, Part::Round(_) | Part::Leave | Part::Away | Part::Forgotten);
         if confused && self.todo.is_empty() && says_more(step, &seen.reply) {
             self.call(Script::Renew, Vec::new());
         }
@@ -465,10 +467,16 @@ impl<'a> Story<'a> {
     }
 
     /// Takes what is shown for what is.
-    fn adopt(&mut self, seen: &Seen) {
+    fn adopt(&mut self, step: &Step, seen: &Seen) {
         let policy = Some(self.policy.bytes().next());
         let view = seen.view.clone().unwrap_or_default();
-        self.lock = Lock::from_view(&view, policy, 0, LONGEST_MS);
+        let told = if step.script == Script::Acquire {
+            seen.reply[3]
+        } else {
+            0
+        };
+        let seq = self.lock.seq.max(told.unsigned_abs());
+        self.lock = Lock::from_view(&view, policy, seq, LONGEST_MS);
         self.lock.excess_ms = self.latest_ms.saturating_sub(self.lock.last_ms);
     }
 
@@ -479,6 +487,10 @@ impl<'a> Story<'a> {
         }
         if self.lost.as_deref() == Some("field policy") && !self.policy.is_empty() {
             self.part = Part::Forgotten;
+            return Ok(());
+        }
+        if self.counted_wrong() {
+            self.part = Part::Away;
             return Ok(());
         }
         // With which token a writer came in is seen once it reads: perhaps it did before what was lost.
@@ -502,6 +514,14 @@ impl<'a> Story<'a> {
         }
         invariants::of_state(&self.lock, true)?;
         self.clients.agree(&view)
+    }
+
+    /// What the state says of a named owner that has several requests is not compared with them, so a loss of it may last for
+    /// as long as they do: fewer read holds than there are, or a second place in the queue.
+    fn counted_wrong(&self) -> bool {
+        let lost = self.lost.as_deref().unwrap_or_default();
+        let owner = lost.strip_prefix("field r:").or(lost.strip_prefix("field q:"));
+        owner.is_some_and(|owner| self.lock.alive().filter(|request| owner_of(request) == owner).count() > 1)
     }
 
     /// What was lost, and how much there was to lose. Returns whether the story goes on.
