@@ -1,5 +1,5 @@
-# The two commands: `make demo` and `make test`. Both set up what they need; see .ci/setup.
-.PHONY: help setup servers clock demo services test matrix slice simulate model explore torture mutants loom fuzz bench bench-check \
+# The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
+.PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
 	bench-page picture terminal conformance lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
@@ -27,12 +27,19 @@ services: setup ## Show the lock in services: web, workers, a tick, a migration,
 		cargo run --quiet -p fairlock-services --bin $$service || exit 1; \
 	done
 
-test: setup servers ## Run all tests against real servers that they start themselves, some on all servers at hand
-	cargo test --features tls-rustls,cluster,sentinel,cli,metrics
+# Most tests wait for a server or for a lease, so more of them run at a time than there are cores.
+export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))
+TESTS = cargo test --features tls-rustls,cluster,sentinel,cli,metrics
+
+test: setup ## Run what a change usually needs, in minutes: all tests but the slow ones, on real servers that they start
+	$(TESTS) -- --skip slow::
+
+check: setup servers clock ## Run everything: all tests, some on all servers at hand, the slice of the attacks, loom
+	$(TESTS)
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 matrix: setup servers ## Run all tests on all servers at hand, side by side
-	FAIRLOCK_MATRIX=all cargo test --features tls-rustls,cluster,sentinel,cli,metrics --test it -- --nocapture servers::
+	FAIRLOCK_MATRIX=all $(TESTS) --test it -- --nocapture slow::servers::
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --
@@ -51,6 +58,9 @@ explore: setup ## Every short sequence of the scripts beside the model: e.g. ARG
 
 torture: setup clock ## Break everything around the lock for 3 minutes: e.g. ARGS="--minutes 60 --seed 7"
 	$(ATTACK) torture $(ARGS)
+
+outages: setup ## Count the holds that silences of a network cost, as a table: e.g. ARGS="--leases 60"
+	$(ATTACK) outages $(ARGS)
 
 mutants: setup ## Put known bugs in, and see each one caught: e.g. ARGS=--lua
 	$(ATTACK) mutants $(ARGS)

@@ -57,7 +57,7 @@ async fn main() -> common::Outcome {
         racing.abort();
         // Cancelled, or with a guard that is dropped here.
         drop(racing.await);
-        let next = timeout(Duration::from_secs(5), lock.write().acquire_fair()).await;
+        let next = timeout(Duration::from_secs(120), lock.write().acquire_fair()).await;
         next.map_err(|_| "a grant that nobody took was not passed on")??
             .release()
             .await?;

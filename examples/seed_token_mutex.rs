@@ -63,24 +63,25 @@ async fn a_hundred_count(server: &common::Server, here: &RwLock, there: &RwLock)
         tasks.spawn(count_one(request.acquire_fair(), id, Arc::clone(&count)));
         server.until_queued(NAME, id + 1).await?;
     }
-    let (calls, begun) = (server.calls("evalsha").await?, Instant::now());
+    let (calls, begun) = (server.script_calls().await?, Instant::now());
     start.release().await?;
     while let Some(task) = tasks.join_next().await {
         task??;
     }
-    let calls = server.calls("evalsha").await? - calls;
+    let calls = common::since(server.script_calls().await?, calls);
     let count = count.lock().map_err(|_| "a task panicked")?;
     assert!(count.iter().copied().eq(0..TOTAL), "not in turn: {count:?}");
     // One release each, and the start; now and then a renewal for all who wait.
     let renewals = 2 * (1 + begun.elapsed().as_secs() / 20);
-    assert!(
-        calls <= TOTAL as u64 + 1 + renewals,
-        "{calls} calls: somebody asked in vain"
-    );
-    println!(
-        "{TOTAL} tasks counted to {}, in turn, with {calls} script calls",
-        count.len()
-    );
+    println!("{TOTAL} tasks counted to {}, in turn", count.len());
+    // Not on a server that others use.
+    if let Some(calls) = calls {
+        println!("that took {calls} script calls");
+        assert!(
+            calls <= TOTAL as u64 + 1 + renewals,
+            "{calls} calls: somebody asked in vain"
+        );
+    }
     Ok(())
 }
 

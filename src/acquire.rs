@@ -10,6 +10,7 @@ use crate::observe::Wait;
 use crate::owner::Owner;
 use crate::registry::Request;
 use crate::replication::{self, Replication};
+use crate::runtime;
 use crate::rw_lock::Policy;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -114,7 +115,7 @@ impl<M> Acquire<M> {
 
     /// The lease of this request: how long others wait if this process dies, and how long it may be cut off without
     /// losing the lock. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
-    /// How to choose it: [`leases`](crate::guide::leases).
+    /// How to choose it: [`ClientBuilder::lease`](crate::ClientBuilder::lease) and [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -165,22 +166,29 @@ impl<M: Access> Acquire<M> {
     /// ```
     ///
     /// # Fairness
-    /// The place in the queue is taken when the server executes the request, which is when this future is first
-    /// polled and the network has carried it there. Nobody who conflicts and asks later enters earlier, except an
-    /// owner that reenters. If this process is frozen for longer than the lease it loses its place but asks again with
+    /// The first poll of this future hands the request over to the connection, and does not wait for anything. The
+    /// server executes the requests of a client in the order of these first polls, and a request takes its place in the
+    /// queue when the server executes it. Two kinds of requests may come later: one whose owner still has another
+    /// request to leave (see [`Owner`]), and one whose call got no answer, because it is sent again.
+    /// Nobody who conflicts and asks later enters earlier, except an owner that reenters. If this process is frozen for longer than the lease it loses its place but asks again with
     /// its old ticket, so that only those pass it who entered in the meantime.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue, in the background. If the lock was granted at that moment, the grant
-    /// is passed on to the next. A new call begins at the end of the queue. A future that is neither polled nor dropped
-    /// keeps its place and, once granted, the lock.
+    /// is passed on to the next. A new call begins at the end of the queue.
+    ///
+    /// A future may be left without being polled or dropped: it holds up no other call of the client. A future that has
+    /// seen the server's first answer keeps its place and, once granted, the lock. A future that was left
+    /// before it saw that answer keeps its place, or the lock, for one lease: the client does not renew what it does
+    /// not know to wait, as if the waiter had died.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no first answer comes within one lease. Who has a place in the queue waits on, also
+    /// [`Error::Unavailable`] if no first answer comes within one lease, or if the client's runtime has ended. Who has a place in the queue waits on, also
     /// while the server is away, and keeps its place if the server's data survive. [`Error::UpgradeConflict`] and
     /// [`Error::OwnerWaiting`] concern owners: see [`Owner`]. [`Error::Server`] if the server refuses,
     /// [`Error::Shutdown`] after [`Client::shutdown`](crate::Client::shutdown), and
-    /// [`Error::InvalidName`], [`Error::InvalidDuration`] or [`Error::InvalidOwner`] before anything is sent.
+    /// [`Error::InvalidName`], [`Error::InvalidDuration`], [`Error::InvalidOwner`] or [`Error::Runtime`] before anything is
+    /// sent.
     /// [`Error::PolicyMismatch`] if others use the lock with another policy, and [`Error::Lost`] if an operator evicted
     /// the waiting owner.
     pub async fn acquire_fair(self) -> Result<Guard<M>, Error> {
@@ -242,6 +250,7 @@ impl<M: Access> Acquire<M> {
 
     async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.check()?;
+        runtime::check_timers()?;
         let wait = Wait::begin(&self.lock, M::MODE, when);
         // Not by `Instrument`: it would keep a second span. The guard is made outside of the span: what holds is not part
         // of what waited.
@@ -287,7 +296,7 @@ impl<M: Access> Acquire<M> {
                     let counts = match self.replication {
                         None => true,
                         // In a box, so that who does not ask for it has no longer a future.
-                        Some(wish) => Box::pin(replication::counts(attempt.inner(), attempt.request(), wish)).await?,
+                        Some(wish) => Box::pin(replication::counts(&mut attempt, wish)).await?,
                     };
                     if counts {
                         return Ok(Some((attempt, token)));

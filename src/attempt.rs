@@ -13,7 +13,7 @@ use crate::key::shown;
 use crate::link::Backoff;
 use crate::observe::Hold;
 use crate::registry::Request;
-use crate::script::{Acquired, Ask};
+use crate::script::{Acquired, Ask, Call};
 use redis::RedisError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +88,7 @@ impl Attempt {
             while let Some(former) = self.leaving()
                 && begun.elapsed() < self.patience
                 && !self.inner().is_closed()
+                && !self.inner().requests.has_ended()
             {
                 // The time is a bound, not a pause: the release is usually answered at once.
                 let _ = timeout(call_limit(self.inner().lease), self.inner().requests.out_of(&former)).await;
@@ -99,7 +100,8 @@ impl Attempt {
             }
             let sent = Instant::now();
             // In a box: who waits has no room for a call in its future.
-            match Box::pin(self.call_acquire()).await {
+            let patience = self.patience.saturating_sub(begun.elapsed());
+            match Box::pin(self.call_acquire(patience)).await {
                 Ok(Acquired::Answered(answer, next)) => {
                     self.unanswered = None;
                     self.request().claim().answered(sent, answer);
@@ -135,7 +137,8 @@ impl Attempt {
         }
     }
 
-    async fn call_acquire(&self) -> Result<Acquired, RedisError> {
+    /// A call that has not been sent keeps its place in line for that long.
+    async fn call_acquire(&self, patience: Duration) -> Result<Acquired, RedisError> {
         let request = self.request();
         let ask = Ask {
             request: &request.name,
@@ -146,7 +149,8 @@ impl Attempt {
         };
         loop {
             let call = self.inner().call(&request.lock, self.lease);
-            match call.acquire(&ask).await? {
+            let patience = patience.max(call.limit);
+            match (Call { patience, ..call }).acquire(&ask).await? {
                 Acquired::OwnerWaits(Some(number)) if self.is_orphan(number) => self.release_orphan(number).await?,
                 acquired => return Ok(acquired),
             }
@@ -210,6 +214,13 @@ impl Attempt {
     fn refused<T>(&mut self, error: Error) -> Result<T, Error> {
         self.forget();
         Err(error)
+    }
+
+    /// Has the request released, and waits until it is. The attempt is over.
+    pub(crate) async fn withdraw(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.withdraw(request).await;
+        }
     }
 
     fn forget(&mut self) {

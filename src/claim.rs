@@ -385,6 +385,13 @@ impl Claim {
         true
     }
 
+    /// Ends it with an error, unless its user has the guard.
+    pub(crate) fn fail_unless_held(&mut self, error: RedisError) {
+        if !matches!(self.phase, Phase::Held { .. }) {
+            self.end(End::Failed(error));
+        }
+    }
+
     pub(crate) fn ended(&self) -> Option<&End> {
         match &self.phase {
             Phase::Over(end) => Some(end),

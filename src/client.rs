@@ -1,6 +1,6 @@
 //! The client: one per process, shared by all of its locks.
 
-use crate::error::Error;
+use crate::error::{Error, runtime_ended};
 use crate::event::{Audience, Events};
 use crate::keeper;
 use crate::key::{self, Lock};
@@ -13,6 +13,7 @@ use crate::registry::{Registry, Request};
 use crate::replication::Replication;
 use crate::requests::Requests;
 use crate::route::Route;
+use crate::runtime;
 use crate::rw_lock::RwLock;
 use crate::script::{Call, Channel, Snapshot, read_request};
 use crate::server::{IntoServer, Server};
@@ -20,6 +21,7 @@ use crate::status::ClientInfo;
 use crate::sync::MutexGuard;
 #[cfg(feature = "cluster")]
 use crate::wire::Backend;
+use redis::Cmd;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,8 +45,10 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 /// end when the last of `Client`, [`RwLock`], guards and acquisitions is gone, after everything that was dropped has
 /// been released; [`shutdown`](Client::shutdown) waits for that.
 ///
-/// If that runtime ends first, nothing is renewed or released any more: what is held is lost with its lease, and
-/// acquisitions fail with [`Error::Unavailable`].
+/// If that runtime ends first, nothing is renewed or released any more. Waiting and later calls fail at once with
+/// [`Error::Unavailable`], streams of events end with that error, and holds are lost with their leases.
+///
+/// Calls may be made on other tokio runtimes too. Each needs timers: see [`Error::Runtime`].
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), fairlock::Error> {
@@ -136,6 +140,7 @@ impl Client {
     /// # Errors
     /// Those of [`RwLock::events`], and [`Error::Unsupported`] on a cluster: its nodes know channels, no patterns.
     pub async fn events(&self) -> Result<Events, Error> {
+        runtime::check_timers()?;
         if self.handle.inner.is_closed() {
             return Err(Error::Shutdown { lock: "*".to_owned() });
         }
@@ -149,13 +154,28 @@ impl Client {
     /// Call it before the process exits: what was dropped just before might otherwise not be released any more, and the
     /// next one would wait for the lease.
     ///
-    /// Waits until the server has confirmed, at most about three seconds; what it did not confirm ends with its lease.
+    /// Waits until the server has confirmed, at most about three seconds; what it did not confirm ends with its lease. On
+    /// a runtime without timers it does not wait: the client's tasks release everything in the background.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, it leaves the rest to the leases.
+    /// From its first poll on the background releases what there is, also if the future is dropped or not polled again. Then
+    /// the connections stay until the last handle, guard or acquisition of the client is gone.
     pub async fn shutdown(&self) {
         let inner = &self.handle.inner;
-        let released = keeper::release_all(inner, inner.requests.close());
+        let requests = inner.requests.close();
+        inner.route.turn_away();
+        for request in &requests {
+            self.handle.abandon(Arc::clone(request));
+        }
+        if let Err(error) = runtime::check_timers() {
+            tracing::warn!(%error, "the shutdown does not wait for its releases");
+            return inner.audience.end();
+        }
+        let released = async {
+            for request in &requests {
+                inner.requests.out_of(request).await;
+            }
+        };
         // A bound for all: many locks of a server that is away would have their turns one after the other.
         if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
             tracing::warn!("not all was released in time: left to the leases");
@@ -194,9 +214,33 @@ impl fmt::Debug for Client {
 }
 
 impl Handle {
+    /// Has a request released, and waits until the server has confirmed that, or its lease is over.
+    pub(crate) async fn withdraw(&self, request: Arc<Request>) {
+        self.abandon(Arc::clone(&request));
+        self.inner.requests.out_of(&request).await;
+    }
+
     /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
     pub(crate) fn abandon(&self, request: Arc<Request>) {
         self.inner.requests.abandon(request, &self.releases);
+    }
+}
+
+/// Lives in the client's task. Dropped without a shutdown, it says that the runtime has ended, or that the last handle is
+/// gone: then nobody listens.
+struct Alive(Arc<Inner>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let inner = &self.0;
+        if inner.is_closed() {
+            return;
+        }
+        if inner.requests.end() {
+            tracing::warn!("the client's runtime has ended: waits fail, holds end with their leases");
+        }
+        inner.audience.fail(&runtime_ended());
+        inner.route.close();
     }
 }
 
@@ -208,9 +252,11 @@ impl Inner {
     pub(crate) fn call<'a>(&'a self, lock: &'a Lock, lease: Duration) -> Call<'a> {
         Call {
             route: &self.route,
+            requests: &self.requests,
             channel: &self.channel,
             lock,
             limit: call_limit(lease),
+            patience: call_limit(lease),
             listened: self.audience.listens(&lock.state),
             sent: AtomicBool::new(false),
         }
@@ -238,11 +284,12 @@ impl Inner {
     /// Nothing is left of a client that ends in order.
     async fn bid_farewell(&self) {
         let key = key::introduction(&self.prefix, &self.id.to_string());
-        let gone = self.route.call(Lane::Background, call_limit(self.lease), &key, |_| {
-            let mut delete = redis::cmd("DEL");
-            delete.arg(&key);
-            delete
-        });
+        let delete = |cmd: &mut Cmd| {
+            cmd.arg("DEL").arg(&key);
+        };
+        let gone = self
+            .route
+            .command(Lane::Background, call_limit(self.lease), &key, &delete);
         if let Err(error) = gone.await {
             tracing::debug!(%error, "the client's introduction stays until it expires");
         }
@@ -300,8 +347,9 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// The lease of requests that do not set their own: 10 s unless set, at least 100 ms, at most a year.
     ///
-    /// It is renewed at a third of it. It is how long others wait for a process that died while it held the lock, and
-    /// how long a process may be frozen or cut off without losing it: see [`leases`](crate::guide::leases).
+    /// It is renewed at a third of it. It is how long others wait for a process that died while it held the lock. A hold
+    /// survives every silence of the network that ends a quarter of a lease before the hold's proof does. So 39 % of the
+    /// lease is always safe: see [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -369,11 +417,10 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// [`Error::Connect`] as in [`Client::connect`]; [`Error::InvalidDuration`], [`Error::InvalidPrefix`] and
-    /// [`Error::InvalidLabel`] for settings that cannot be.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime with time and I/O enabled, as everything of tokio's does.
+    /// [`Error::InvalidLabel`] for settings that cannot be; [`Error::Runtime`] outside of a tokio runtime with timers and
+    /// I/O.
     pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
+        runtime::check_timers()?;
         observe::begin();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
@@ -387,6 +434,9 @@ impl ClientBuilder {
         let Server(server) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
+        if server.needs_io() {
+            runtime::check_io()?;
+        }
         let address = server.address();
         let failed = |source| Error::of_connect(address.clone(), source);
 
@@ -429,7 +479,9 @@ impl ClientBuilder {
         let keeper = server.spawn({
             let inner = Arc::clone(&inner);
             let releases = releases.downgrade();
+            let alive = Alive(Arc::clone(&inner));
             async move {
+                let _alive = alive;
                 let connections = async {
                     match (&inner.route, subscription) {
                         (Route::Server(link), Some(subscription)) => {

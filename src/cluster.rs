@@ -11,14 +11,14 @@ use table::slot_of;
 use crate::client::Inner;
 use crate::error::{is_of_replica, is_refusal, is_transient};
 use crate::key::Lock;
-use crate::link::{Backoff, Lane, Link, Sending, Turns};
+use crate::link::{Backoff, How, Link, Sending, Turns};
 use crate::notify::Releases;
 use crate::owner::ClientId;
 use crate::replication::{Reached, Replication};
-use crate::script::Peer;
+use crate::script::Order;
 use crate::wire::Backend;
 use futures::stream::FuturesUnordered;
-use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::pin::pin;
@@ -129,13 +129,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(crate) async fn call(
-        &self,
-        lane: Lane,
-        limit: Duration,
-        key: &str,
-        command: impl Fn(Peer) -> Cmd,
-    ) -> Result<Value, RedisError> {
+    pub(crate) async fn call(&self, how: How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
+        // A node that is away may have a successor: patience with it would be misplaced.
+        let patience = how.limit;
         let slot = slot_of(key);
         let begun = Instant::now();
         let mut backoff = Backoff::new();
@@ -147,11 +143,16 @@ impl Cluster {
             } else {
                 Sending::Plainly
             };
+            let how = How {
+                sending,
+                patience,
+                ..how
+            };
             let error = match asked.take().or_else(|| self.owner(slot)) {
                 None => no_owner(slot),
                 // Its slots are elsewhere by now.
                 Some(node) if node.link.is_closed() && !locked(&self.topology).closed => ended(),
-                Some(node) => match node.call(&self.stale, lane, limit, sending, &command).await {
+                Some(node) => match node.call(&self.stale, how, order).await {
                     Ok(reply) => return Ok(reply),
                     Err(error) => match error.kind() {
                         ErrorKind::Server(ServerErrorKind::Moved) => {
@@ -179,7 +180,7 @@ impl Cluster {
             if asked.is_none() && error.kind() != ErrorKind::Server(ServerErrorKind::TryAgain) {
                 self.stale.notify_one();
             }
-            if begun.elapsed() >= limit {
+            if begun.elapsed() >= how.limit {
                 return Err(error);
             }
             hops += 1;
@@ -195,7 +196,7 @@ impl Cluster {
         limit: Duration,
         key: &str,
         wish: Replication,
-        renew: impl Fn(Peer) -> Cmd,
+        renew: &Order<'_>,
     ) -> Result<(Value, Reached), RedisError> {
         let slot = slot_of(key);
         let node = self.owner(slot).ok_or_else(|| no_owner(slot))?;
@@ -209,6 +210,12 @@ impl Cluster {
     pub(crate) fn turns(&self, key: &str) -> Arc<Turns> {
         let owner = self.owner(slot_of(key));
         owner.map_or_else(|| Arc::clone(&self.unowned), |node| node.link.turns())
+    }
+
+    pub(crate) fn turn_away(&self) {
+        for node in locked(&self.topology).nodes.values() {
+            node.link.turn_away();
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -324,26 +331,19 @@ impl Node {
     }
 
     /// Doubts the table when half of the limit is over.
-    async fn call(
-        &self,
-        stale: &Notify,
-        lane: Lane,
-        limit: Duration,
-        sending: Sending,
-        command: &impl Fn(Peer) -> Cmd,
-    ) -> Result<Value, RedisError> {
+    async fn call(&self, stale: &Notify, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
         // Made before the look: what comes after it is not missed.
         let left = self.left.notified();
         if self.link.is_closed() {
             return Err(ended());
         }
-        let mut call = pin!(self.link.call(lane, limit, sending, command));
+        let mut call = pin!(self.link.call(how, order));
         let mut left = pin!(left);
         tokio::select! {
             biased;
             reply = &mut call => return reply,
             () = &mut left => return Err(ended()),
-            () = sleep(limit / 2) => {}
+            () = sleep(how.limit / 2) => {}
         }
         let _silent = Silent::of(self);
         stale.notify_one();

@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do about it.
 
 use crate::key::shown;
+use crate::rights::{besides, broad};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::fmt;
 use std::time::Duration;
@@ -129,9 +130,17 @@ pub enum Error {
         source: RedisError,
     },
 
+    /// The call cannot run where it was made: outside of any tokio runtime, or in one without timers. Connecting needs
+    /// a runtime with I/O too.
+    #[error("{lacks}: call it within a tokio runtime that was built with enable_all()")]
+    Runtime {
+        /// What is missing.
+        lacks: &'static str,
+    },
+
     /// The server did not answer in time. The request may have been executed; what it left behind is cleaned up in
-    /// the background, or ends with its lease.
-    #[error("the server did not answer about lock {lock:?}: {source}; check that it is up and reachable, then retry")]
+    /// the background, or ends with its lease. Or the runtime has ended on which the client was connected.
+    #[error("the server did not answer about lock {lock:?}: {source}; {}", again(source))]
     Unavailable {
         /// The lock's name.
         lock: String,
@@ -222,6 +231,14 @@ fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
     }
 }
 
+/// What to do about an answer that does not come.
+fn again(source: &RedisError) -> &'static str {
+    match is_end_of_runtime(source) {
+        true => "connect a new client, on a runtime that lives as long as it is used",
+        false => "check that it is up and reachable, then retry",
+    }
+}
+
 fn for_lock(lock: &str) -> String {
     match lock {
         "" => String::new(),
@@ -239,7 +256,7 @@ fn range(least: &Duration, most: &Duration) -> String {
 impl Error {
     pub(crate) fn of_server(lock: &str, source: RedisError) -> Self {
         let lock = shown(lock);
-        if is_transient(&source) {
+        if is_transient(&source) || is_end_of_runtime(&source) {
             return Self::Unavailable { lock, source };
         }
         Self::Server {
@@ -268,6 +285,17 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
         || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
 }
 
+/// The runtime that ran the client's tasks has ended: nobody renews or releases anything any more.
+pub(crate) fn runtime_ended() -> RedisError {
+    RedisError::from((ErrorKind::Client, "the client's runtime has ended"))
+}
+
+/// Never transient: no other attempt can succeed.
+fn is_end_of_runtime(error: &RedisError) -> bool {
+    // The library has this kind for an empty command only, and the client sends none.
+    error.kind() == ErrorKind::Client
+}
+
 /// What only a replica says. Within the error of a script if it is Redis 6.2; to WAIT in words of its own.
 pub(crate) fn is_of_replica(error: &RedisError) -> bool {
     let is = |kind| error.kind() == ErrorKind::Server(kind);
@@ -284,16 +312,22 @@ pub(crate) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-fn remedy(error: &RedisError) -> &'static str {
+/// What to do about an error of a server. Programs that ask the server directly, as the command `fairlock` does, say the
+/// same as [`Error`] does.
+pub fn remedy(error: &RedisError) -> &'static str {
     let text = error.to_string();
     let said = |word: &str| error.code() == Some(word) || text.contains(word);
     if said("WRONGPASS") || said("NOAUTH") || error.kind() == ErrorKind::AuthenticationFailed {
         "check user and password in the URL"
     // When a script does what its user may not, Redis 7 says the second and Valkey 9 the third.
     } else if said("NOPERM") || text.contains("The user executing the script") || text.contains("ACL failure") {
-        "let its ACL user run +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del \
-         +time on keys ~fairlock:* and channels &fairlock:* &fairlock:{*}:events (or the prefix that the client was given); \
-         in a cluster also +cluster|slots +cluster|info; SECURITY.md has narrower rules"
+        concat!(
+            "let its ACL user run ",
+            broad!(),
+            " on keys ~fairlock:* and channels &fairlock:* &fairlock:{*}:events (or the prefix that the client was given); ",
+            besides!(),
+            "; SECURITY.md has narrower rules"
+        )
     } else if said("NOREPLICAS") {
         "it has fewer replicas in step than `min-replicas-to-write`: start them, or lower that"
     } else if text.contains("no sharded pub/sub") {
@@ -315,9 +349,69 @@ fn remedy(error: &RedisError) -> &'static str {
         "choose a database number that the server has, or raise its setting `databases`"
     } else if error.kind() == ErrorKind::InvalidClientConfig {
         "check the URL: redis://, rediss:// (feature tls-rustls) or unix://"
+    } else if error.kind() == ErrorKind::Parse {
+        "what answers there is no Redis or Valkey, perhaps an HTTP server: check host and port"
     } else if error.is_io_error() {
-        "check that it is up and reachable"
+        remedy_of_connection(error, &text)
     } else {
         "check the server's version (6.2 or later) and log"
+    }
+}
+
+/// The connection could not be made, or ended.
+fn remedy_of_connection(error: &RedisError, text: &str) -> &'static str {
+    // In the words of rustls. Two authorities of one name make the second.
+    if text.contains("UnknownIssuer") || text.contains("BadSignature") {
+        "no authority that this machine trusts has signed its certificate: add the authority to the system's, name its file \
+         in SSL_CERT_FILE, or make a redis::Client that trusts it"
+    } else if text.contains("CaUsedAsEndEntity") {
+        "its certificate is an authority's own: give the server one that the authority has signed"
+    } else if text.contains("invalid peer certificate") {
+        "its certificate does not hold: compare the URL's host with the names in the certificate, and its dates with the clock"
+    } else if text.contains("received fatal alert") {
+        "it refuses this side of TLS: make a redis::Client with a client certificate that the server trusts, or look at its log"
+    } else if text.contains("received corrupt message") {
+        "it speaks no TLS there: write redis:// instead of rediss://, or name the port that speaks TLS"
+    } else if error.is_connection_dropped() && !error.is_connection_refusal() {
+        "it ended the connection: if the port speaks TLS, write rediss:// instead of redis://; otherwise check host and port, \
+         and look at its log"
+    } else {
+        "check that it is up and reachable"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{words}\r\n").as_bytes());
+        reply.and_then(redis::Value::extract_error).expect_err("an error reply")
+    }
+
+    #[test]
+    fn what_servers_say_during_a_switch_may_pass() {
+        for words in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "LOADING Redis is loading the dataset in memory",
+            "NOREPLICAS Not enough good replicas to write.",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR WAIT cannot be used with replica instances.",
+            "MOVED 1 127.0.0.1:7001",
+            "ASK 1 127.0.0.1:7001",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN Hash slot not served",
+        ] {
+            assert!(is_transient(&said(words)), "{words}");
+        }
+        for words in [
+            "WRONGTYPE Operation against a key",
+            "NOPERM this user has no permissions",
+            "OOM command not allowed",
+        ] {
+            assert!(!is_transient(&said(words)), "{words}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::acquire::Mode;
 use crate::client::Handle;
-use crate::error::Error;
+use crate::error::{Error, runtime_ended};
 use crate::key::{self, Lock, shown};
 use crate::owner::Owner;
 use crate::script::{MOST_NUMBER, read_name};
@@ -76,12 +76,14 @@ pub enum EventKind {
 enum Item {
     Event(Event),
     Gap,
+    /// Nothing comes any more.
+    Failed(RedisError),
 }
 
 /// The events of one lock, or of all locks of a client: see [`RwLock::events`](crate::RwLock::events).
 ///
 /// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds. It ends when the client is
-/// shut down, or if the server refuses to subscribe again after a lost connection.
+/// shut down, with an error when the client's runtime ends, or if the server refuses to subscribe again after a lost connection.
 #[must_use = "events are dropped if nobody reads the stream"]
 pub struct Events {
     stream: BroadcastStream<Item>,
@@ -109,6 +111,9 @@ impl Events {
     }
 
     async fn subscribe(handle: Arc<Handle>, channel: String, subject: String, name: &str) -> Result<Self, Error> {
+        if handle.inner.requests.has_ended() {
+            return Err(Error::of_server(name, runtime_ended()));
+        }
         let audience = &handle.inner.audience;
         let stream = audience.listen(channel.clone(), subject);
         let subscribed = timeout(CONNECT_TIMEOUT, audience.subscribed(&channel)).await;
@@ -134,6 +139,7 @@ impl Stream for Events {
         let item = ready!(Pin::new(&mut self.stream).poll_next(cx));
         Poll::Ready(item.map(|item| match item {
             Ok(Item::Event(event)) => Ok(event),
+            Ok(Item::Failed(error)) => Err(Error::of_server(&self.lock, error)),
             Ok(Item::Gap) => Err(self.missed("the connection was lost")),
             Err(BroadcastStreamRecvError::Lagged(_)) => Err(self.missed("they were read too slowly")),
         }))
@@ -252,6 +258,16 @@ impl Audience {
     pub(crate) fn is_refused(&self, channel: &str, error: RedisError) {
         locked(&self.refused).insert(channel.to_owned(), error);
         locked(&self.sources).remove(channel);
+        self.followed.notify_waiters();
+    }
+
+    /// Nothing will come any more: all streams end with that error.
+    pub(crate) fn fail(&self, error: &RedisError) {
+        for (channel, source) in std::mem::take(&mut *locked(&self.sources)) {
+            // Nobody may be reading any more.
+            let _ = source.items.send(Item::Failed(error.clone()));
+            locked(&self.refused).insert(channel, error.clone());
+        }
         self.followed.notify_waiters();
     }
 

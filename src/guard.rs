@@ -10,6 +10,7 @@ use crate::link::Backoff;
 use crate::observe::{Ending, Hold};
 use crate::owner::Owner;
 use crate::registry::Request;
+use crate::runtime;
 use crate::token::FencingToken;
 use std::fmt;
 use std::future::Future;
@@ -98,8 +99,23 @@ impl<M> Guard<M> {
     /// # Cancel safety
     /// It may be dropped and called again at any time.
     pub async fn lost(&self) -> LostReason {
-        self.request().lost(Instant::now, sleep_until).await;
+        if runtime::check_timers().is_ok() {
+            self.request().lost(Instant::now, sleep_until).await;
+        } else {
+            // In a box, so that nobody else's future is longer for it.
+            Box::pin(self.request().lost(Instant::now, |_| self.untimed())).await;
+        }
         self.reason()
+    }
+
+    /// For callers whose runtime has no timers. The keeper, whose runtime has some, tells them of the end of a proof. When
+    /// the keeper is gone nobody can tell the time: the hold ends early.
+    async fn untimed(&self) {
+        if !self.handle.inner.requests.has_ended() {
+            return std::future::pending().await;
+        }
+        self.request()
+            .change(|claim| claim.end(End::Lost(LostReason::LeaseExpired)));
     }
 
     /// Runs a job for as long as the lock is held. When the lock is lost first, the job is dropped.
@@ -132,8 +148,10 @@ impl<M> Guard<M> {
     /// # Errors
     /// [`Error::Lost`] if it had been lost before: others may have been inside at the same time.
     /// [`Error::Unavailable`] or [`Error::Server`] if the server did not confirm; then the release is tried in the
-    /// background until the lease must have ended.
+    /// background until the lease must have ended. [`Error::Runtime`] outside of a runtime with timers; then the lock is
+    /// released in the background too.
     pub async fn release(mut self) -> Result<(), Error> {
+        runtime::check_timers()?;
         let request = Arc::clone(self.request());
         let held_until = request.claim().held_until(Instant::now());
         let Some(held_until) = held_until else {
@@ -299,6 +317,7 @@ impl WriteGuard {
     /// [`Error::Lost`] if the hold had been lost. [`Error::Unavailable`] or [`Error::Server`] if the server did not
     /// confirm within the lease; then the hold is released in the background.
     pub async fn downgrade(mut self) -> Result<ReadGuard, Error> {
+        runtime::check_timers()?;
         let held_until = self.request().claim().held_until(Instant::now());
         let Some(held_until) = held_until else {
             return Err(self.lost_because(self.reason()));

@@ -163,7 +163,7 @@ pub(crate) async fn release_dropped(inner: &Inner, mut dropped: mpsc::UnboundedR
 }
 
 /// Releases requests that are over, by lock, and forgets them.
-pub(crate) async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
+async fn release_all(inner: &Inner, requests: Vec<Arc<Request>>) {
     let mut by_lock: BTreeMap<Arc<str>, Vec<Arc<Request>>> = BTreeMap::new();
     for request in requests {
         by_lock
@@ -207,7 +207,7 @@ async fn release_chunk(inner: &Inner, requests: &[Arc<Request>]) {
                 finish(inner, &first.lock, next).await;
                 break;
             }
-            Err(error) if Instant::now() < gone_by => {
+            Err(error) if Instant::now() < gone_by && !inner.requests.has_ended() => {
                 tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
             }
             Err(error) => {

@@ -122,7 +122,9 @@ mod random;
 mod registry;
 mod replication;
 mod requests;
+pub mod rights;
 mod route;
+mod runtime;
 mod rw_lock;
 mod script;
 #[cfg(feature = "sentinel")]
@@ -138,7 +140,7 @@ pub use redis;
 
 pub use acquire::{Access, Acquire, Mode, Read, Write};
 pub use client::{Client, ClientBuilder};
-pub use error::{Error, LostReason};
+pub use error::{Error, LostReason, remedy};
 pub use event::{Event, EventKind, Events};
 pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use owner::Owner;

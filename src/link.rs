@@ -1,5 +1,14 @@
 //! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
 //! its command may be sent twice.
+//!
+//! A call is handed over when its future is first polled, and the calls of users in the order of their first polls. While
+//! the connection is up and few calls are under way, the caller's own poll sends the command. Otherwise the call stands
+//! in line (`line.rs`), and a task of the link sends it. A caller's future holds nothing that another call needs: it may
+//! be polled once and left.
+
+mod confirm;
+mod line;
+mod race;
 
 use crate::error::is_of_replica;
 use crate::keeper::CALLS_AT_ONCE;
@@ -7,12 +16,14 @@ use crate::observe::Outage;
 use crate::pulse::Pulse;
 use crate::quarantine::Quarantine;
 use crate::random;
-use crate::replication::{Reached, Replication};
-use crate::script::Peer;
-use crate::wire::{Backend, Connected, OnPush, Wire, demoted, timed_out};
-use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
-use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::script::{Known, Made, Order, Peer};
+use crate::wire::{Backend, Connected, OnPush, Wire, timed_out};
+use confirm::Confirming;
+use line::Line;
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
@@ -28,23 +39,25 @@ struct Connection {
     /// It is noticed when the connection ends, also if nobody calls.
     ended: Arc<Notify>,
     peer: Peer,
-    turns: Semaphore,
+    /// The scripts that the server has by this connection.
+    known: Known,
+    /// Calls that users' own futures have sent. A future that nobody polls keeps its call counted: others stand in line then.
+    direct: AtomicUsize,
     pulse: Arc<Pulse>,
-    confirmed: tokio::sync::Mutex<Option<Confirmed>>,
-    /// Of the waits for replicas that were asked for.
-    longest_wait_ms: AtomicU64,
 }
 
-/// What a server said when it was last asked how many replicas have what had been written.
-struct Confirmed {
-    wish: Replication,
-    asked: Instant,
-    reached: Reached,
+/// A call that a user's own future has sent, until that has seen the reply or was dropped.
+struct Direct(Arc<Connection>);
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.0.direct.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
-/// Users' calls in flight on a connection. More would only queue in it, and renewals behind them: ten thousand take
-/// longer than a short lease.
-const USERS_IN_FLIGHT: usize = 512;
+/// Users' calls in flight on a connection: so many that their own futures have sent, and as many that the link has. More
+/// would only queue in it, and renewals behind them: ten thousand take longer than a short lease.
+const AT_ONCE: usize = 256;
 
 /// Renewals do not stand in line behind a burst of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +91,17 @@ impl Default for Turns {
     }
 }
 
+/// How a call is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) lane: Lane,
+    /// Of the connection's silence, before the reply has come.
+    pub(crate) limit: Duration,
+    /// How long to wait for a connection, or in line.
+    pub(crate) patience: Duration,
+    pub(crate) sending: Sending,
+}
+
 /// How a command is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
@@ -91,13 +115,34 @@ pub(crate) struct Link {
     backend: Backend,
     label: Option<String>,
     quarantine: Option<Quarantine>,
-    state: Mutex<State>,
+    side: Mutex<Side>,
     /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
     changed: Notify,
     broken: Notify,
+    /// There may be a call in line that can be sent.
+    in_line: Notify,
+    /// The shortest limit of a call since the connection was made: so quickly a silence has to be noticed.
+    shortest_limit_us: AtomicU64,
+    /// A silence is a reason to try another connection.
+    doubts: bool,
     turns: Arc<Turns>,
     /// For calls that wait for replicas: a server that waits does nothing else for the connection.
-    confirming: Option<Box<Link>>,
+    confirming: Option<Box<Confirming>>,
+}
+
+/// What a link's tasks and its callers share.
+struct Side {
+    state: State,
+    line: Line,
+}
+
+/// Closes a link whose task has ended: nobody would answer the calls in line.
+struct Running<'a>(&'a Link);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Link {
@@ -111,13 +156,13 @@ impl Link {
             ..Self::idle(backend, label)
         };
         let connection = link.new_connection(0).await?;
-        *link.state() = State::Up(Arc::new(connection));
+        link.side().state = State::Up(Arc::new(connection));
         Ok(link)
     }
 
     /// One that connects when it is needed.
     pub(crate) fn idle(backend: Backend, label: Option<String>) -> Self {
-        let confirming = Box::new(Self::new(backend.clone(), label.clone()));
+        let confirming = Box::new(Confirming::of(Self::new(backend.clone(), label.clone())));
         Self {
             confirming: Some(confirming),
             ..Self::new(backend, label)
@@ -129,9 +174,15 @@ impl Link {
             backend,
             label,
             quarantine: None,
-            state: Mutex::new(State::Idle),
+            side: Mutex::new(Side {
+                state: State::Idle,
+                line: Line::default(),
+            }),
             changed: Notify::new(),
             broken: Notify::new(),
+            in_line: Notify::new(),
+            shortest_limit_us: AtomicU64::new(u64::MAX),
+            doubts: true,
             turns: Arc::default(),
             confirming: None,
         }
@@ -141,79 +192,93 @@ impl Link {
         Arc::clone(&self.turns)
     }
 
-    /// Sends what `command` makes for the server at hand. Waits at most `limit` for a connection, and for the reply until
-    /// the connection has been silent for as long. After an error the command may or may not have been executed.
-    pub(crate) async fn call(
-        &self,
-        lane: Lane,
-        limit: Duration,
-        sending: Sending,
-        command: impl Fn(Peer) -> Cmd,
-    ) -> Result<Value, RedisError> {
-        let Ok(Some(connection)) = timeout(limit, self.connection()).await else {
-            return Err(self.down());
-        };
-        self.call_over(&connection, lane, limit, sending, command).await
+    /// Sends what `order` makes for the server at hand. Waits at most `how.patience` for a connection or in line, and for
+    /// the reply until the connection has been silent for `how.limit`. After an error the command may have been executed
+    /// if `order` was sent.
+    pub(crate) async fn call(&self, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+        self.call_over_one(how, order).await.map(|(_, reply)| reply)
     }
 
-    /// The reply to `renew`, and how many replicas have what it wrote. It goes over a connection of its own, since the
-    /// server does nothing else for that one while it waits. Callers share their waits: one covers whatever was written
-    /// over the connection before.
-    pub(crate) async fn confirm(
-        &self,
-        limit: Duration,
-        wish: Replication,
-        renew: impl Fn(Peer) -> Cmd,
-    ) -> Result<(Value, Reached), RedisError> {
-        let link = self.confirming.as_deref().unwrap_or(self);
-        let Ok(Some(connection)) = timeout(limit, link.connection()).await else {
-            return Err(link.down());
+    /// The same, and over which connection.
+    async fn call_over_one(&self, how: How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
+        self.note_limit(how.limit);
+        let (_direct, connection) = match how.lane {
+            Lane::Users => match self.direct(order) {
+                Some(direct) => {
+                    let connection = Arc::clone(&direct.0);
+                    (Some(direct), connection)
+                }
+                // In a box, so that no other user's future is longer for it.
+                None => return Box::pin(self.stand_in_line(how, order)).await,
+            },
+            Lane::Background => match timeout(how.patience, self.connection()).await {
+                Ok(Some(connection)) => (None, connection),
+                _ => return Err(self.down()),
+            },
         };
-        // It stands behind at most one wait, which may be another's.
-        let wait = u64::try_from(wish.timeout.as_millis()).unwrap_or(u64::MAX);
-        let longest = connection.longest_wait_ms.fetch_max(wait, Ordering::Relaxed).max(wait);
-        let limit = limit + Duration::from_millis(longest);
-        let (lane, plainly) = (Lane::Users, Sending::Plainly);
-        let renewed = link.call_over(&connection, lane, limit, plainly, renew).await?;
-        let written = Instant::now();
-        let mut confirmed = connection.confirmed.lock().await;
-        if let Some(last) = &*confirmed
-            && last.wish == wish
-            && last.asked > written
-        {
-            return Ok((renewed, last.reached));
+        // No await stands before the first poll of what sends it.
+        let Made { command, teaches } = order.make(connection.peer, &connection.known);
+        let mut wire = connection.wire.clone();
+        let reply = match how.sending {
+            // Pinned here: a future that is handed on by value is in each of its holders, twice.
+            Sending::Plainly => {
+                let reply = pin!(wire.send(&command));
+                let reply = taught(&connection, teaches, reply);
+                match how.lane {
+                    Lane::Users => self.conclude(&connection, how.limit, reply).await,
+                    // A renewal goes over the next connection as soon as there is one.
+                    Lane::Background => {
+                        let reply = Box::pin(connection.pulse.unless_over(reply));
+                        self.conclude(&connection, how.limit, reply).await
+                    }
+                }
+            }
+            #[cfg(feature = "cluster")]
+            Sending::Asking => {
+                let mut reply = Box::pin(wire.send_asking(&command));
+                let reply = taught(&connection, teaches, reply.as_mut());
+                Box::pin(self.conclude(&connection, how.limit, reply)).await
+            }
+        };
+        if let Err(error) = &reply {
+            connection.known.doubt(order.script(), teaches.is_some(), error);
         }
-        let asked = Instant::now();
-        let wait = |_| wish.command();
-        let reply = link.call_over(&connection, lane, limit, plainly, wait).await?;
-        let reached = wish.reached(reply)?;
-        *confirmed = Some(Confirmed { wish, asked, reached });
-        Ok((renewed, reached))
+        reply.map(|reply| (connection, reply))
     }
 
-    async fn call_over(
+    /// A call may be sent at once: the connection is up, nobody stands in line, and few such calls are under way.
+    ///
+    /// A call that carries a script's text is the link's to send. The client library skips a call whose caller has gone, and
+    /// the calls behind it count on the text.
+    fn direct(&self, order: &Order<'_>) -> Option<Direct> {
+        let side = self.side();
+        match &side.state {
+            State::Up(connection)
+                if side.line.is_empty()
+                    && !order.teaches(&connection.known)
+                    && connection.direct.load(Ordering::Relaxed) < AT_ONCE =>
+            {
+                connection.direct.fetch_add(1, Ordering::Relaxed);
+                Some(Direct(Arc::clone(connection)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits for the reply to what was sent over a connection, and takes note of what that says about the connection.
+    async fn conclude(
         &self,
         connection: &Connection,
-        lane: Lane,
         limit: Duration,
-        sending: Sending,
-        command: impl Fn(Peer) -> Cmd,
+        reply: impl Future<Output = Result<Value, RedisError>>,
     ) -> Result<Value, RedisError> {
-        let _turn = match lane {
-            Lane::Users => Some(connection.turns.acquire().await.map_err(|_| self.down())?),
-            Lane::Background => None,
-        };
-        let command = command(connection.peer);
-        let (generation, pulse, mut wire) = (connection.generation, &connection.pulse, connection.wire.clone());
-        let result = match sending {
-            Sending::Plainly if self.backend.hears_of_successors() => {
-                let reply = pulse.answer(limit, wire.send(&command));
-                // In a box, so that no other user's future is longer for it.
-                Box::pin(pulse.unless_outdated(reply)).await
-            }
-            Sending::Plainly => pulse.answer(limit, wire.send(&command)).await,
-            #[cfg(feature = "cluster")]
-            Sending::Asking => Box::pin(pulse.answer(limit, wire.send_asking(&command))).await,
+        let (generation, pulse) = (connection.generation, &connection.pulse);
+        let reply = pulse.answer(limit, reply);
+        let result = if self.backend.hears_of_successors() {
+            // In a box, so that no other user's future is longer for it.
+            Box::pin(pulse.unless_over(reply)).await
+        } else {
+            reply.await
         };
         match &result {
             Ok(_) => pulse.answered(),
@@ -236,9 +301,9 @@ impl Link {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is a single assignment: a panic cannot leave one half made.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn side(&self) -> MutexGuard<'_, Side> {
+        // Nothing that can panic runs while it is locked.
+        self.side.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `None`: it was closed.
@@ -246,22 +311,28 @@ impl Link {
         loop {
             // Made before the look: a change after it is not missed.
             let changed = self.changed.notified();
-            match &mut *self.state() {
-                State::Up(connection) => return Some(Arc::clone(connection)),
-                state @ State::Idle => {
-                    *state = State::Down(timed_out());
-                    self.broken.notify_one();
+            {
+                let mut side = self.side();
+                match &side.state {
+                    State::Up(connection) => return Some(Arc::clone(connection)),
+                    State::Idle => self.need(&mut side),
+                    State::Down(_) => {}
+                    State::Closed => return None,
                 }
-                State::Down(_) => {}
-                State::Closed => return None,
             }
             changed.await;
         }
     }
 
+    /// Somebody needs a connection that nobody has needed yet.
+    fn need(&self, side: &mut Side) {
+        side.state = State::Down(timed_out());
+        self.broken.notify_one();
+    }
+
     /// There is no connection: why, as far as it is known.
     fn down(&self) -> RedisError {
-        match &*self.state() {
+        match &self.side().state {
             State::Down(error) => error.clone(),
             State::Up(_) | State::Idle => timed_out(),
             State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
@@ -269,13 +340,11 @@ impl Link {
     }
 
     fn give_up(&self, generation: u64, error: &RedisError) {
-        let mut state = self.state();
-        match &*state {
+        let mut side = self.side();
+        match &side.state {
             State::Up(connection) if connection.generation == generation => {
-                // Who waits for a turn on it need not wait on.
-                connection.turns.close();
-                *state = State::Down(error.clone());
-                drop(state);
+                side.state = State::Down(error.clone());
+                drop(side);
                 tracing::warn!(connection = Outage::COMMAND, %error, "connection lost");
                 self.broken.notify_one();
             }
@@ -285,22 +354,29 @@ impl Link {
 
     /// Lets the connection go, for good: nobody makes it again.
     pub(crate) fn close(&self) {
-        *self.state() = State::Closed;
+        self.side().state = State::Closed;
+        self.turn_away();
         self.changed.notify_waiters();
         if let Some(confirming) = &self.confirming {
             confirming.close();
         }
     }
 
+    /// Whoever stands in line is told that his call will not be sent.
+    pub(crate) fn turn_away(&self) {
+        let turned_away = self.side().line.take_all();
+        drop(turned_away);
+    }
+
     #[cfg(feature = "cluster")]
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(*self.state(), State::Closed)
+        matches!(self.side().state, State::Closed)
     }
 
     /// Somebody needs it and it is not there.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_down(&self) -> bool {
-        matches!(*self.state(), State::Down(_))
+        matches!(self.side().state, State::Down(_))
     }
 
     /// Looks out for another server that takes over. Never ends.
@@ -308,70 +384,26 @@ impl Link {
         self.backend.watch().await;
     }
 
-    async fn until_broken(&self) {
-        let connection = match &*self.state() {
-            State::Up(connection) => Some(Arc::clone(connection)),
-            _ => None,
-        };
-        let Some(connection) = connection else {
-            return self.broken.notified().await;
-        };
-        let why = tokio::select! {
-            biased;
-            () = self.broken.notified() => return,
-            () = connection.ended.notified() => closed(),
-            () = self.backend.outdated(connection.term) => {
-                connection.pulse.outdate();
-                demoted()
-            }
-        };
-        self.give_up(connection.generation, &why);
-        // It has just been told so, by this or by a call.
-        self.broken.notified().await;
-    }
-
     fn become_unless_closed(&self, new: State) {
-        let mut state = self.state();
-        if !matches!(*state, State::Closed) {
-            *state = new;
+        let mut side = self.side();
+        if !matches!(side.state, State::Closed) {
+            side.state = new;
         }
-        drop(state);
+        drop(side);
         self.changed.notify_waiters();
+        self.in_line.notify_one();
     }
 
     /// Keeps its connections up, and says when that for commands was lost (`false`) and has been made (`true`). Never ends.
     pub(crate) async fn run(&self, is_up: impl Fn(bool)) {
-        match &self.confirming {
-            Some(confirming) => {
-                futures::join!(self.keep_up(is_up), confirming.keep_up(|_| ()));
+        let _running = Running(self);
+        let confirming = async {
+            match &self.confirming {
+                Some(confirming) => confirming.run().await,
+                None => std::future::pending().await,
             }
-            None => self.keep_up(is_up).await,
-        }
-    }
-
-    async fn keep_up(&self, is_up: impl Fn(bool)) {
-        let mut was_up = matches!(&*self.state(), State::Up(_));
-        let mut backoff = Backoff::new();
-        for generation in 1.. {
-            let since = Instant::now();
-            self.until_broken().await;
-            let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
-            if was_up {
-                is_up(false);
-                backoff.after(since).await;
-            }
-            let connection = retrying(
-                || self.new_connection(generation),
-                |error| self.become_unless_closed(State::Down(error)),
-            );
-            let connection = connection.await;
-            self.become_unless_closed(State::Up(Arc::new(connection)));
-            if let Some(outage) = outage {
-                outage.end();
-            }
-            was_up = true;
-            is_up(true);
-        }
+        };
+        futures::join!(self.keep_up(is_up), self.serve_line(), confirming);
     }
 
     async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
@@ -406,12 +438,29 @@ impl Link {
                 dialect,
                 quarantined_until,
             },
-            turns: Semaphore::new(USERS_IN_FLIGHT),
+            known: Known::default(),
+            direct: AtomicUsize::new(0),
             pulse: Arc::default(),
-            confirmed: tokio::sync::Mutex::default(),
-            longest_wait_ms: AtomicU64::new(0),
         })
     }
+}
+
+/// The reply to a command that teaches the server a script: those who come after it may count on that.
+async fn taught(
+    connection: &Connection,
+    teaches: Option<u8>,
+    mut reply: Pin<&mut impl Future<Output = Result<Value, RedisError>>>,
+) -> Result<Value, RedisError> {
+    let Some(script) = teaches else { return reply.await };
+    let mut first = true;
+    poll_fn(|context| {
+        let reply = reply.as_mut().poll(context);
+        if std::mem::take(&mut first) {
+            connection.known.learn(script);
+        }
+        reply
+    })
+    .await
 }
 
 /// Tries until it succeeds, at intervals that grow to a second and differ between clients.
@@ -452,6 +501,12 @@ impl Backoff {
         } else {
             *self = Self::up_to(self.longest);
         }
+    }
+
+    /// Not longer than that, for once.
+    async fn pause_at_most(&mut self, longest: Duration) {
+        self.next = self.next.min(longest);
+        self.pause().await;
     }
 
     pub(crate) async fn pause(&mut self) {

@@ -94,6 +94,45 @@ fn a_request_is_evicted_while_it_is_granted() {
     });
 }
 
+#[test]
+fn a_wait_is_granted_while_the_runtime_ends() {
+    let failed = ended_with_its_runtime();
+    let failed = format!("Some({failed}), {failed}");
+    explore(&["None, held", &failed], |world| {
+        let request = world.waiting();
+        let other = Arc::clone(&request);
+        let message = world.run(move |world| world.hear(&other, TOKEN));
+        let end = world.run(move |world| world.requests.end());
+        let outcome = world.wait(&request);
+        message.join().unwrap();
+        assert!(end.join().unwrap(), "there was a request");
+        format!("{outcome:?}, {}", ended(&request))
+    });
+}
+
+/// Its call finds the mark, or its wait ends.
+#[test]
+fn a_request_is_made_while_the_runtime_ends() {
+    let failed = ended_with_its_runtime();
+    let waited = format!("Some({failed})");
+    explore(&[&waited, "refused"], |world| {
+        let end = world.run(move |world| world.requests.end());
+        let request = world.asked();
+        let ending = if world.requests.has_ended() {
+            "refused".to_owned()
+        } else {
+            request.claim().answered(world.t, QUEUED);
+            format!("{:?}", world.wait(&request))
+        };
+        end.join().unwrap();
+        ending
+    });
+}
+
+fn ended_with_its_runtime() -> String {
+    format!("{:?}", End::Failed(crate::error::runtime_ended()))
+}
+
 // Dropping.
 
 #[test]

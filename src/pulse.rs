@@ -15,6 +15,9 @@ const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 /// A time limit is over after so many looks in a row without a sign of life.
 const LOOKS: u32 = 4;
 
+/// After so many of them another connection is tried beside it.
+const LOOKS_OF_DOUBT: u32 = LOOKS / 2;
+
 /// A connection's signs of life: replies, to whomever, and messages.
 ///
 /// Replies come in the order of the calls, so one to another call means that ours is still to come.
@@ -23,14 +26,43 @@ pub(crate) struct Pulse {
     beats: AtomicU64,
     /// Calls in a row that ran into their time limits.
     unanswered: AtomicU32,
+    /// A call has waited for half of its limit and nothing was heard.
+    is_silent: AtomicBool,
+    silent: Notify,
+    spoken: Notify,
     /// It leads to the wrong server: what that says counts no longer.
     outdated: AtomicBool,
+    /// Another connection has taken its place.
+    replaced: AtomicBool,
     over: Notify,
 }
 
 impl Pulse {
     pub(crate) fn beat(&self) {
         self.beats.fetch_add(1, Ordering::Relaxed);
+        if self.is_silent.load(Ordering::Relaxed) && self.is_silent.swap(false, Ordering::Relaxed) {
+            self.spoken.notify_one();
+        }
+    }
+
+    /// Waits until a call has waited for half of its limit and nothing was heard. For one task only.
+    pub(crate) async fn silent(&self) {
+        while !self.is_silent.load(Ordering::Relaxed) {
+            self.silent.notified().await;
+        }
+    }
+
+    /// Waits until something is heard of one that was silent. For one task only.
+    pub(crate) async fn spoken(&self) {
+        while self.is_silent.load(Ordering::Relaxed) {
+            self.spoken.notified().await;
+        }
+    }
+
+    fn doubt(&self) {
+        if !self.is_silent.swap(true, Ordering::Relaxed) {
+            self.silent.notify_one();
+        }
     }
 
     /// The reply, unless the connection is silent for `limit` before it comes.
@@ -53,25 +85,45 @@ impl Pulse {
             let beats = self.beats.load(Ordering::Relaxed);
             silent = if beats == heard { silent + 1 } else { 0 };
             heard = beats;
+            if self.replaced.load(Ordering::Relaxed) {
+                break;
+            }
+            if silent == LOOKS_OF_DOUBT {
+                self.doubt();
+            }
         }
         Err(timed_out())
     }
 
-    /// The reply, unless the connection leads to the wrong server by then.
-    pub(crate) async fn unless_outdated<T>(
+    /// The reply, unless the connection leads to the wrong server by then, or another has taken its place.
+    pub(crate) async fn unless_over<T>(
         &self,
         reply: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
         // Made before the look: what comes after it is not missed.
         let over = self.over.notified();
-        if self.outdated.load(Ordering::Relaxed) {
-            return Err(demoted());
+        if self.outdated.load(Ordering::Relaxed) || self.replaced.load(Ordering::Relaxed) {
+            return Err(self.why_over());
         }
         tokio::select! {
             biased;
-            () = over => Err(demoted()),
+            () = over => Err(self.why_over()),
             reply = reply => reply,
         }
+    }
+
+    fn why_over(&self) -> RedisError {
+        if self.outdated.load(Ordering::Relaxed) {
+            demoted()
+        } else {
+            timed_out()
+        }
+    }
+
+    /// Another connection has taken its place: nobody need wait for it any more.
+    pub(crate) fn replace(&self) {
+        self.replaced.store(true, Ordering::Relaxed);
+        self.over.notify_waiters();
     }
 
     /// It leads to the wrong server from now on.

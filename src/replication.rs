@@ -1,14 +1,13 @@
 //! Grants that count only when replicas have them.
 
-use crate::claim::End;
+use crate::attempt::Attempt;
 use crate::client::{Inner, check_duration};
 use crate::error::{Error, is_transient};
-use crate::keeper::{release_all, settle};
+use crate::keeper::settle;
 use crate::key::shown;
 use crate::link::Backoff;
 use crate::registry::Request;
 use redis::{Cmd, RedisError, Value};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -72,14 +71,13 @@ pub(crate) struct Reached {
 }
 
 /// Whether enough replicas know of a hold. If not, it is withdrawn. `false`: it was lost meanwhile, before its user had it.
-pub(crate) async fn counts(inner: &Inner, request: &Arc<Request>, wish: Replication) -> Result<bool, Error> {
-    match confirmed(inner, request, wish).await {
-        Err(failure) => {
-            withdraw(inner, request).await;
-            Err(failure)
-        }
-        counts => counts,
+pub(crate) async fn counts(attempt: &mut Attempt, wish: Replication) -> Result<bool, Error> {
+    let counts = confirmed(attempt.inner(), attempt.request(), wish).await;
+    if counts.is_err() {
+        // By the time that its caller hears of it the server has confirmed, or the lease is over.
+        attempt.withdraw().await;
     }
+    counts
 }
 
 async fn confirmed(inner: &Inner, request: &Request, wish: Replication) -> Result<bool, Error> {
@@ -116,10 +114,4 @@ async fn confirmed(inner: &Inner, request: &Request, wish: Replication) -> Resul
 
 fn is_held(request: &Request) -> bool {
     request.claim().held_until(Instant::now()).is_some()
-}
-
-/// Not left to the background: by the time that its caller hears of it the server has confirmed, or the lease is over.
-async fn withdraw(inner: &Inner, request: &Arc<Request>) {
-    request.claim().end(End::Released);
-    release_all(inner, vec![Arc::clone(request)]).await;
 }

@@ -2,7 +2,7 @@
 //! in as an argument: loom goes through all interleavings.
 
 use crate::claim::End;
-use crate::error::LostReason;
+use crate::error::{LostReason, runtime_ended};
 use crate::key::Lock;
 use crate::registry::{Registry, Request};
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Notify};
@@ -17,6 +17,8 @@ pub(crate) struct Requests {
     /// The schedule begins earlier than the keeper thinks.
     wake: Notify,
     closed: AtomicBool,
+    /// The client's tasks are gone.
+    ended: AtomicBool,
 }
 
 impl Requests {
@@ -25,6 +27,7 @@ impl Requests {
             registry: Mutex::default(),
             wake: Notify::new(),
             closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -104,10 +107,13 @@ impl Requests {
 
     /// Waits until a request that was dropped has been released.
     pub(crate) async fn out_of(&self, former: &Request) {
-        // Made before the look, as in Request::next().
-        let released = former.changed.notified();
-        let known = self.registry().get(former.number).is_some();
-        if known {
+        loop {
+            // Made before the look, as in Request::next().
+            let released = former.changed.notified();
+            let known = self.registry().get(former.number).is_some();
+            if !known {
+                return;
+            }
             released.await;
         }
     }
@@ -127,10 +133,27 @@ impl Requests {
         requests
     }
 
+    /// Whether the client's tasks are gone: nobody renews, releases or hears anything any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// The client's tasks are gone. Ends all waits, and wakes everybody. Holds last as long as they are proven. A request
+    /// that is registered later finds the mark with its first call. Says whether there was any request.
+    pub(crate) fn end(&self) -> bool {
+        self.ended.store(true, Ordering::SeqCst);
+        let requests: Vec<_> = self.registry().all().cloned().collect();
+        for request in &requests {
+            request.change(|claim| claim.fail_unless_held(runtime_ended()));
+            request.changed.notify_waiters();
+        }
+        !requests.is_empty()
+    }
+
     /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
     pub(crate) fn abandon(&self, request: Arc<Request>, releases: &mpsc::UnboundedSender<Arc<Request>>) {
         request.change(|claim| claim.end(End::Released));
-        // It fails only after a shutdown, which released everything.
+        // It fails only after a shutdown, which released everything, and after the end of the client's runtime.
         if let Err(SendError(request)) = releases.send(request) {
             self.registry().remove(&request);
         }

@@ -2,14 +2,15 @@
 
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
-use crate::link::{Lane, Link, Sending, Turns};
+use crate::link::{How, Lane, Link, Sending, Turns};
 use crate::owner::ClientId;
 use crate::quarantine::Quarantine;
 use crate::replication::{Reached, Replication};
-use crate::script::Peer;
+use crate::script::Order;
 use crate::wire::{self, Backend};
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub(crate) enum Route {
@@ -36,23 +37,35 @@ impl Route {
         }
     }
 
-    /// Sends what `command` makes for the server that has `key`: see [`Link::call`].
-    pub(crate) async fn call(
+    /// Sends what `order` makes for the server that has `key`: see [`Link::call`].
+    pub(crate) async fn call(&self, how: How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
+        match self {
+            Self::Server(link) => {
+                let _ = key;
+                link.call(how, order).await
+            }
+            #[cfg(feature = "cluster")]
+            // In a box: it is long, and part of what users' futures are made of.
+            Self::Cluster(cluster) => Box::pin(cluster.call(how, key, order)).await,
+        }
+    }
+
+    /// Sends a command of the server's own.
+    pub(crate) async fn command(
         &self,
         lane: Lane,
         limit: Duration,
         key: &str,
-        command: impl Fn(Peer) -> Cmd,
+        command: &(dyn Fn(&mut Cmd) + Sync),
     ) -> Result<Value, RedisError> {
-        match self {
-            Self::Server(link) => {
-                let _ = key;
-                link.call(lane, limit, Sending::Plainly, command).await
-            }
-            #[cfg(feature = "cluster")]
-            // In a box: it is long, and part of what users' futures are made of.
-            Self::Cluster(cluster) => Box::pin(cluster.call(lane, limit, key, command)).await,
-        }
+        let how = How {
+            lane,
+            limit,
+            patience: limit,
+            sending: Sending::Plainly,
+        };
+        self.call(how, key, &Order::plain(command, &AtomicBool::new(false)))
+            .await
     }
 
     /// Sends what `renew` makes for the server that has `key`, and asks how many replicas have what that wrote.
@@ -61,7 +74,7 @@ impl Route {
         limit: Duration,
         key: &str,
         wish: Replication,
-        renew: impl Fn(Peer) -> Cmd,
+        renew: &Order<'_>,
     ) -> Result<(Value, Reached), RedisError> {
         match self {
             Self::Server(link) => {
@@ -75,25 +88,24 @@ impl Route {
 
     /// What is stored under keys that may lie anywhere. `None`: nothing, or nothing that can be had.
     pub(crate) async fn texts(&self, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
-        let get = |name: &str, keys: &[String]| {
-            let mut get = redis::cmd(name);
-            get.arg(keys);
-            get
-        };
         match self {
-            Self::Server(link) => {
-                let reply = link.call(Lane::Users, limit, Sending::Plainly, |_| get("MGET", keys));
-                match reply.await {
+            Self::Server(_) => {
+                let get = |cmd: &mut Cmd| {
+                    cmd.arg("MGET").arg(keys);
+                };
+                match self.command(Lane::Users, limit, "", &get).await {
                     Ok(Value::Array(found)) if found.len() == keys.len() => found.iter().map(text).collect(),
                     _ => vec![None; keys.len()],
                 }
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => {
+            Self::Cluster(_) => {
                 let texts = keys.iter().map(|key| async move {
-                    let one = std::slice::from_ref(key);
-                    let reply = cluster.call(Lane::Users, limit, key, |_| get("GET", one));
-                    reply.await.ok().as_ref().and_then(text)
+                    let get = |cmd: &mut Cmd| {
+                        cmd.arg("GET").arg(key);
+                    };
+                    let reply = self.command(Lane::Users, limit, key, &get).await;
+                    reply.ok().as_ref().and_then(text)
                 });
                 futures::future::join_all(texts).await
             }
@@ -109,6 +121,15 @@ impl Route {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => cluster.turns(key),
+        }
+    }
+
+    /// Whoever stands in line for being sent is told that it will not be.
+    pub(crate) fn turn_away(&self) {
+        match self {
+            Self::Server(link) => link.turn_away(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.turn_away(),
         }
     }
 

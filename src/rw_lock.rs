@@ -7,6 +7,7 @@ use crate::event::Events;
 use crate::keeper::finish;
 use crate::key::{Lock, shown};
 use crate::owner::Owner;
+use crate::runtime;
 use crate::status::Status;
 use std::fmt;
 use std::sync::Arc;
@@ -100,7 +101,7 @@ impl RwLock {
     /// It changes nothing.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`] or [`Error::InvalidName`].
+    /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn status(&self) -> Result<Status, Error> {
         self.status_from(0).await
     }
@@ -114,6 +115,7 @@ impl RwLock {
     /// Those of [`status`](Self::status).
     pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
         const PAGE: usize = 1000;
+        runtime::check_timers()?;
         let inner = self.inner()?;
         let failed = |error| Error::of_server(&self.lock.name, error);
         let snapshot = inner
@@ -144,8 +146,9 @@ impl RwLock {
     /// Dropped, it may or may not have happened; it may be called again.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`] or [`Error::InvalidName`].
+    /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn evict(&self, owner: &Owner) -> Result<usize, Error> {
+        runtime::check_timers()?;
         let inner = self.inner()?;
         let call = inner.call(&self.lock, inner.lease);
         let evicted = call.evict(&owner.name()).await;
@@ -179,8 +182,9 @@ impl RwLock {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Server`] if it is refused,
-    /// [`Error::Shutdown`] or [`Error::InvalidName`].
+    /// [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
+        runtime::check_timers()?;
         self.inner()?;
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await
     }

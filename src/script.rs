@@ -11,18 +11,19 @@ pub(crate) use read::{
 pub(crate) use snapshot::Snapshot;
 
 use crate::claim::Standing;
-use crate::error::is_refusal;
+use crate::error::{is_refusal, runtime_ended};
 #[cfg(feature = "cluster")]
 use crate::key;
 use crate::key::Lock;
-use crate::link::Lane;
+use crate::link::{How, Lane, Sending};
 use crate::replication::{Reached, Replication};
+use crate::requests::Requests;
 use crate::route::Route;
 use crate::rw_lock::Policy;
 use crate::wire::malformed;
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -56,16 +57,23 @@ pub(crate) struct Peer {
     pub(crate) quarantined_until: Option<Instant>,
 }
 
-struct Script {
+pub(crate) struct Script {
+    /// Its bit in [`Known`].
+    bit: u8,
+    /// Its last argument is the rest of the server's quarantine, if there is one.
+    is_told_of_quarantine: bool,
     plain: redis::Script,
     flagged: redis::Script,
     body: [String; 2],
 }
 
 impl Script {
-    fn new(flags: &str, body: &str) -> Self {
+    fn new(name: &str, flags: &str, body: &str) -> Self {
         let flagged = format!("#!lua{flags}\n{body}");
+        let number = NAMES.iter().position(|known| *known == name);
         Self {
+            bit: number.map_or(0, |number| 1 << number),
+            is_told_of_quarantine: name == "acquire",
             plain: redis::Script::new(body),
             flagged: redis::Script::new(&flagged),
             body: [body.to_owned(), flagged],
@@ -84,13 +92,15 @@ impl Script {
     }
 }
 
+const NAMES: [&str; 6] = ["acquire", "release", "renew", "downgrade", "evict", "status"];
+
 macro_rules! script {
     ($name:literal, $flags:literal, $($file:literal),+) => {
         LazyLock::new(|| {
             let body = concat!($(include_str!(concat!("../lua/", $file))),+);
             #[cfg(feature = "attack")]
             let body = &crate::attack::transformed($name, body);
-            Script::new($flags, body)
+            Script::new($name, $flags, body)
         })
     };
 }
@@ -158,30 +168,194 @@ impl Channel {
 /// One call of a script: about which lock, and how long its answer may take.
 pub(crate) struct Call<'a> {
     pub(crate) route: &'a Route,
+    pub(crate) requests: &'a Requests,
     pub(crate) channel: &'a Channel,
     pub(crate) lock: &'a Lock,
     pub(crate) limit: Duration,
+    /// How long it may wait for being sent: at least as long.
+    pub(crate) patience: Duration,
     /// Somebody listens to events of this lock.
     pub(crate) listened: bool,
     /// It was sent, or was about to be.
     pub(crate) sent: AtomicBool,
 }
 
+/// The scripts that a server has been sent over a connection. The first call of each carries its text, and the server
+/// executes the calls of a connection in order, so no later one is refused and sent again out of its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Known(AtomicU8);
+
+impl Known {
+    fn knows(&self, script: &Script) -> bool {
+        self.0.load(Ordering::Relaxed) & script.bit != 0
+    }
+
+    /// A call with that script's text is on its way.
+    pub(crate) fn learn(&self, script: u8) {
+        self.0.fetch_or(script, Ordering::Relaxed);
+    }
+
+    /// A call failed, which `taught` its script: the server may not have it.
+    pub(crate) fn doubt(&self, script: Option<u8>, taught: bool, error: &RedisError) {
+        if let Some(script) = script.filter(|_| taught || is_unknown_script(error)) {
+            self.0.fetch_and(!script, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A command that is made for the server at hand, since servers differ.
+pub(crate) struct Order<'a> {
+    head: Head,
+    /// All further arguments, but for the rest of a quarantine.
+    args: &'a (dyn Fn(&mut Cmd) + Sync),
+    /// It was sent, or was about to be.
+    pub(crate) sent: &'a AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct Head {
+    /// `None`: it is a command of the server's own, named by its arguments.
+    script: Option<&'static Script>,
+    /// With the script's text, whatever the server is thought to know.
+    whole: bool,
+}
+
+/// An [`Order`] that has to wait for its server.
+pub(crate) struct Draft {
+    head: Head,
+    args: Cmd,
+}
+
+pub(crate) struct Made {
+    pub(crate) command: Cmd,
+    /// It carries the text of that script.
+    pub(crate) teaches: Option<u8>,
+}
+
+impl<'a> Order<'a> {
+    /// A command of the server's own.
+    pub(crate) fn plain(args: &'a (dyn Fn(&mut Cmd) + Sync), sent: &'a AtomicBool) -> Self {
+        let head = Head {
+            script: None,
+            whole: false,
+        };
+        Self { head, args, sent }
+    }
+
+    /// Whether its call carries the text of its script.
+    pub(crate) fn teaches(&self, known: &Known) -> bool {
+        self.head.teaches(known).is_some()
+    }
+
+    pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
+        self.sent.store(true, Ordering::Relaxed);
+        self.head.make(peer, known, |cmd| (self.args)(cmd))
+    }
+
+    pub(crate) fn draft(&self) -> Draft {
+        let mut args = Cmd::new();
+        (self.args)(&mut args);
+        Draft { head: self.head, args }
+    }
+
+    pub(crate) fn script(&self) -> Option<u8> {
+        self.head.script.map(|script| script.bit)
+    }
+}
+
+impl Draft {
+    pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
+        self.head.make(peer, known, |cmd| {
+            for arg in self.args.args_iter() {
+                // Ours have no cursors.
+                if let Arg::Simple(arg) = arg {
+                    cmd.arg(arg);
+                }
+            }
+        })
+    }
+
+    pub(crate) fn script(&self) -> Option<u8> {
+        self.head.script.map(|script| script.bit)
+    }
+}
+
+impl Head {
+    fn teaches(&self, known: &Known) -> Option<u8> {
+        let script = self.script.filter(|script| self.whole || !known.knows(script))?;
+        Some(script.bit)
+    }
+
+    fn make(&self, peer: Peer, known: &Known, add: impl FnOnce(&mut Cmd)) -> Made {
+        let mut command = Cmd::with_capacity(16, 256);
+        let teaches = self.teaches(known);
+        if let Some(script) = self.script {
+            if teaches.is_some() {
+                command.arg("EVAL").arg(script.body(peer.dialect));
+            } else {
+                command.arg("EVALSHA").arg(script.hash(peer.dialect));
+            }
+            command.arg(3);
+        }
+        add(&mut command);
+        if self.script.is_some_and(|script| script.is_told_of_quarantine)
+            && let Some(left) = peer.quarantine_left()
+        {
+            command.arg(millis(left));
+        }
+        Made { command, teaches }
+    }
+}
+
 impl Call<'_> {
-    async fn run(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd, Peer)) -> Result<Vec<i64>, RedisError> {
+    async fn run(
+        &self,
+        lane: Lane,
+        script: &'static Script,
+        args: impl Fn(&mut Cmd) + Sync,
+    ) -> Result<Vec<i64>, RedisError> {
         numbers(self.reply(lane, script, args).await?)
     }
 
-    async fn reply(&self, lane: Lane, script: &Script, args: impl Fn(&mut Cmd, Peer)) -> Result<Value, RedisError> {
-        let by_hash = |peer| self.command("EVALSHA", script, peer, &args);
+    async fn reply(
+        &self,
+        lane: Lane,
+        script: &'static Script,
+        args: impl Fn(&mut Cmd) + Sync,
+    ) -> Result<Value, RedisError> {
+        if self.requests.has_ended() {
+            return Err(runtime_ended());
+        }
+        let args = |cmd: &mut Cmd| {
+            self.begin(cmd);
+            args(cmd);
+        };
+        let how = How {
+            lane,
+            limit: self.limit,
+            patience: self.patience,
+            sending: Sending::Plainly,
+        };
         let key = &self.lock.state;
-        match self.route.call(lane, self.limit, key, by_hash).await {
+        match self.route.call(how, key, &self.order(script, &args, false)).await {
+            Err(_) if self.requests.has_ended() => Err(runtime_ended()),
             // The server restarted or its cache was flushed. EVAL fills it again, on this server only.
             Err(error) if is_unknown_script(&error) => {
-                let whole = |peer| self.command("EVAL", script, peer, &args);
-                self.route.call(lane, self.limit, key, whole).await
+                self.route.call(how, key, &self.order(script, &args, true)).await
             }
             other => other,
+        }
+    }
+
+    fn order<'a>(&'a self, script: &'static Script, args: &'a (dyn Fn(&mut Cmd) + Sync), whole: bool) -> Order<'a> {
+        let head = Head {
+            script: Some(script),
+            whole,
+        };
+        Order {
+            head,
+            args,
+            sent: &self.sent,
         }
     }
 
@@ -190,23 +364,14 @@ impl Call<'_> {
         self.sent.load(Ordering::Relaxed) && !is_refusal(error)
     }
 
-    fn command(&self, name: &str, script: &Script, peer: Peer, args: &impl Fn(&mut Cmd, Peer)) -> Cmd {
-        self.sent.store(true, Ordering::Relaxed);
-        let script = if name == "EVAL" {
-            script.body(peer.dialect)
-        } else {
-            script.hash(peer.dialect)
-        };
-        let mut cmd = Cmd::with_capacity(16, 256);
-        cmd.arg(name).arg(script).arg(3);
+    /// The arguments that all scripts have.
+    fn begin(&self, cmd: &mut Cmd) {
         cmd.arg(&*self.lock.state).arg(&self.lock.queue).arg(&self.lock.leases);
-        self.channel.add_to(&mut cmd, self.lock, self.listened);
-        args(&mut cmd, peer);
-        cmd
+        self.channel.add_to(cmd, self.lock, self.listened);
     }
 
     pub(crate) async fn acquire(&self, ask: &Ask<'_>) -> Result<Acquired, RedisError> {
-        let reply = self.run(Lane::Users, &ACQUIRE, |cmd, peer| {
+        let reply = self.run(Lane::Users, &ACQUIRE, |cmd| {
             cmd.arg(ask.request).arg(millis(ask.lease));
             cmd.arg(if ask.only_now { "try" } else { "queue" })
                 .arg(policy_code(ask.policy));
@@ -214,16 +379,13 @@ impl Call<'_> {
                 Some(ticket) => cmd.arg(ticket),
                 None => cmd.arg(""),
             };
-            if let Some(left) = peer.quarantine_left() {
-                cmd.arg(millis(left));
-            }
         });
         Acquired::read(&reply.await?, ask.only_now)
     }
 
     /// At most [`CHUNK`] requests. Says how each stood until then, and when to look again.
     pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<Standing>, Look), RedisError> {
-        let reply = self.run(Lane::Users, &RELEASE, |cmd, _| {
+        let reply = self.run(Lane::Users, &RELEASE, |cmd| {
             for request in requests {
                 cmd.arg(request);
             }
@@ -233,7 +395,7 @@ impl Call<'_> {
 
     /// At most [`CHUNK`] requests, each with its lease. Says how each stands, and when to look again.
     pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
-        let reply = self.run(Lane::Background, &RENEW, |cmd, _| {
+        let reply = self.run(Lane::Background, &RENEW, |cmd| {
             for (request, lease) in requests {
                 cmd.arg(request).arg(millis(*lease));
             }
@@ -248,23 +410,19 @@ impl Call<'_> {
         lease: Duration,
         wish: Replication,
     ) -> Result<(Standing, Reached), RedisError> {
-        let renew = |name: &str, peer| {
-            self.command(name, &RENEW, peer, &|cmd: &mut Cmd, _| {
-                // A millisecond more, so that it writes: WAIT is about what its connection wrote last.
-                cmd.arg(request).arg(millis(lease) + 1);
-            })
+        let args = |cmd: &mut Cmd| {
+            self.begin(cmd);
+            // A millisecond more, so that it writes: WAIT is about what its connection wrote last.
+            cmd.arg(request).arg(millis(lease) + 1);
         };
+        if self.requests.has_ended() {
+            return Err(runtime_ended());
+        }
         let key = &self.lock.state;
-        let (renewed, reached) = match self
-            .route
-            .confirm(self.limit, key, wish, |peer| renew("EVALSHA", peer))
-            .await
-        {
-            Err(error) if is_unknown_script(&error) => {
-                self.route
-                    .confirm(self.limit, key, wish, |peer| renew("EVAL", peer))
-                    .await?
-            }
+        let renew = |whole| self.order(&RENEW, &args, whole);
+        let (renewed, reached) = match self.route.confirm(self.limit, key, wish, &renew(false)).await {
+            Err(_) if self.requests.has_ended() => return Err(runtime_ended()),
+            Err(error) if is_unknown_script(&error) => self.route.confirm(self.limit, key, wish, &renew(true)).await?,
             other => other?,
         };
         let (standings, _) = read_renewed(&numbers(renewed)?, 1)?;
@@ -281,7 +439,7 @@ impl Call<'_> {
         to: &str,
         lease: Duration,
     ) -> Result<(Option<u64>, Look), RedisError> {
-        let reply = self.run(Lane::Users, &DOWNGRADE, |cmd, _| {
+        let reply = self.run(Lane::Users, &DOWNGRADE, |cmd| {
             cmd.arg(from).arg(to).arg(millis(lease));
         });
         read_downgraded(&reply.await?)
@@ -289,14 +447,14 @@ impl Call<'_> {
 
     /// How many requests of the owner were thrown out, and when to look again.
     pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
-        let reply = self.run(Lane::Users, &EVICT, |cmd, _| {
+        let reply = self.run(Lane::Users, &EVICT, |cmd| {
             cmd.arg(owner);
         });
         read_evicted(&reply.await?)
     }
 
     pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
-        let reply = self.reply(Lane::Users, &STATUS, |cmd, _| {
+        let reply = self.reply(Lane::Users, &STATUS, |cmd| {
             cmd.arg(first).arg(most).arg(most);
         });
         let reply = reply.await?;

@@ -1,5 +1,6 @@
 //! Sentinel: who connects asks it which server is the master, and who is connected is told when that has changed.
 
+use crate::error::is_transient;
 use crate::link::Backoff;
 use crate::notify::{PING_INTERVAL, PING_TIMEOUT, PINGS_BEFORE_RECONNECT};
 use crate::wire::{Backend, CONNECT_TIMEOUT, Wire, timed_out};
@@ -42,9 +43,19 @@ impl Sentinel {
         let lookup = async { self.client.lock().await.async_get_client().await };
         let client = timeout(LOOKUP_TIMEOUT, lookup)
             .await
-            .unwrap_or_else(|_| Err(timed_out()))?;
+            .unwrap_or_else(|_| Err(timed_out()))
+            .map_err(|error| self.unless_first(error))?;
         let address = client.get_connection_info().addr().to_string();
         Ok((client, self.is_master(address)))
+    }
+
+    /// The sentinels have named a master before, so the client's settings are right. An error now is one of a switch,
+    /// whatever its words are: callers wait until there is a master again. The first lookup reports the error as it is.
+    fn unless_first(&self, error: RedisError) -> RedisError {
+        if self.known().term == 0 || is_transient(&error) {
+            return error;
+        }
+        io::Error::new(io::ErrorKind::NotConnected, format!("no master at the moment: {error}")).into()
     }
 
     fn is_master(&self, address: String) -> u64 {

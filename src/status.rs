@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whether readers or a writer are inside. `None`: it is free.
+    /// Whether readers or a writer are inside. `None`: it is free. See also [`is_expired`](Self::is_expired).
     pub mode: Option<Mode>,
     /// Who enters first when several wait.
     pub policy: Policy,
@@ -31,6 +31,8 @@ impl Status {
     pub(crate) fn of(snapshot: &Snapshot, first: usize, clients: &HashMap<String, ClientInfo>) -> Self {
         let now_ms = snapshot.now_us / 1000;
         let left = |deadline_ms: u64| Duration::from_millis(deadline_ms.saturating_sub(now_ms));
+        // As the scripts compare: a lease is over at its deadline.
+        let expired = |deadline_ms: u64| now_ms.checked_sub(deadline_ms).map(Duration::from_millis);
         let since = |us: u64| Duration::from_micros(snapshot.now_us.saturating_sub(us));
         let client = |id: &str| clients.get(id).cloned().unwrap_or_else(|| ClientInfo::read(id, None));
         let holders = snapshot.holders.iter().filter_map(|holder| {
@@ -45,6 +47,7 @@ impl Status {
                 },
                 token: FencingToken::new(holder.token),
                 lease_left: left(holder.deadline_ms),
+                expired_for: expired(holder.deadline_ms),
                 held_for: since(holder.token),
             })
         });
@@ -57,6 +60,7 @@ impl Status {
                 upgrade: waiter.upgrade,
                 position,
                 lease_left: left(waiter.deadline_ms),
+                expired_for: expired(waiter.deadline_ms),
                 waited: since(waiter.ticket_us),
             })
         });
@@ -68,6 +72,18 @@ impl Status {
             waiters: waiters.collect(),
             waiting: snapshot.waiting,
         }
+    }
+
+    /// Whether somebody holds the lock, but only by leases that are over. The next request of anybody enters.
+    pub fn is_expired(&self) -> bool {
+        // Listed or not: the holders are listed in the order of their deadlines.
+        self.holding > 0
+            && self.holding
+                == self
+                    .holders
+                    .iter()
+                    .filter(|holder| holder.expired_for.is_some())
+                    .count()
     }
 }
 
@@ -87,6 +103,9 @@ pub struct Holder {
     pub token: FencingToken,
     /// How long the hold lasts without a renewal; zero: anyone's next step ends it.
     pub lease_left: Duration,
+    /// How long ago its lease ended, by the server's clock. `None`: the lease lasts. The hold stays listed until the next
+    /// request, release or renewal of anybody ends it.
+    pub expired_for: Option<Duration>,
     /// How long ago its owner got its token. A microsecond or more off after the server's clock was stepped.
     pub held_for: Duration,
 }
@@ -107,6 +126,8 @@ pub struct Waiter {
     pub position: usize,
     /// How long it keeps its place without a renewal.
     pub lease_left: Duration,
+    /// How long ago its lease ended, as in [`Holder::expired_for`]. Its place is lost to whoever comes next.
+    pub expired_for: Option<Duration>,
     /// How long it has waited.
     pub waited: Duration,
 }

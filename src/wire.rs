@@ -10,12 +10,17 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, Value};
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, unconstrained};
 use tokio::time::timeout;
+
+/// What a connection takes at once. It takes all: what is under way is bounded elsewhere, but for what was given up during a
+/// silence, and a full one would hand its places to futures that nobody polls.
+const PIPELINE: usize = 1 << 24;
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -174,6 +179,15 @@ impl Backend {
         }
     }
 
+    /// Whether its connections are sockets.
+    pub(crate) fn needs_io(&self) -> bool {
+        match self {
+            #[cfg(feature = "attack")]
+            Self::Simulated(_) => false,
+            _ => true,
+        }
+    }
+
     /// Runs one of the client's own tasks.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         match self {
@@ -217,7 +231,7 @@ impl Wire {
     /// A server's error reply comes as a value.
     pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         match self {
-            Self::Redis(connection) => connection.send_packed_command(command).await,
+            Self::Redis(connection) => at_once(pin!(connection.send_packed_command(command))).await,
             #[cfg(feature = "attack")]
             Self::Simulated(connection) => connection.send(command).await,
         }
@@ -231,7 +245,7 @@ impl Wire {
         match self {
             // In one piece: nobody else's command comes between the two.
             Self::Redis(connection) => {
-                let mut replies = connection.send_packed_commands(&pair, 0, 2).await?;
+                let mut replies = at_once(pin!(connection.send_packed_commands(&pair, 0, 2))).await?;
                 replies.pop().ok_or_else(|| malformed(&Value::Nil))
             }
             #[cfg(feature = "attack")]
@@ -276,6 +290,17 @@ impl Wire {
             Self::Simulated(_) => Err(unsupported()),
         }
     }
+}
+
+/// Hands a command over by its first poll. The library's channel would turn that poll away, although it has room, if the
+/// caller's task has used up its budget: tokio has each task yield after 128 steps.
+async fn at_once<T>(mut sending: Pin<&mut impl Future<Output = T>>) -> T {
+    let mut first = true;
+    poll_fn(|context| match std::mem::take(&mut first) {
+        true => pin!(unconstrained(sending.as_mut())).poll(context),
+        false => sending.as_mut().poll(context),
+    })
+    .await
 }
 
 /// Streams of events are not simulated.
@@ -354,7 +379,7 @@ fn connection_config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(None)
-        .set_pipeline_buffer_size(1024)
+        .set_pipeline_buffer_size(PIPELINE)
 }
 
 /// The same server with our socket options: a peer that vanished is noticed within about five seconds.

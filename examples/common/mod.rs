@@ -1,6 +1,10 @@
 //! What all examples need: a server. `REDIS_URL` names one; otherwise a private one is started and killed in the end.
+//!
+//! Others may use the server of `REDIS_URL` too. An example asserts only what it owns there: it takes a lock of its own
+//! before it uses those that all runs of it share, and it counts nothing that the server counts for everybody.
 #![allow(dead_code, reason = "no example needs all of it")]
 
+use fairlock::Client;
 use redis::aio::MultiplexedConnection;
 use std::error::Error;
 use std::fs;
@@ -8,25 +12,34 @@ use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 pub(crate) type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     url: String,
+    /// Dropped, the next example may begin. Only on a server that others use.
+    _turn: Option<Turn>,
     /// Dropped, it is killed.
-    _process: Option<Process>,
+    process: Option<Process>,
 }
 
 impl Server {
     /// The one that `REDIS_URL` names, or a private one.
     pub(crate) async fn find_or_start() -> Fallible<Self> {
         if let Ok(url) = std::env::var("REDIS_URL") {
-            return Ok(Self { url, _process: None });
+            let turn = Some(Turn::wait(url.clone()).await?);
+            return Ok(Self {
+                url,
+                _turn: turn,
+                process: None,
+            });
         }
         // Somebody else may take a free port before the server does.
         for _ in 0..10 {
@@ -36,7 +49,8 @@ impl Server {
             if process.answers_at(&url).await? {
                 return Ok(Self {
                     url,
-                    _process: Some(process),
+                    _turn: None,
+                    process: Some(process),
                 });
             }
         }
@@ -52,14 +66,32 @@ impl Server {
         Ok(connect(&self.url).await?)
     }
 
-    /// How often the server has executed a command, also from within scripts.
-    pub(crate) async fn calls(&self, command: &str) -> Fallible<u64> {
+    /// How often the server has executed a command, also from within scripts. `None`: others use the server too.
+    pub(crate) async fn calls(&self, command: &str) -> Fallible<Option<u64>> {
+        let stats = self.command_stats().await?;
+        stats.map(|stats| count(&stats, command, "calls")).transpose()
+    }
+
+    /// Scripts that were executed so far. A refused EVALSHA is no execution; the first call of a script is an EVAL.
+    pub(crate) async fn script_calls(&self) -> Fallible<Option<u64>> {
+        let Some(stats) = self.command_stats().await? else {
+            return Ok(None);
+        };
+        let mut executed = 0;
+        for command in ["evalsha", "eval"] {
+            executed += count(&stats, command, "calls")? - count(&stats, command, "failed_calls")?;
+        }
+        Ok(Some(executed))
+    }
+
+    async fn command_stats(&self) -> Fallible<Option<String>> {
+        if self.process.is_none() {
+            return Ok(None);
+        }
         let mut redis = self.redis().await?;
-        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await?;
-        let prefix = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-        let calls = line.and_then(|rest| rest.split(',').next());
-        Ok(calls.map_or(Ok(0), str::parse)?)
+        Ok(Some(
+            redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await?,
+        ))
     }
 
     /// Waits until so many requests are in the queue of a lock.
@@ -76,6 +108,51 @@ impl Server {
             }
             sleep(Duration::from_millis(5)).await;
         }
+    }
+}
+
+/// The examples' turn on a server that others use: a lock, held on a thread of its own, since some examples block theirs.
+struct Turn {
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Turn {
+    async fn wait(url: String) -> Fallible<Self> {
+        let (entered, inside) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let thread = std::thread::spawn(move || hold_turn(&url, entered, ended));
+        inside.await??;
+        Ok(Self {
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        // It panics nowhere, and its release takes a moment.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn hold_turn(url: &str, entered: oneshot::Sender<Result<(), fairlock::Error>>, ended: oneshot::Receiver<()>) {
+    let turn = async {
+        let client = Client::connect(url).await?;
+        client.rw_lock("examples").write().acquire_fair().await
+    };
+    match turn.await {
+        Ok(guard) => {
+            let _ = entered.send(Ok(()));
+            // The sender is dropped.
+            let _ = ended.await;
+            // If it fails, the lock is free when its lease has ended.
+            let _ = guard.release().await;
+        }
+        Err(error) => _ = entered.send(Err(error)),
     }
 }
 
@@ -143,4 +220,17 @@ async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     redis::Client::open(url)?
         .get_multiplexed_async_connection_with_config(&config)
         .await
+}
+
+/// What was counted between two looks.
+pub(crate) fn since(now: Option<u64>, before: Option<u64>) -> Option<u64> {
+    Some(now? - before?)
+}
+
+/// A number that INFO gives for a command; 0 if it has not been called.
+fn count(stats: &str, command: &str, what: &str) -> Fallible<u64> {
+    let prefix = format!("cmdstat_{command}:");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    let number = line.and_then(|line| line.split(',').find_map(|pair| pair.strip_prefix(&format!("{what}="))));
+    Ok(number.map_or(Ok(0), str::parse)?)
 }

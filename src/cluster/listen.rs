@@ -11,7 +11,7 @@ use crate::pulse::Pulse;
 use crate::status::ClientInfo;
 use crate::wire::{CONNECT_TIMEOUT, Wire};
 use futures::future::{join_all, try_join_all};
-use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -75,13 +75,12 @@ impl Cluster {
         let key = introduction(&inner.prefix, &self.client);
         let text = ClientInfo::introduction(self.label.as_deref());
         loop {
-            let set = |_| {
-                let mut set = redis::cmd("SET");
-                set.arg(&key).arg(&text);
-                set.arg("EX").arg(3 * INTRODUCED_EVERY.as_secs());
-                set
+            let set = |cmd: &mut Cmd| {
+                cmd.arg("SET").arg(&key).arg(&text);
+                cmd.arg("EX").arg(3 * INTRODUCED_EVERY.as_secs());
             };
-            if let Err(error) = self.call(Lane::Background, PING_TIMEOUT, &key, set).await {
+            let said = inner.route.command(Lane::Background, PING_TIMEOUT, &key, &set);
+            if let Err(error) = said.await {
                 tracing::debug!(%error, "cannot say who this client is");
             }
             sleep(INTRODUCED_EVERY).await;

@@ -275,9 +275,9 @@ async fn what_was_dropped_before_its_late_reply_is_not_renewed() {
         until_free(&server, &format!("lock {lock}")).await;
     }
     eventually("the releases are answered", async || {
-        let before = server.calls("evalsha").await;
+        let before = server.script_calls().await;
         tokio::time::sleep(ms(700)).await;
-        server.calls("evalsha").await == before
+        server.script_calls().await == before
     })
     .await;
 }

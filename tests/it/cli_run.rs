@@ -254,7 +254,8 @@ async fn a_command_whose_lock_is_lost_gets_term_and_then_kill_with_all_that_it_s
     // The two that it starts ignore TERM; one of them outlives the shell.
     let script = "trap 'echo term' TERM; (trap '' TERM; exec sleep 600) & echo $!; \
                   echo ready; while :; do sleep 0.02; done";
-    let mut running = Running::spawn(&cli, &["--grace", "100ms"], "a", script);
+    // Long enough for a starved shell to run its trap before it is killed.
+    let mut running = Running::spawn(&cli, &["--grace", "10s"], "a", script);
     let grandchild = running.line().await;
     assert_eq!(running.line().await, "ready");
     assert!(!is_gone(&grandchild));

@@ -2,7 +2,7 @@
 //! `cargo test --features cluster --test it -- cluster --nocapture`.
 
 use crate::observe::{LONG, Random, ms};
-use crate::server::{PATIENCE, Server, eventually, free_port, soon};
+use crate::server::{PATIENCE, Server, eventually, free_port, in_time, soon};
 use fairlock::{Client, Error, EventKind, Events, FencingToken, LostReason, Owner, WriteGuard};
 use futures::future::join_all;
 use redis::Value;
@@ -551,49 +551,44 @@ async fn what_a_failover_to_a_replica_that_lagged_loses_is_told_to_its_holders()
 
 #[tokio::test]
 async fn a_node_that_hangs_costs_the_locks_of_others_nothing() {
-    let cluster = Cluster::of(3, 0).await;
-    let client = cluster.client(Duration::from_secs(3)).await;
-    let (hung, fine, other) = (
-        cluster.lock_on(0).await,
-        cluster.lock_on(1).await,
-        cluster.lock_on(2).await,
-    );
-    let mut lost = Vec::new();
-    // More than may be under way at once.
-    for i in 0.. {
-        let name = format!("{hung} {i}");
-        if cluster.owner(cluster.slot(&name).await, &cluster.nodes[0]).await == Some(0) {
-            lost.push(client.rw_lock(name).write().acquire_fair().await.unwrap());
-        }
-        if lost.len() == 150 {
-            break;
-        }
-    }
-    let guard = client.rw_lock(&*fine).write().acquire_fair().await.unwrap();
-    cluster.nodes[0].freeze();
-    for guard in &lost {
-        soon("what the node has is lost", guard.lost()).await;
-    }
-    drop(lost);
-    // With as many releases waiting for the node, others are made at once, and renewals too.
-    let other = client.rw_lock(&*other);
-    for _ in 0..20 {
-        let begun = Instant::now();
-        drop(other.write().acquire_fair().await.unwrap());
-        drop(
-            soon("a release in the background", other.write().acquire_fair())
-                .await
-                .unwrap(),
+    in_time(async || {
+        let cluster = Cluster::of(3, 0).await;
+        let client = cluster.client(Duration::from_secs(3)).await;
+        let (hung, fine, other) = (
+            cluster.lock_on(0).await,
+            cluster.lock_on(1).await,
+            cluster.lock_on(2).await,
         );
-        assert!(
-            begun.elapsed() < ms(2500),
-            "by a lease that ran out: {:?}",
-            begun.elapsed()
-        );
-        tokio::time::sleep(ms(200)).await;
-    }
-    assert!(guard.is_held());
-    soon("the release", guard.release()).await.unwrap();
+        let mut lost = Vec::new();
+        // More than may be under way at once.
+        for i in 0.. {
+            let name = format!("{hung} {i}");
+            if cluster.owner(cluster.slot(&name).await, &cluster.nodes[0]).await == Some(0) {
+                lost.push(client.rw_lock(name).write().acquire_fair().await.unwrap());
+            }
+            if lost.len() == 150 {
+                break;
+            }
+        }
+        let guard = client.rw_lock(&*fine).write().acquire_fair().await.unwrap();
+        cluster.nodes[0].freeze();
+        for guard in &lost {
+            soon("what the node has is lost", guard.lost()).await;
+        }
+        drop(lost);
+        // With as many releases waiting for the node, others are made at once, and renewals too.
+        let other = client.rw_lock(&*other);
+        for _ in 0..20 {
+            // No lease ends in this test, so that only a release lets the next one in.
+            drop(other.write().lease(LONG).acquire_fair().await.unwrap());
+            let next = other.write().lease(LONG).acquire_fair();
+            drop(soon("a release in the background", next).await.unwrap());
+            tokio::time::sleep(ms(200)).await;
+        }
+        assert!(guard.is_held());
+        soon("the release", guard.release()).await.unwrap();
+    })
+    .await;
 }
 
 /// Users of a few locks, each of which notes the tokens it got.
@@ -651,18 +646,23 @@ async fn nothing_is_lost_while_slots_move_under_load() {
     let clients = [cluster.client(ms(10_000)).await, cluster.client(ms(10_000)).await];
     let names: Vec<_> = (0..4).map(|i| format!("moving {i}")).collect();
     let load = Load::on(&clients, &names);
-    let begun = Instant::now();
-    let mut moves = 0;
-    while begun.elapsed() < ms(4000) || moves < 10 {
+    let (begun, mut moves) = (Instant::now(), 0);
+    while moves < 30 {
         let slot = cluster.slot(&names[random.below(4) as usize]).await;
         let from = cluster.owner(slot, &cluster.nodes[0]).await.unwrap();
         let to = (from + 1 + random.below(2) as usize) % 3;
         cluster.migrate(slot, from, to).await;
         moves += 1;
     }
+    // The moves are over, the users go on: nobody may be stuck behind one of them.
+    let entered = || load.tokens.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>();
+    let before = entered();
+    eventually("each lock is granted after the moves", async || {
+        entered().iter().zip(&before).all(|(now, before)| now > before)
+    })
+    .await;
     let entered = load.end().await;
     println!("{moves} moves, {entered} grants in {:?}", begun.elapsed());
-    assert!(entered > moves, "{moves} moves, {entered} grants");
 }
 
 #[tokio::test]
@@ -734,10 +734,11 @@ async fn callers_of_a_slot_that_nobody_owns_do_not_have_the_table_read_all_the_t
     let before = reads().await;
     eventually("it is read less and less often", async || reads().await > before + 20).await;
     let (before, begun) = (reads().await, Instant::now());
-    tokio::time::sleep(ms(4000)).await;
+    eventually("it is still read", async || reads().await >= before + 36).await;
+    // A busy machine reads less often, never more often.
     let each = (reads().await - before) as f64 / 3.0 / begun.elapsed().as_secs_f64();
     println!("the table was read {each:.1} times a second");
-    assert!(each > 1.0 && each < 7.0, "{each} times a second");
+    assert!(each < 7.0, "{each} times a second");
     for caller in callers {
         caller.abort();
     }

@@ -322,11 +322,11 @@ async fn listening_costs_no_commands_of_those_who_use_the_lock() {
     let (listening, acting) = (client(&server).await.rw_lock("a"), client(&server).await.rw_lock("a"));
     pass(&acting).await;
     let cost = async || {
-        let before = server.calls("evalsha").await;
+        let before = server.script_calls().await;
         for _ in 0..PASSES {
             pass(&acting).await;
         }
-        server.calls("evalsha").await - before
+        server.script_calls().await - before
     };
     assert_eq!(cost().await, 2 * PASSES);
     let mut events = listening.events().await.unwrap();

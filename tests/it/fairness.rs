@@ -157,10 +157,10 @@ async fn a_thousand_readers_behind_a_writer_enter_by_one_script_call() {
         readers.extend((0..250).map(|_| tokio::spawn(lock.read().acquire_fair())));
     }
     server.until_queued("a", 1000).await;
-    let (calls, messages) = (server.calls("evalsha").await, server.calls("publish").await);
+    let (calls, messages) = (server.script_calls().await, server.calls("publish").await);
     writer.release().await.unwrap();
     let guards = soon("1,000 readers", try_join_all(readers)).await.unwrap();
-    assert_eq!(server.calls("evalsha").await - calls, 1);
+    assert_eq!(server.script_calls().await - calls, 1);
     assert_eq!(
         server.calls("publish").await - messages,
         4,

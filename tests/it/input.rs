@@ -1,6 +1,6 @@
 //! Hostile input and unwilling servers: everything works completely or is refused by an error that says what to do.
 
-use crate::server::{PATIENCE, Server, eventually, free_port, in_time, soon};
+use crate::server::{Server, eventually, free_port, in_time, soon};
 use fairlock::{Client, Error, Owner, Policy, RwLock};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -325,9 +325,7 @@ async fn clients_with_different_prefixes_have_different_locks() {
 
 /// Fails to connect: says why and what to do, and never the password.
 async fn refused(url: &str, remedy: &str) -> Error {
-    let begun = Instant::now();
     let error = soon("an answer", Client::connect(url)).await.expect_err(url);
-    assert!(begun.elapsed() < PATIENCE);
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains(remedy), "no {remedy:?} in: {error}");
     for shown in [error.to_string(), format!("{error:?}"), format!("{error:#?}")] {

@@ -14,6 +14,8 @@ mod cancellation;
 #[cfg(all(unix, feature = "cli"))]
 mod cli;
 #[cfg(all(unix, feature = "cli"))]
+mod cli_answers;
+#[cfg(all(unix, feature = "cli"))]
 mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -37,10 +39,13 @@ mod operator_scripts;
 mod ops;
 mod owners;
 mod policy;
+mod polled;
 mod process;
 mod proxy;
 mod python;
 mod quarantine;
+#[cfg(all(unix, feature = "cli"))]
+mod recipes;
 mod replicas;
 mod review;
 mod runtime;
@@ -52,7 +57,11 @@ mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
-mod servers;
+mod silence;
+/// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
+mod slow {
+    mod servers;
+}
 mod spans;
 mod status;
 #[cfg(feature = "tls-rustls")]

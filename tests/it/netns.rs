@@ -9,22 +9,27 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 fn ip(args: &str) -> Result<Output, String> {
-    let output = Command::new("ip").args(args.split(' ')).output();
-    let output = output.map_err(|error| format!("ip: {error}"))?;
+    run("ip", args)
+}
+
+fn run(program: &str, args: &str) -> Result<Output, String> {
+    let output = Command::new(program).args(args.split(' ')).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {
         return Ok(output);
     }
-    Err(format!("ip {args}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    let error = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program} {args}: {}", error.trim()))
 }
 
 /// A namespace, and a cable to it.
-struct Namespace {
+pub struct Namespace {
     name: String,
     subnet: String,
 }
 
 impl Namespace {
-    fn new() -> Result<Self, String> {
+    pub fn new() -> Result<Self, String> {
         static NUMBER: AtomicU8 = AtomicU8::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("fl{}-{number}", std::process::id());
@@ -44,7 +49,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    async fn server(&self) -> Server {
+    pub async fn server(&self) -> Server {
         let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let program = ["ip", "netns", "exec", &self.name, &binary].map(str::to_owned);
         Server::start_program(
@@ -54,8 +59,21 @@ impl Namespace {
         .await
     }
 
-    fn url(&self, server: &Server) -> String {
+    pub fn url(&self, server: &Server) -> String {
         format!("redis://{}.2:{}", self.subnet, server.port())
+    }
+
+    /// Every packet is lost, in both directions, and nobody is told. The kernel's shaper does it: no packet fits into it.
+    pub fn drop_packets(&self, drop: bool) -> Result<(), String> {
+        let Self { name, .. } = self;
+        let (what, how) = if drop {
+            ("replace", " tbf rate 8bit burst 1 limit 1")
+        } else {
+            ("del", "")
+        };
+        run("tc", &format!("qdisc {what} dev {name} root{how}"))?;
+        run("tc", &format!("-n {name} qdisc {what} dev {name}p root{how}"))?;
+        Ok(())
     }
 
     fn pull_the_cable(&self) {

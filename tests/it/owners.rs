@@ -221,9 +221,9 @@ async fn nothing_is_left_to_renew_after_as_many_releases_as_nested_reads() {
             guard.release().await.unwrap();
         }
         assert!(state(&server, "a").await.is_empty());
-        let calls = server.calls("evalsha").await;
+        let calls = server.script_calls().await;
         sleep(LEASE).await;
-        assert_eq!(server.calls("evalsha").await, calls, "something is still renewed");
+        assert_eq!(server.script_calls().await, calls, "something is still renewed");
     })
     .await;
 }

@@ -22,6 +22,10 @@ struct Faults {
     stalled: AtomicBool,
     /// So many of the connections that were made pass nothing any more.
     silenced: AtomicUsize,
+    /// New connections are closed at once.
+    refuses: AtomicBool,
+    swallows: AtomicBool,
+    refused: AtomicUsize,
     messages: AtomicUsize,
     accepted: AtomicUsize,
     connections: Mutex<Vec<AbortHandle>>,
@@ -45,6 +49,10 @@ impl Proxy {
             let faults = Arc::clone(&faults);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
+                    if faults.refuses.load(Ordering::SeqCst) {
+                        faults.refused.fetch_add(1, Ordering::SeqCst);
+                        continue;
+                    }
                     let nth = faults.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                     let server_port = faults.server_port.load(Ordering::SeqCst);
                     let pair = tokio::spawn(carry(client, server_port, nth, Arc::clone(&faults)));
@@ -110,6 +118,21 @@ impl Proxy {
         self.faults.silenced.store(self.connections(), Ordering::SeqCst);
     }
 
+    /// Whatever comes is thrown away, in both directions; no connection is closed, and new ones are accepted.
+    pub fn swallow(&self, swallow: bool) {
+        self.faults.swallows.store(swallow, Ordering::SeqCst);
+    }
+
+    /// New connections are closed at once; those that there are stay.
+    pub fn refuse(&self, refuse: bool) {
+        self.faults.refuses.store(refuse, Ordering::SeqCst);
+    }
+
+    /// Connections that were refused so far.
+    pub fn refused(&self) -> usize {
+        self.faults.refused.load(Ordering::SeqCst)
+    }
+
     /// Pub/sub messages that came from the server.
     pub fn messages(&self) -> usize {
         self.faults.messages.load(Ordering::SeqCst)
@@ -160,6 +183,9 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, nth: usize, f
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         unstalled(nth, faults).await;
+        if faults.swallows.load(Ordering::SeqCst) {
+            continue;
+        }
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
@@ -171,6 +197,9 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, nth: usize, fa
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         let reply = &buffer[..n];
         unstalled(nth, faults).await;
+        if faults.swallows.load(Ordering::SeqCst) {
+            continue;
+        }
         if reply.starts_with(b">3\r\n$7\r\nmessage") {
             faults.messages.fetch_add(1, Ordering::SeqCst);
             if faults.drop_messages.load(Ordering::SeqCst) {

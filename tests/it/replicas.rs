@@ -2,7 +2,7 @@
 
 use crate::demotion::{info, replica_of, until_server_waits};
 use crate::observe::{LONG, keys, ms, until_free};
-use crate::server::{PATIENCE, Server, connected, eventually, soon};
+use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
 use fairlock::{Client, ClientBuilder, Error, Owner};
 use futures::future::join_all;
 use redis::Value;
@@ -89,21 +89,24 @@ async fn a_grant_without_replicas_is_withdrawn_before_its_error_is_seen() {
 
 #[tokio::test]
 async fn a_short_wait_for_replicas_bears_to_stand_behind_a_long_one() {
-    let master = Server::start().await;
-    let replica = replica_of(&master).await;
-    let client = connected(Client::builder().lease(ms(300)), master.url()).await;
-    replica.freeze();
-    let long = client.rw_lock("a").write().wait_for_replicas(1, PATIENT);
-    let long = tokio::spawn(long.acquire_fair());
-    until_server_waits(&master).await;
-    let short = client.rw_lock("b").write().wait_for_replicas(1, ms(20));
-    let mut short = tokio::spawn(short.acquire_fair());
-    // Several times as long as a call of its own may take.
-    assert!(timeout(ms(500), &mut short).await.is_err(), "it waits for the other");
-    replica.thaw();
-    for asked in [long, short] {
-        drop(soon("the guard", asked).await.unwrap().unwrap());
-    }
+    in_time(async || {
+        let master = Server::start().await;
+        let replica = replica_of(&master).await;
+        let client = connected(Client::builder().lease(ms(300)), master.url()).await;
+        replica.freeze();
+        let long = client.rw_lock("a").write().wait_for_replicas(1, PATIENT);
+        let long = tokio::spawn(long.acquire_fair());
+        until_server_waits(&master).await;
+        let short = client.rw_lock("b").write().wait_for_replicas(1, ms(20));
+        let mut short = tokio::spawn(short.acquire_fair());
+        // Several times as long as a call of its own may take.
+        assert!(timeout(ms(500), &mut short).await.is_err(), "it waits for the other");
+        replica.thaw();
+        for asked in [long, short] {
+            drop(soon("the guard", asked).await.unwrap().unwrap());
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

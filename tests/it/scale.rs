@@ -79,52 +79,55 @@ fn growth(what: &str, before: (usize, usize), after: (usize, usize), n: usize) {
 
 #[tokio::test]
 async fn ten_thousand_waiters_of_one_client_share_two_connections_and_few_renewals() {
-    let server = Server::start().await;
-    let lease = lease_of_many(&server).await / 2;
-    let holder = client(&server, Duration::from_secs(3600)).await.rw_lock("a");
-    let held = holder.write().acquire_fair().await.unwrap();
-    let waiting = client(&server, lease).await;
-    let before = (info(&server, "used_memory").await, resident());
-    let lock = waiting.rw_lock("a");
-    let mut waiters: Vec<_> = (0..MANY).map(|_| tokio::spawn(lock.write().acquire_fair())).collect();
-    server.until_queued("a", MANY).await;
-    growth(
-        "a waiter",
-        before,
-        (info(&server, "used_memory").await, resident()),
-        MANY,
-    );
-    assert_eq!((server.connections().await, channels(&server).await), (4, 3));
+    in_time(async || {
+        let server = Server::start().await;
+        let lease = lease_of_many(&server).await / 2;
+        let holder = client(&server, Duration::from_secs(3600)).await.rw_lock("a");
+        let held = holder.write().acquire_fair().await.unwrap();
+        let waiting = client(&server, lease).await;
+        let before = (info(&server, "used_memory").await, resident());
+        let lock = waiting.rw_lock("a");
+        let mut waiters: Vec<_> = (0..MANY).map(|_| tokio::spawn(lock.write().acquire_fair())).collect();
+        server.until_queued("a", MANY).await;
+        growth(
+            "a waiter",
+            before,
+            (info(&server, "used_memory").await, resident()),
+            MANY,
+        );
+        assert_eq!((server.connections().await, channels(&server).await), (4, 3));
 
-    let (begun, calls) = (Instant::now(), server.calls("evalsha").await);
-    tokio::time::sleep(lease + lease / 3).await;
-    let calls = server.calls("evalsha").await - calls;
-    // The last interval need not be whole.
-    let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
-    let most = intervals as u64 * MANY.div_ceil(RENEWALS_PER_CALL) as u64;
-    println!("{calls} calls in {:?}, {most} allowed", begun.elapsed());
-    assert!(calls > 0 && calls <= most, "{calls} calls, {most} allowed");
-    assert_eq!(server.queued("a").await, MANY, "everybody still waits");
+        let (begun, calls) = (Instant::now(), server.script_calls().await);
+        tokio::time::sleep(lease + lease / 3).await;
+        let calls = server.script_calls().await - calls;
+        // The last interval need not be whole.
+        let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
+        let most = intervals as u64 * MANY.div_ceil(RENEWALS_PER_CALL) as u64;
+        println!("{calls} calls in {:?}, {most} allowed", begun.elapsed());
+        assert!(calls > 0 && calls <= most, "{calls} calls, {most} allowed");
+        assert_eq!(server.queued("a").await, MANY, "everybody still waits");
 
-    held.release().await.unwrap();
-    for waiter in waiters.drain(..50) {
-        soon("its turn", waiter)
-            .await
-            .unwrap()
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
-    }
-    // A task that is done keeps its guard until its handle goes.
-    waiters.iter().for_each(|waiter| waiter.abort());
-    drop(waiters);
-    server.until_queued("a", 0).await;
-    eventually("nobody holds", async || {
-        lock.write().try_acquire().await.unwrap().is_some()
+        held.release().await.unwrap();
+        for waiter in waiters.drain(..50) {
+            soon("its turn", waiter)
+                .await
+                .unwrap()
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        }
+        // A task that is done keeps its guard until its handle goes.
+        waiters.iter().for_each(|waiter| waiter.abort());
+        drop(waiters);
+        server.until_queued("a", 0).await;
+        eventually("nobody holds", async || {
+            lock.write().try_acquire().await.unwrap().is_some()
+        })
+        .await;
+        assert_eq!((server.connections().await, channels(&server).await), (4, 3));
     })
     .await;
-    assert_eq!((server.connections().await, channels(&server).await), (4, 3));
 }
 
 /// Acquires locks "0" to "n - 1", some at a time.
@@ -145,9 +148,9 @@ async fn ten_thousand_locks_held_by_one_client_are_renewed_once_an_interval() {
         growth("a lock", before, (info(&server, "used_memory").await, resident()), MANY);
         assert_eq!((server.connections().await, channels(&server).await), (2, 2));
 
-        let (begun, calls) = (Instant::now(), server.calls("evalsha").await);
+        let (begun, calls) = (Instant::now(), server.script_calls().await);
         tokio::time::sleep(2 * lease / 3).await;
-        let calls = server.calls("evalsha").await - calls;
+        let calls = server.script_calls().await - calls;
         let intervals = begun.elapsed().as_millis() / (lease / 3).as_millis() + 1;
         println!("{calls} calls in {:?}", begun.elapsed());
         assert!(

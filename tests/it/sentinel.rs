@@ -5,8 +5,9 @@ use crate::observe::{LONG, ms};
 use crate::server::{PATIENCE, Server, eventually, in_time, soon};
 use fairlock::{Client, Error, FencingToken, WriteGuard};
 use futures::future::join_all;
-use redis::Value;
-use redis::sentinel::{SentinelClient, SentinelServerType};
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{RedisConnectionInfo, Value};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -220,6 +221,96 @@ async fn planned_switch() {
     assert!(tokens.is_sorted_by(|a, b| a < b), "one after the other");
 }
 
+/// What a switch is made of.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Killed,
+    Frozen,
+    Planned,
+}
+
+impl Fault {
+    async fn strike(self, watched: &mut Watched) {
+        match self {
+            Self::Killed => watched.servers[0].kill(),
+            Self::Frozen => watched.servers[0].freeze(),
+            Self::Planned => {
+                ask::<Value>(&watched.sentinels[0], &["SENTINEL", "FAILOVER", NAME]).await;
+            }
+        }
+    }
+}
+
+/// Newcomers ask all through a switch, each for a lock of its own. Two requests wait, one of them with a lease so short
+/// that it is renewed during the switch. Nobody may be refused. A try and a status may say `Unavailable`, nothing else.
+async fn newcomers_all_through(fault: Fault) {
+    let mut parked = Parked::new().await;
+    let client = parked.watched.client(LONG).await;
+    let lock = client.rw_lock("b");
+    let held = lock.write().acquire_fair().await.unwrap();
+    let renewed = tokio::spawn(lock.write().lease(ms(1000)).acquire_fair());
+    for server in &parked.watched.servers {
+        server.until_queued("b", 1).await;
+    }
+    let (over, begun) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let asking = tokio::spawn({
+        let over = Arc::clone(&over);
+        async move {
+            let (mut newcomers, mut looks) = (Vec::new(), Vec::new());
+            // A planned switch is quick.
+            while !over.load(Ordering::Relaxed) || newcomers.len() < 60 {
+                let lock = client.rw_lock(format!("newcomer {}", newcomers.len()));
+                newcomers.push(tokio::spawn(lock.write().acquire_fair()));
+                looks.push(tokio::spawn(async move {
+                    let (tried, seen) = (lock.read().try_acquire().await.err(), lock.status().await.err());
+                    tried.into_iter().chain(seen).collect::<Vec<_>>()
+                }));
+                tokio::time::sleep(ms(20)).await;
+            }
+            (newcomers, looks)
+        }
+    });
+    fault.strike(&mut parked.watched).await;
+    parked.watched.until_switched().await;
+    over.store(true, Ordering::Relaxed);
+    let (newcomers, looks) = soon("those who ask", asking).await.unwrap();
+    let number = newcomers.len();
+    let newcomers = soon("the newcomers", join_all(newcomers)).await;
+    let mut refused: Vec<_> = newcomers
+        .into_iter()
+        .filter_map(|newcomer| newcomer.unwrap().err())
+        .collect();
+    let mut told = BTreeMap::<String, usize>::new();
+    let looks = soon("the looks", join_all(looks)).await;
+    for error in looks.into_iter().flat_map(Result::unwrap) {
+        let Error::Unavailable { source, .. } = error else {
+            refused.push(error);
+            continue;
+        };
+        *told.entry(source.to_string()).or_default() += 1;
+    }
+    println!("{fault:?}: {number} newcomers; tries and looks were told: {told:#?}");
+    assert!(refused.is_empty(), "{} refused: {refused:#?}", refused.len());
+    soon("the release", held.release()).await.unwrap();
+    drop(soon("its turn", renewed).await.unwrap().unwrap());
+    parked.handed_over("newcomers all through", begun).await;
+}
+
+#[tokio::test]
+async fn nobody_is_refused_while_a_killed_master_is_replaced() {
+    newcomers_all_through(Fault::Killed).await;
+}
+
+#[tokio::test]
+async fn nobody_is_refused_while_a_hung_master_is_replaced() {
+    newcomers_all_through(Fault::Frozen).await;
+}
+
+#[tokio::test]
+async fn nobody_is_refused_while_a_master_is_replaced_as_planned() {
+    newcomers_all_through(Fault::Planned).await;
+}
+
 #[tokio::test]
 async fn a_switch_is_learned_though_the_sentinel_to_listen_to_is_away() {
     let mut watched = Watched::start().await;
@@ -248,7 +339,7 @@ async fn a_switch_is_learned_though_the_sentinel_to_listen_to_is_away() {
 }
 
 #[tokio::test]
-async fn replicas_and_unknown_masters_are_refused() {
+async fn replicas_unknown_masters_and_wrong_passwords_are_refused_at_connect() {
     let watched = Watched::start().await;
     for library in [
         watched.library(SentinelServerType::Replica, NAME),
@@ -258,4 +349,11 @@ async fn replicas_and_unknown_masters_are_refused() {
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         assert!(error.to_string().contains("check the master's name"), "{error}");
     }
+    let redis = RedisConnectionInfo::default().set_password("wrong");
+    let nodes = SentinelNodeConnectionInfo::default().set_redis_connection_info(redis);
+    let urls: Vec<_> = watched.sentinels.iter().map(Server::url).collect();
+    let library = SentinelClient::build(urls, String::from(NAME), Some(nodes), SentinelServerType::Master);
+    let error = Client::connect(library.unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("check user and password"), "{error}");
 }

@@ -324,6 +324,10 @@ async fn an_expired_hold_that_nobody_has_ended_yet_is_shown_with_no_lease_left_a
             (status.mode, status.holders[0].owner),
             (Some(Mode::Write), guard.owner())
         );
+        assert!(
+            status.is_expired() && status.holders[0].expired_for.is_some(),
+            "{status:?}"
+        );
         assert_eq!(dumps(&server).await, before);
         assert_eq!(soon("the loss", guard.lost()).await, LostReason::LeaseExpired);
     })

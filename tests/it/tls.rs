@@ -89,8 +89,47 @@ async fn hand_over(client: &Client, server: &Server) {
     next.release().await.unwrap();
 }
 
-fn assert_refused(what: &str, outcome: Result<Client, Error>) {
+/// And the error says what to do, in these words.
+fn assert_refused(what: &str, outcome: Result<Client, Error>, advice: &str) {
     assert!(matches!(outcome, Err(Error::Connect { .. })), "{what}: {outcome:?}");
+    let message = outcome.unwrap_err().to_string();
+    assert!(message.contains(advice), "{what}: {message}");
+    assert!(!message.contains("up and reachable"), "it is: {message}");
+}
+
+/// The command says the same, and not that no server answers.
+#[cfg(all(unix, feature = "cli"))]
+#[tokio::test]
+async fn the_command_tells_a_bad_certificate_and_a_wrong_scheme_from_a_server_that_is_away() {
+    use crate::cli::{Cli, said};
+    let authority = Authority::new();
+    let Some((server, port)) = server(&authority, "no").await else {
+        return;
+    };
+    let certificate = server.dir().join("ca.pem");
+    let trusting = |mut command: tokio::process::Command| {
+        command.env("SSL_CERT_FILE", &certificate);
+        command
+    };
+    let ls = |url: String| Cli::at(url).command(&["ls"]);
+    for (command, words) in [
+        (
+            ls(url("127.0.0.1", &port)),
+            ["UnknownIssuer", "authority", "SSL_CERT_FILE"],
+        ),
+        (trusting(ls(url("localhost", &port))), ["certificate", "names", "dates"]),
+        (
+            ls(format!("redis://127.0.0.1:{port}")),
+            ["cannot connect", "TLS", "rediss://"],
+        ),
+    ] {
+        let ended = crate::cli::ended({ command }.spawn().unwrap()).await;
+        assert_eq!(ended.status, 69, "{ended:?}");
+        assert!(said(&ended.stderr, &words), "{words:?}: {ended:?}");
+        assert!(!ended.stderr.contains("no server answers"), "{ended:?}");
+    }
+    let trusted = trusting(ls(url("127.0.0.1", &port))).spawn().unwrap();
+    assert_eq!(crate::cli::ended(trusted).await.status, 0);
 }
 
 #[tokio::test]
@@ -105,11 +144,15 @@ async fn a_server_with_a_trusted_certificate_is_used_and_another_refused() {
         assert_refused(
             "the system's authorities",
             Client::connect(url("127.0.0.1", &port)).await,
+            "authority",
         );
         let stranger = connect(url("127.0.0.1", &port), &Authority::new(), None).await;
-        assert_refused("another authority", stranger);
+        assert_refused("another authority", stranger, "authority");
         // The server answers there too, but not under that name.
-        assert_refused("another name", connect(url("localhost", &port), &authority, None).await);
+        let localhost = connect(url("localhost", &port), &authority, None).await;
+        assert_refused("another name", localhost, "names");
+        let without_tls = Client::connect(format!("redis://127.0.0.1:{port}")).await;
+        assert_refused("no TLS", without_tls, "rediss://");
     })
     .await;
 }
@@ -127,9 +170,11 @@ async fn a_client_shows_its_certificate_on_all_of_its_connections() {
         assert_refused(
             "no certificate",
             connect(url("127.0.0.1", &port), &authority, None).await,
+            "certificate",
         );
         let foreign = Some(Authority::new().signs("us"));
-        assert_refused("another's", connect(url("127.0.0.1", &port), &authority, foreign).await);
+        let foreign = connect(url("127.0.0.1", &port), &authority, foreign).await;
+        assert_refused("another's", foreign, "certificate");
     })
     .await;
 }

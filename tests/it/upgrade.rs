@@ -365,12 +365,11 @@ async fn a_downgrade_lets_in_the_readers_at_the_head_by_one_script_call() {
     let second = queued(&server, other.read(), 2).await;
     let writer = queued(&server, other.write(), 3).await;
     let behind = queued(&server, other.read(), 4).await;
-    load_downgrade(&server).await;
     let token = writing.fencing_token();
-    let calls = server.calls("evalsha").await;
+    let calls = server.script_calls().await;
     let reading = downgrade(writing).await;
     let (first, second) = (first.enters().await, second.enters().await);
-    assert_eq!(server.calls("evalsha").await - calls, 1);
+    assert_eq!(server.script_calls().await - calls, 1);
     assert_eq!(reading.fencing_token(), token);
     assert!(first.fencing_token() > token);
     assert_eq!(state(&server, "a").await["mode"], "read");
@@ -384,13 +383,6 @@ async fn a_downgrade_lets_in_the_readers_at_the_head_by_one_script_call() {
     assert!(!behind.entered());
     writer.release().await.unwrap();
     drop(behind.enters().await);
-}
-
-/// The first call of a script takes two commands, so it is made elsewhere.
-async fn load_downgrade(server: &Server) {
-    let lock = client(server.url(), LONG).await.rw_lock("elsewhere");
-    let reading = downgrade(write(&lock).await).await;
-    reading.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -474,7 +466,6 @@ async fn a_downgrade_that_is_dropped_at_any_moment_releases_everything() {
     let proxy = Proxy::to(server.port()).await;
     let mine = client(proxy.url(), LONG).await.rw_lock("a");
     let other = user(&server, LONG).await;
-    load_downgrade(&server).await;
     let executed = async || state(&server, "a").await.get("mode").is_some_and(|mode| mode == "read");
     for moment in ["never polled", "sent", "executed", "soon after"] {
         let writing = write(&mine).await;

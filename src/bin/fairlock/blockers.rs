@@ -6,7 +6,7 @@ use crate::locks::{self, Found};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
-use crate::text::{count, safe, span};
+use crate::text::{self, count, safe, span};
 use fairlock::{ClientInfo, Holder, Owner, Waiter};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
@@ -70,7 +70,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
             "waits": waits.iter().map(described).collect::<Value>(),
         }))?;
     } else {
-        tell(&found, &waits, &args.subject)?;
+        tell(server, &found, &waits, &args.subject)?;
     }
     Ok(if waits.is_empty() { Status::NO } else { Status::OK })
 }
@@ -117,16 +117,26 @@ fn described(wait: &Wait) -> Value {
     })
 }
 
-fn tell(found: &[Found], waits: &[Wait], subject: &str) -> Result<(), Failure> {
+fn tell(server: &ServerArgs, found: &[Found], waits: &[Wait], subject: &str) -> Result<(), Failure> {
     if waits.is_empty() {
         let subject_is = Who::Named(subject);
-        let holds = |lock: &&Found| {
+        let hold_of = |lock: &Found| {
             let mut holders = lock.status.holders.iter();
-            holders.any(|holder| subject_is.is(&holder.owner, &holder.client))
+            // The one with the longest lease comes last.
+            let hold = holders.rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
+            let name = safe(&lock.name);
+            Some(match hold.expired_for {
+                None => name,
+                Some(since) => format!("{name} ({})", text::expired(since)),
+            })
         };
-        let held: Vec<_> = found.iter().filter(holds).map(|lock| safe(&lock.name)).collect();
+        let held: Vec<_> = found.iter().filter_map(hold_of).collect();
         complain(&match held.is_empty() {
-            true => format!("{} neither waits for a lock nor holds one", safe(subject)),
+            true => format!(
+                "{} neither waits for a lock nor holds one under prefix {}",
+                safe(subject),
+                safe(&server.prefix)
+            ),
             false => format!("{} waits for nothing; it holds {}", safe(subject), held.join(", ")),
         });
         return Ok(());

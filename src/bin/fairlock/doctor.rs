@@ -8,6 +8,7 @@ use crate::server::ServerArgs;
 use crate::text::{count, safe, span};
 use fairlock::redis::aio::MultiplexedConnection;
 use fairlock::redis::{self, RedisError};
+use fairlock::rights::Task;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -99,9 +100,9 @@ pub(crate) async fn run(server: &ServerArgs, args: &OutputArgs) -> Outcome {
     latency(&mut findings, &mut redis).await;
     clock(&mut findings, &mut redis).await;
     let probe = Probe::new(&server.prefix);
-    rights(&mut findings, server, &mut redis, &probe).await?;
-    messages(&mut findings, server, &mut redis, &probe).await?;
-    lock(&mut findings, server, &probe).await;
+    let only_looks = rights(&mut findings, server, &mut redis, &probe).await?;
+    messages(&mut findings, server, &mut redis, &probe, only_looks).await?;
+    lock(&mut findings, server, &probe, only_looks).await;
     probe.remove(&mut redis).await;
     let wrong = findings
         .0
@@ -112,10 +113,15 @@ pub(crate) async fn run(server: &ServerArgs, args: &OutputArgs) -> Outcome {
         json::document(&json!({
             "server": server.shown(),
             "wrong": wrong,
+            "fit_for": match (wrong, only_looks) {
+                (0, false) => "locking",
+                (0, true) => "looking",
+                _ => "nothing",
+            },
             "findings": findings.0.iter().map(described).collect::<Value>(),
         }))?;
     } else {
-        say(&report(server, &findings, wrong))?;
+        say(&report(server, &findings, wrong, only_looks))?;
     }
     Ok(if wrong == 0 { Status::OK } else { Status::NO })
 }
@@ -130,7 +136,7 @@ fn described(finding: &Finding) -> Value {
     json!({"level": level, "about": finding.about, "text": finding.text, "remedy": finding.remedy})
 }
 
-fn report(server: &ServerArgs, findings: &Findings, wrong: usize) -> String {
+fn report(server: &ServerArgs, findings: &Findings, wrong: usize, only_looks: bool) -> String {
     let mut report = format!("{}\n", safe(&server.shown()));
     for finding in &findings.0 {
         report += &format!(
@@ -144,6 +150,7 @@ fn report(server: &ServerArgs, findings: &Findings, wrong: usize) -> String {
         }
     }
     let end = match wrong {
+        0 if only_looks => format!("Fit to look at locks. User {} cannot use them.", safe(&server.user())),
         0 => "Fit for locks.".to_owned(),
         n => format!("{} wrong.", count(n, "thing is", "things are")),
     };
@@ -184,10 +191,6 @@ fn kind(findings: &mut Findings, info: &Info) {
         findings.note("server", text, "fairlock is tested with Redis and Valkey only");
     } else {
         findings.good("server", text);
-    }
-    if field(info, "redis_mode") == "cluster" {
-        let remedy = "services use the crate's feature `cluster`; this command looks at single servers only";
-        findings.wrong("mode", "a node of a cluster", remedy);
     }
 }
 
@@ -339,31 +342,48 @@ async fn clock(findings: &mut Findings, redis: &mut MultiplexedConnection) {
     }
 }
 
+/// Says whether the user may only look.
 async fn rights(
     findings: &mut Findings,
     server: &ServerArgs,
     redis: &mut MultiplexedConnection,
     probe: &Probe,
-) -> Result<(), Failure> {
-    let user = redis::cmd("ACL").arg("WHOAMI").query_async::<String>(redis).await;
-    let user = user.unwrap_or_else(|_| "USER".to_owned());
+) -> Result<bool, Failure> {
+    let user = safe(&server.user());
     let denied = probe.denied(&server.prefix, redis).await;
     let denied = denied.map_err(|error| server.refused("cannot try what its user may do", &error))?;
-    let list = |rules: &std::collections::BTreeSet<String>| rules.iter().cloned().collect::<Vec<_>>().join(" ");
-    if !denied.needed.is_empty() {
-        let rules = list(&denied.needed);
-        let remedy = format!("ACL SETUSER {} {rules}", safe(&user));
+    let only_looks = denied.only_looks();
+    if only_looks {
+        let remedy =
+            "that is right for an operator who only reads; services need the rules of `service` in SECURITY.md";
+        findings.note(
+            "rights",
+            format!("user {user} may look at locks and cannot use them"),
+            remedy,
+        );
+    } else if denied.needed().is_empty() {
+        findings.good("rights", format!("user {user} has all that locks need"));
+    } else {
+        let rules = denied.needed().join(" ");
+        let remedy = format!("ACL SETUSER {user} {rules}");
         findings.wrong("rights", format!("user {user} lacks {rules}"), &remedy);
     }
-    if !denied.extra.is_empty() {
-        let rules = list(&denied.extra);
-        let remedy = format!("ACL SETUSER {} {rules}: for status, labels and events", safe(&user));
-        findings.note("rights", format!("user {user} lacks {rules}"), &remedy);
+    for (task, what) in [
+        (Task::Introduce, "a label, by which status names it"),
+        (Task::Status, "the status of locks"),
+        (Task::Events, "streams of events, and `watch`"),
+        (Task::Find, "`ls`, `top` and `blockers`"),
+        (Task::Evict, "`evict`"),
+    ] {
+        // Whoever may only look evicts nobody.
+        let rules = denied.further(task).join(" ");
+        if rules.is_empty() || only_looks && task == Task::Evict {
+            continue;
+        }
+        let remedy = format!("if it should: ACL SETUSER {user} {rules}");
+        findings.note("rights", format!("user {user} may not use {what}"), &remedy);
     }
-    if denied.needed.is_empty() && denied.extra.is_empty() {
-        findings.good("rights", format!("user {user} has all that locks need"));
-    }
-    Ok(())
+    Ok(only_looks)
 }
 
 /// A message to ourselves, as a grant travels.
@@ -372,6 +392,7 @@ async fn messages(
     server: &ServerArgs,
     redis: &mut MultiplexedConnection,
     probe: &Probe,
+    only_looks: bool,
 ) -> Result<(), Failure> {
     let client = server.redis_client()?;
     let prefix = safe(&server.prefix);
@@ -382,18 +403,21 @@ async fn messages(
         let mut ears = client.get_async_pubsub().await?;
         ears.subscribe(&probe.channel).await?;
         let begun = Instant::now();
-        redis::cmd("PUBLISH")
-            .arg(&probe.channel)
-            .arg("doctor")
-            .query_async::<u64>(redis)
-            .await?;
-        ears.on_message().next().await;
+        if !only_looks {
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(&probe.channel).arg("doctor");
+            publish.query_async::<u64>(redis).await?;
+            ears.on_message().next().await;
+        }
         let took = begun.elapsed();
         Ok::<_, RedisError>((took, ears.psubscribe(&pattern).await))
     };
     match timeout(PATIENCE, trip).await {
         Ok(Ok((took, all_events))) => {
-            findings.good("pub/sub", format!("a message came after {}", fine(took)));
+            match only_looks {
+                false => findings.good("pub/sub", format!("a message came after {}", fine(took))),
+                true => findings.good("pub/sub", "the user may subscribe"),
+            }
             if let Err(error) = all_events {
                 let remedy = format!("+psubscribe &{}, if it is to watch all locks at once", safe(&pattern));
                 findings.note("events", format!("it cannot subscribe to {pattern}: {error}"), &remedy);
@@ -406,7 +430,7 @@ async fn messages(
 }
 
 /// All of it together: a lock, as its users use it.
-async fn lock(findings: &mut Findings, server: &ServerArgs, probe: &Probe) {
+async fn lock(findings: &mut Findings, server: &ServerArgs, probe: &Probe, only_looks: bool) {
     let remedy = "mend what is wrong above";
     let client = match server.client().await {
         Ok(client) => client,
@@ -415,15 +439,22 @@ async fn lock(findings: &mut Findings, server: &ServerArgs, probe: &Probe) {
     let begun = Instant::now();
     let used = async {
         let lock = client.rw_lock(probe.name());
+        if only_looks {
+            return lock.status().await.map(drop);
+        }
         let guard = lock.write().acquire_fair().await?;
         lock.status().await?;
         guard.release().await
     };
     match used.await {
-        Ok(()) => findings.good(
-            "lock",
-            format!("acquired, looked at and released in {}", fine(begun.elapsed())),
-        ),
+        Ok(()) => {
+            let done = if only_looks {
+                "looked at"
+            } else {
+                "acquired, looked at and released"
+            };
+            findings.good("lock", format!("{done} in {}", fine(begun.elapsed())));
+        }
         Err(error) => findings.wrong("lock", error.to_string(), remedy),
     }
     client.shutdown().await;

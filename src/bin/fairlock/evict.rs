@@ -2,6 +2,7 @@
 
 use crate::args::EvictArgs;
 use crate::json;
+use crate::locks;
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
@@ -27,6 +28,9 @@ pub(crate) async fn run(server: &ServerArgs, args: &EvictArgs) -> Outcome {
     }
     let requests = lock.evict(&owner).await?;
     client.shutdown().await;
+    if requests == 0 {
+        locks::must_exist(server, &args.name).await?;
+    }
     if args.output.json {
         let owner = owner.to_string();
         json::document(&json!({"lock": args.name, "owner": owner, "evicted": requests}))?;
@@ -46,6 +50,10 @@ async fn confirmed(lock: &RwLock, owner: &Owner) -> Result<bool, Failure> {
         ));
     }
     let status = lock.status().await?;
+    if status.holding + status.waiting == 0 {
+        // There is nothing to ask about.
+        return Ok(true);
+    }
     let holders: Vec<_> = status.holders.iter().filter(|holder| holder.owner == *owner).collect();
     let waiters: Vec<_> = status.waiters.iter().filter(|waiter| waiter.owner == *owner).collect();
     let mut question = String::new();

@@ -24,6 +24,7 @@ pub(crate) fn status(lock: &str, status: &Status) -> Value {
     json!({
         "lock": lock,
         "mode": status.mode.map(text::mode),
+        "expired": status.is_expired(),
         "policy": text::policy(status.policy),
         "holding": status.holding,
         "waiting": status.waiting,
@@ -40,6 +41,7 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "token": holder.token.get(),
         "held_ms": ms(holder.held_for),
         "lease_left_ms": ms(holder.lease_left),
+        "expired_for_ms": holder.expired_for.map(ms),
         "client": client(&holder.client),
     })
 }
@@ -52,6 +54,7 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
         "position": waiter.position,
         "waited_ms": ms(waiter.waited),
         "lease_left_ms": ms(waiter.lease_left),
+        "expired_for_ms": waiter.expired_for.map(ms),
         "client": client(&waiter.client),
     })
 }

@@ -1,10 +1,11 @@
 //! Finding the locks of a server, which the library does not do: by their keys, `PREFIX:{NAME}` (see design.md).
 
-use crate::outcome::Failure;
+use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
-use crate::text::safe_bytes;
+use crate::text::{safe, safe_bytes};
 use fairlock::redis::aio::MultiplexedConnection;
-use fairlock::{Client, Error, Status};
+use fairlock::redis::{ErrorKind, ServerErrorKind};
+use fairlock::{Client, Error};
 use futures::stream::{self, StreamExt};
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ const AT_ONCE: usize = 64;
 /// A lock and what it looks like.
 pub(crate) struct Found {
     pub(crate) name: String,
-    pub(crate) status: Status,
+    pub(crate) status: fairlock::Status,
 }
 
 impl Found {
@@ -67,13 +68,39 @@ pub(crate) async fn complete(client: &Client, found: &mut Found) -> Result<(), F
     Ok(())
 }
 
+/// Says so if nothing of a lock is stored. The state of a lock stays for a minute after its last lease, also while the lock
+/// is free.
+pub(crate) async fn must_exist(server: &ServerArgs, name: &str) -> Result<(), Failure> {
+    if exists(server, name).await? {
+        return Ok(());
+    }
+    let (prefix, name) = (safe(&server.prefix), safe(name));
+    let message = format!("no such lock under prefix {prefix}: {name} (never used, or unused for a minute)");
+    Err(Failure::new(Status::NO_LOCK, message))
+}
+
+pub(crate) async fn exists(server: &ServerArgs, name: &str) -> Result<bool, Failure> {
+    let key = format!("{}:{{{}}}", server.prefix, escaped_for_key(name));
+    let mut seq = redis::cmd("HMGET");
+    seq.arg(key).arg("seq");
+    let (seq,) = seq
+        .query_async::<(Option<String>,)>(&mut server.redis().await?)
+        .await
+        .map_err(|error| server.refused("cannot look for the lock", &error))?;
+    Ok(seq.is_some())
+}
+
+/// As the library writes names into keys.
+fn escaped_for_key(name: &str) -> String {
+    name.replace('%', "%25").replace('}', "%7D")
+}
+
 async fn names(
     server: &ServerArgs,
     redis: &mut MultiplexedConnection,
     pattern: Option<&str>,
 ) -> Result<(BTreeSet<String>, Vec<String>), Failure> {
-    // As the library writes names into keys.
-    let pattern = pattern.unwrap_or("*").replace('%', "%25").replace('}', "%7D");
+    let pattern = escaped_for_key(pattern.unwrap_or("*"));
     let glob = format!("{}:{{{pattern}}}", escaped(&server.prefix));
     let mut names = BTreeSet::new();
     let mut unreadable = BTreeSet::new();
@@ -88,7 +115,14 @@ async fn names(
             .arg("TYPE")
             .arg("hash");
         let page = scan.query_async::<(u64, Vec<Vec<u8>>)>(redis).await;
-        let (next, keys) = page.map_err(|error| server.refused("cannot look for locks", &error))?;
+        let (next, keys) = page.map_err(|error| {
+            let denied = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm);
+            let what = match denied {
+                true => "cannot look for locks, for which its user needs +scan",
+                false => "cannot look for locks",
+            };
+            server.refused(what, &error)
+        })?;
         for key in keys {
             match String::from_utf8(key) {
                 Ok(key) => names.extend(name_of_key(&server.prefix, &key)),

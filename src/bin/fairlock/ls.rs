@@ -23,10 +23,20 @@ pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
         return Ok(Status::OK);
     }
     if found.is_empty() {
-        complain("no lock is held or waited for");
+        let prefix = safe(&server.prefix);
+        let matching = args
+            .pattern
+            .as_deref()
+            .map(|pattern| format!(" and matches {}", safe(pattern)));
+        let matching = matching.unwrap_or_default();
+        complain(&match args.all {
+            true => format!("no lock exists under prefix {prefix}{matching}"),
+            false => format!("no lock is held or waited for under prefix {prefix}{matching}"),
+        });
         return Ok(Status::OK);
     }
-    let mut table = Table::new(["LOCK", "MODE", "HOLDING", "WAITING", "HELD", "WAITED", "HELD BY"]);
+    let locks = format!("LOCK (prefix {})", safe(&server.prefix));
+    let mut table = Table::new([&locks, "MODE", "HOLDING", "WAITING", "HELD", "WAITED", "HELD BY"]);
     for lock in &found {
         let status = &lock.status;
         table.row([
@@ -47,6 +57,7 @@ fn summary(found: &Found) -> Value {
     json!({
         "lock": found.name,
         "mode": found.status.mode.map(text::mode),
+        "expired": found.status.is_expired(),
         "policy": text::policy(found.status.policy),
         "holding": found.status.holding,
         "waiting": found.status.waiting,
@@ -70,9 +81,17 @@ fn oldest(found: &Found) -> Option<&Holder> {
 }
 
 pub(crate) fn held_by(found: &Found) -> String {
-    match (oldest(found), found.status.holding) {
-        (None, _) => "-".to_owned(),
-        (Some(holder), 1) => text::origin_in_short(&holder.client),
-        (Some(holder), n) => format!("{} and {} more", text::origin_in_short(&holder.client), n - 1),
+    let Some(holder) = oldest(found) else {
+        return "-".to_owned();
+    };
+    let origin = text::origin_in_short(&holder.client);
+    // In front, where a narrow column does not cut it off.
+    let named = match holder.expired_for {
+        None => origin,
+        Some(since) => format!("{}: {origin}", text::expired(since)),
+    };
+    match found.status.holding {
+        1 => named,
+        n => format!("{named} and {} more", n - 1),
     }
 }

@@ -16,7 +16,8 @@ const STATUSES: Section = (
     "0    done
 1    not there: nothing to evict, nobody who waits; for doctor: something is wrong
 64   wrong usage, also a lock's name or a time that is refused
-69   the server cannot be reached or refuses
+66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
+69   the server cannot be reached or refuses, or is a Sentinel or a node of a cluster
 70   something else went wrong: no terminal, a file that cannot be written
 128+N  ended by signal N; 141: nobody reads the output any more",
 );
@@ -25,7 +26,8 @@ const RUN_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own, 128+N if signal N ended it. Otherwise:
 64   wrong usage, also a lock's name or a time that is refused
-69   the server cannot be reached or refuses (--unavailable-status)
+69   the server cannot be reached or refuses, or is a Sentinel or a node of a cluster
+     (--unavailable-status)
 70   something else went wrong
 75   the lock is busy, or was not acquired in time (--busy-status, -E)
 76   the lock was lost, also if COMMAND ended well meanwhile (--lost-status)
@@ -86,7 +88,9 @@ const DOCTOR_RIGHTS: Section = (
     "WHAT IT DOES TO THE SERVER",
     "It tries commands under keys of a lock with a random name and deletes them; it publishes to a
 channel of its own. It changes no setting. Whoever may not use INFO or CONFIG sees fewer
-findings; locks need neither. With a user's name in the URL it finds out what that user may do.",
+findings; locks need neither. With a user's name in the URL it finds out what that user may do.
+A user who may look at locks and not use them is fit for that: the last line says so, and with
+--json \"fit_for\": locking, looking or nothing.",
 );
 
 fn sections(name: &str) -> &'static [Section] {

@@ -11,8 +11,10 @@ impl Status {
     pub(crate) const OK: Self = Self(0);
     /// What was looked for is not there, or something is wrong.
     pub(crate) const NO: Self = Self(1);
-    // The rest as in sysexits.h, like flock(1): EX_USAGE, EX_UNAVAILABLE, EX_SOFTWARE, EX_TEMPFAIL, EX_PROTOCOL.
+    // The rest as in sysexits.h, like flock(1): EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_SOFTWARE, EX_TEMPFAIL, EX_PROTOCOL.
     pub(crate) const USAGE: Self = Self(64);
+    /// The lock that was named does not exist.
+    pub(crate) const NO_LOCK: Self = Self(66);
     pub(crate) const UNAVAILABLE: Self = Self(69);
     pub(crate) const BROKEN: Self = Self(70);
     pub(crate) const BUSY: Self = Self(75);

@@ -1,17 +1,48 @@
-//! Which commands the locks' users need, each tried on the keys of a lock that nobody uses.
+//! What the user of the server may do: each right of [`fairlock::rights`] that concerns one server, tried on the keys of a
+//! lock that nobody uses.
 
 use fairlock::redis::aio::MultiplexedConnection;
 use fairlock::redis::{self, Cmd, ErrorKind, RedisError, ServerErrorKind};
+use fairlock::rights::Task;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 /// What a server does not let its user do.
 #[derive(Debug, Default)]
 pub(crate) struct Denied {
-    /// Rules that locks need, as ACL SETUSER takes them.
-    pub(crate) needed: BTreeSet<String>,
-    /// Rules that only status, labels and events need.
-    pub(crate) extra: BTreeSet<String>,
+    /// With the rules that would allow it, as ACL SETUSER takes them.
+    rules: BTreeSet<(Task, String)>,
+    /// Of what only those need who use locks, some is allowed.
+    may_write: bool,
+}
+
+/// What locks need, without which nothing works.
+const NEEDED: [Task; 3] = [Task::Connect, Task::Look, Task::Lock];
+
+impl Denied {
+    fn of(&self, tasks: &[Task]) -> BTreeSet<&str> {
+        let rules = self.rules.iter().filter(|(task, _)| tasks.contains(task));
+        rules.map(|(_, rule)| rule.as_str()).collect()
+    }
+
+    /// The rules that locks need.
+    pub(crate) fn needed(&self) -> Vec<&str> {
+        self.of(&NEEDED).into_iter().collect()
+    }
+
+    /// Further rules that a task needs.
+    pub(crate) fn further(&self, task: Task) -> Vec<&str> {
+        let needed = self.of(&NEEDED);
+        self.of(&[task])
+            .into_iter()
+            .filter(|rule| !needed.contains(rule))
+            .collect()
+    }
+
+    /// The user may look at locks, and may do nothing of what using them takes besides.
+    pub(crate) fn only_looks(&self) -> bool {
+        !self.may_write && self.of(&[Task::Connect, Task::Look]).is_empty()
+    }
 }
 
 /// Keys and channels of a probe.
@@ -44,54 +75,56 @@ impl Probe {
         name.trim_end_matches('}')
     }
 
-    /// In the order in which they leave nothing behind. What is not essential comes with `false`.
-    fn commands(&self) -> Vec<(bool, Cmd)> {
+    /// In the order in which they leave nothing behind.
+    fn commands(&self) -> Vec<(Task, Cmd)> {
+        use Task::{Connect, Events, Evict, Find, Inspect, Introduce, Lock, Look, Status};
         let (state, queue, leases) = (&*self.state, &*self.queue, &*self.leases);
         let (introduction, audience) = (&*self.introduction, &*self.audience);
         let none = "0000000000000000000000000000000000000000";
         // Should DEL be denied.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(bool, &[&str]); 32] = [
-            (true, &["PING"]),
-            (true, &["HELLO"]),
-            (true, &["TIME"]),
-            (true, &["EVAL", "return 1", "1", state]),
-            (true, &["EVALSHA", none, "1", state]),
-            (true, &["HSET", state, "seq", "1"]),
-            (true, &["HGET", state, "seq"]),
-            (true, &["HMGET", state, "seq"]),
-            (true, &["ZADD", queue, "1", "doctor"]),
-            (true, &["ZADD", leases, "1", "doctor"]),
-            (true, &["ZCARD", queue]),
-            (true, &["ZRANGE", queue, "0", "-1"]),
-            (true, &["ZRANGEBYSCORE", leases, "-inf", "+inf"]),
-            (true, &["ZSCORE", leases, "doctor"]),
-            (true, &["ZMSCORE", leases, "doctor"]),
-            (true, &["ZREM", queue, "nobody"]),
-            (true, &["PEXPIREAT", state, &soon]),
-            (true, &["PEXPIREAT", queue, &soon]),
-            (true, &["PEXPIREAT", leases, &soon]),
-            (true, &["PUBLISH", &self.channel, ""]),
-            (true, &["HDEL", state, "seq"]),
-            (false, &["CLIENT", "SETNAME", "fairlock-doctor"]),
-            (false, &["ZDIFF", "2", leases, queue]),
-            (false, &["ZSCAN", leases, "0"]),
-            (false, &["SET", introduction, "", "EX", "1"]),
-            (false, &["MGET", introduction]),
-            (false, &["SADD", audience, "doctor"]),
-            (false, &["EXPIRE", audience, "1"]),
-            (false, &["SMEMBERS", audience]),
-            (true, &["DEL", state]),
-            (true, &["DEL", queue, leases]),
-            (false, &["DEL", introduction, audience]),
+        let commands: [(Task, &[&str]); 33] = [
+            (Connect, &["PING"]),
+            (Look, &["TIME"]),
+            (Connect, &["EVAL", "return 1", "1", state]),
+            (Connect, &["EVALSHA", none, "1", state]),
+            (Lock, &["HSET", state, "seq", "1"]),
+            (Lock, &["HGET", state, "seq"]),
+            (Look, &["HMGET", state, "seq"]),
+            (Lock, &["ZADD", queue, "1", "doctor"]),
+            (Lock, &["ZADD", leases, "1", "doctor"]),
+            (Look, &["ZCARD", queue]),
+            (Look, &["ZRANGE", queue, "0", "-1"]),
+            (Lock, &["ZRANGEBYSCORE", leases, "-inf", "+inf"]),
+            (Look, &["ZSCORE", leases, "doctor"]),
+            (Lock, &["ZMSCORE", leases, "doctor"]),
+            (Lock, &["ZREM", queue, "nobody"]),
+            (Lock, &["PEXPIREAT", state, &soon]),
+            (Lock, &["PEXPIREAT", queue, &soon]),
+            (Lock, &["PEXPIREAT", leases, &soon]),
+            (Lock, &["PUBLISH", &self.channel, ""]),
+            (Lock, &["HDEL", state, "seq"]),
+            (Connect, &["CLIENT", "SETNAME", "fairlock-doctor"]),
+            (Status, &["ZDIFF", "2", leases, queue]),
+            (Evict, &["ZSCAN", leases, "0"]),
+            (Introduce, &["SET", introduction, "", "EX", "1"]),
+            (Status, &["MGET", introduction]),
+            (Events, &["SADD", audience, "doctor"]),
+            (Events, &["EXPIRE", audience, "1"]),
+            (Connect, &["SMEMBERS", audience]),
+            (Find, &["SCAN", "0"]),
+            (Inspect, &["INFO", "server"]),
+            (Lock, &["DEL", state]),
+            (Lock, &["DEL", queue, leases, audience]),
+            (Introduce, &["DEL", introduction]),
         ];
         let command = |words: &[&str]| {
             let mut command = redis::cmd(words[0]);
             command.arg(&words[1..]);
             command
         };
-        commands.map(|(needed, words)| (needed, command(words))).into()
+        commands.map(|(task, words)| (task, command(words))).into()
     }
 
     /// What a lock leaves until it expires.
@@ -105,9 +138,12 @@ impl Probe {
     /// Tries all of them.
     pub(crate) async fn denied(&self, prefix: &str, redis: &mut MultiplexedConnection) -> Result<Denied, RedisError> {
         let mut denied = Denied::default();
-        for (needed, command) in self.commands() {
+        for (task, command) in self.commands() {
             let error = match command.query_async::<redis::Value>(redis).await {
-                Ok(_) => continue,
+                Ok(_) => {
+                    denied.may_write |= task == Task::Lock;
+                    continue;
+                }
                 Err(error) => error,
             };
             if error.is_io_error() {
@@ -117,10 +153,8 @@ impl Probe {
                 continue;
             }
             let words: Vec<_> = command.args_iter().collect();
-            let rule = rule(prefix, &words, &error.to_string());
-            if needed { &mut denied.needed } else { &mut denied.extra }.insert(rule);
+            denied.rules.insert((task, rule(prefix, &words, &error.to_string())));
         }
-        denied.extra.retain(|rule| !denied.needed.contains(rule));
         Ok(denied)
     }
 }
@@ -140,5 +174,34 @@ fn rule(prefix: &str, words: &[redis::Arg<&[u8]>], said: &str) -> String {
     match said.contains("channel") {
         true => format!("&{prefix}:*"),
         false => format!("~{prefix}:*"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_right_of_the_list_is_tried_but_those_of_subscriptions() {
+        let mut tried = BTreeSet::new();
+        for (task, command) in Probe::new("fairlock").commands() {
+            let words: Vec<_> = command.args_iter().collect();
+            tried.insert((task, rule("fairlock", &words, "command")));
+        }
+        // Tried by messages, on connections of their own.
+        let elsewhere = ["subscribe", "unsubscribe", "psubscribe", "punsubscribe"];
+        for task in Task::ALL.into_iter().filter(|task| *task <= Task::Evict) {
+            for command in task.commands().iter().filter(|command| !elsewhere.contains(command)) {
+                assert!(tried.contains(&(task, format!("+{command}"))), "{task:?}: {command}");
+            }
+        }
+        for (task, rule) in &tried {
+            let listed = task.commands().iter().any(|command| format!("+{command}") == *rule);
+            // What a client leaves behind goes by the command that a lock's keys go by.
+            assert!(
+                listed || (*task, rule.as_str()) == (Task::Introduce, "+del"),
+                "{task:?}: {rule}"
+            );
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Which server, how to reach it, and what to say when it does not answer.
 
 use crate::outcome::{Failure, Status};
+use crate::text::safe;
 use clap::Args;
 use fairlock::redis::aio::MultiplexedConnection;
-use fairlock::redis::{self, AsyncConnectionConfig, RedisError};
+use fairlock::redis::{self, AsyncConnectionConfig, RedisError, Value};
 use fairlock::{Client, ClientBuilder, Error};
+use std::collections::HashMap;
 use std::env::VarError;
 use std::time::Duration;
 
@@ -65,6 +67,8 @@ impl ServerArgs {
     }
 
     pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
+        // Whether the server keeps locks at all.
+        self.redis().await?;
         let builder = builder.prefix(&self.prefix);
         let url = self.url()?;
         let mut attempt = 1;
@@ -78,17 +82,60 @@ impl ServerArgs {
         }
     }
 
-    /// A plain connection, for what the library does not offer.
+    /// A plain connection, for what the library does not offer. Every command makes one, and so learns what the server is.
     pub(crate) async fn redis(&self) -> Result<MultiplexedConnection, Failure> {
-        let failed = |error| self.unreachable(&error, "check its version and log");
+        let failed = |error: RedisError| self.unreachable(&error, fairlock::remedy(&error));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(Duration::from_secs(5)))
+            .set_connection_timeout(Some(Duration::from_secs(10)))
             .set_response_timeout(Some(Duration::from_secs(10)));
         let client = self.redis_client()?;
-        client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(failed)
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await.map_err(failed)?;
+        // Every user may say HELLO.
+        let hello = redis::cmd("HELLO");
+        let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await;
+        let hello = hello.map_err(failed)?;
+        match hello.get("mode") {
+            Some(Value::BulkString(mode)) if mode == b"cluster" => Err(self.is_in_a_cluster()),
+            Some(Value::BulkString(mode)) if mode == b"sentinel" => Err(self.is_a_sentinel(&mut connection).await),
+            _ => Ok(connection),
+        }
+    }
+
+    /// One node knows the locks of its own slots only: an answer about "all" locks would be wrong.
+    fn is_in_a_cluster(&self) -> Failure {
+        let message = format!(
+            "{} is a node of a cluster, which this command does not speak to yet: one node knows only a part of the locks\n\
+             Name a server that belongs to no cluster. In services the crate's feature `cluster` uses the locks of this one.",
+            self.shown()
+        );
+        Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    async fn is_a_sentinel(&self, sentinel: &mut MultiplexedConnection) -> Failure {
+        let mut command = redis::cmd("SENTINEL");
+        let masters = command
+            .arg("MASTERS")
+            .query_async::<Vec<HashMap<String, String>>>(sentinel);
+        let named = |master: &HashMap<String, String>| {
+            let field = |name| master.get(name).map_or("?", String::as_str);
+            safe(&format!(
+                "redis://{}:{} ({})",
+                field("ip"),
+                field("port"),
+                field("name")
+            ))
+        };
+        let masters = match masters.await {
+            Ok(masters) if !masters.is_empty() => masters.iter().map(named).collect::<Vec<_>>().join(", "),
+            Ok(_) => "it watches none yet".to_owned(),
+            Err(error) => format!("it does not say which that is: {error}"),
+        };
+        let message = format!(
+            "{} is a Sentinel, which watches servers and keeps no locks; connect to its master: {masters}",
+            self.shown()
+        );
+        Failure::new(Status::UNAVAILABLE, message)
     }
 
     pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {
@@ -111,16 +158,30 @@ impl ServerArgs {
             return Failure::usage(format!("cannot use the server's URL: {error}; {remedy}"));
         }
         let shown = self.shown();
-        if !error.is_io_error() {
-            let message = format!("cannot connect to {shown}: {error}; {remedy}");
+        // On one line.
+        let error_text = error.to_string().trim().replace('\n', ", ");
+        // Something answers if there is more to do than to look whether the server is up.
+        let away = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        if remedy != fairlock::remedy(&away) {
+            let message = format!("cannot connect to {shown}: {error_text}; {remedy}");
             return Failure::new(Status::UNAVAILABLE, message);
         }
-        let message = format!(
-            "no server answers at {shown}: {error}\n\
-             Name yours by --url or REDIS_URL, or start one:\n    \
-             redis-server --port 6379\n    \
-             docker run --rm -p 6379:6379 valkey/valkey"
-        );
+        let mut message = format!("no server answers at {shown}: {error_text}\n");
+        if error.is_timeout() && shown.starts_with("rediss:") {
+            // A server without TLS waits for the rest of what it takes for a command.
+            message += "If its port speaks no TLS, write redis:// instead of rediss://.\n";
+        }
+        message += "Name yours by --url or REDIS_URL, or start one:\n    \
+                    redis-server --port 6379\n    \
+                    docker run --rm -p 6379:6379 valkey/valkey";
         Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    /// Who logs in.
+    pub(crate) fn user(&self) -> String {
+        let client = self.redis_client().ok();
+        let settings = client.map(|client| client.get_connection_info().redis_settings().clone());
+        let user = settings.and_then(|settings| settings.username().map(str::to_owned));
+        user.unwrap_or_else(|| "default".to_owned())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::args::ShowArgs;
 use crate::json;
+use crate::locks;
 use crate::outcome::{Outcome, Status, say};
 use crate::server::ServerArgs;
 use crate::text::{self, Table, count, origin, safe, span};
@@ -12,6 +13,9 @@ pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
     let client = server.client().await?;
     let status = client.rw_lock(args.name.as_str()).status().await?;
     client.shutdown().await;
+    if status.holding + status.waiting == 0 {
+        locks::must_exist(server, &args.name).await?;
+    }
     if args.output.json {
         json::document(&json::status(&args.name, &status))?;
     } else {
@@ -23,9 +27,20 @@ pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
 fn page(name: &str, status: &fairlock::Status) -> String {
     let state = match status.mode {
         None => "free".to_owned(),
+        Some(mode) if status.is_expired() => {
+            format!("expired: the next asker enters; was held to {}", text::mode(mode))
+        }
         Some(mode) => format!("held to {}", text::mode(mode)),
     };
-    let holding = count(status.holding, "hold", "holds");
+    let mut holding = count(status.holding, "hold", "holds");
+    let expired = status
+        .holders
+        .iter()
+        .filter(|holder| holder.expired_for.is_some())
+        .count();
+    if expired > 0 && !status.is_expired() {
+        holding += &format!(", {expired} of them expired");
+    }
     let policy = text::policy(status.policy);
     let mut page = format!(
         "{}: {state}, {holding}, {} waiting, {policy}\n",
@@ -76,7 +91,7 @@ pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> Stri
             process,
             host,
             span(holder.held_for),
-            span(holder.lease_left),
+            text::lease(holder.lease_left, holder.expired_for),
             holder.token.to_string(),
         ]);
     }
@@ -109,7 +124,7 @@ pub(crate) fn waiters<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Stri
             process,
             host,
             span(waiter.waited),
-            span(waiter.lease_left),
+            text::lease(waiter.lease_left, waiter.expired_for),
             waiter.position.to_string(),
         ]);
     }

@@ -37,6 +37,15 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
+/// What is left of a lease, or how long it has been over.
+pub(crate) fn lease(left: Duration, expired_for: Option<Duration>) -> String {
+    expired_for.map_or_else(|| span(left), expired)
+}
+
+pub(crate) fn expired(since: Duration) -> String {
+    format!("expired {} ago", span(since))
+}
+
 pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Read => "read",

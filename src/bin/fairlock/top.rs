@@ -30,7 +30,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
     let client = server.client().await?;
     let redis = Some(server.redis().await?);
     let mut screen = Screen {
-        server: server.shown(),
+        server: format!("{}   prefix {}", server.shown(), server.prefix),
         pattern: args.pattern.clone(),
         locks: Vec::new(),
         at: SystemTime::now(),
@@ -312,11 +312,13 @@ fn draw_details(frame: &mut Frame, area: Rect, lock: &Found) {
         ])
     };
     let holders = status.holders.iter().take(usize::from(left.height)).map(|holder| {
-        let times = format!("{}, lease {}", span(holder.held_for), span(holder.lease_left));
+        let lease = text::lease(holder.lease_left, holder.expired_for);
+        let times = format!("{}, lease {lease}", span(holder.held_for));
         line(holder.mode, origin_in_short(&holder.client), times)
     });
     let waiters = status.waiters.iter().take(usize::from(right.height)).map(|waiter| {
-        let times = format!("{}, lease {}", span(waiter.waited), span(waiter.lease_left));
+        let lease = text::lease(waiter.lease_left, waiter.expired_for);
+        let times = format!("{}, lease {lease}", span(waiter.waited));
         line(waiter.mode, origin_in_short(&waiter.client), times)
     });
     let titled = |title: String| {

@@ -2,6 +2,7 @@
 
 use crate::args::WatchArgs;
 use crate::json;
+use crate::locks;
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
@@ -15,10 +16,17 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         Some(name) => client.rw_lock(name.as_str()).events().await?,
         None => client.events().await?,
     };
-    let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
-    complain(&format!("watching {subject}"));
+    // Before the word by which others know that they may signal.
     let interrupted = interrupted();
     tokio::pin!(interrupted);
+    let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
+    let prefix = safe(&server.prefix);
+    complain(&match &args.name {
+        Some(name) if !locks::exists(server, name).await? => {
+            format!("watching {subject} under prefix {prefix}, where there is no such lock yet")
+        }
+        _ => format!("watching {subject} under prefix {prefix}"),
+    });
     let outcome = loop {
         let event = tokio::select! {
             signal = &mut interrupted => break Err(Failure::signal(signal)),
@@ -69,12 +77,16 @@ fn line(event: &Event) -> String {
     line + "\n"
 }
 
-/// Somebody asks us to end.
-pub(crate) async fn interrupted() -> i32 {
+/// Somebody asks us to end. From the call on: a signal that comes before the future is polled is not lost.
+pub(crate) fn interrupted() -> impl Future<Output = i32> {
     #[cfg(unix)]
-    if let Ok(mut signals) = crate::signals::Signals::listen(&crate::signals::ENDING) {
-        return signals.next().await.as_raw();
+    let signals = crate::signals::Signals::listen(&crate::signals::ENDING);
+    async {
+        #[cfg(unix)]
+        if let Ok(mut signals) = signals {
+            return signals.next().await.as_raw();
+        }
+        let _ = tokio::signal::ctrl_c().await;
+        2
     }
-    let _ = tokio::signal::ctrl_c().await;
-    2
 }

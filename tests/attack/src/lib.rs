@@ -10,6 +10,7 @@ pub mod lua_world;
 pub mod model;
 pub mod model_check;
 pub mod mutants;
+pub mod outages;
 #[cfg(test)]
 mod parse;
 pub mod record;

@@ -1,7 +1,7 @@
 //! `attack`: the commands that try to break fairlock, each in a module of its own.
 
 use clap::{Parser, Subcommand};
-use fairlock_attack::{explore, model_check, mutants, simulation, torture};
+use fairlock_attack::{explore, model_check, mutants, outages, simulation, torture};
 use std::process::ExitCode;
 
 #[derive(Parser, Debug)]
@@ -23,6 +23,8 @@ enum Command {
     Torture(torture::Args),
     #[command(hide = true)]
     TortureWorker(torture::worker::Args),
+    /// Silences of a network against holds lost, as a table.
+    Outages(outages::Args),
     /// Puts known bugs in and reports which check catches each.
     Mutants(mutants::Args),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulation::command(&args),
         Command::Torture(args) => torture::run(&args),
         Command::TortureWorker(args) => torture::worker::run(&args),
+        Command::Outages(args) => outages::run(&args),
         Command::Mutants(args) => mutants::run(&args),
     }
 }

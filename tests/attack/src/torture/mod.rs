@@ -10,7 +10,7 @@ mod judge;
 mod nemesis;
 mod proxy;
 mod quiet;
-mod random;
+pub(crate) mod random;
 mod register;
 mod report;
 mod resp;

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What depends on the server most: the scripts, what they are sent as, messages, replication, disks, what `status` reads.
-const PART: [&str; 9] = [
+/// What depends on the server most: the scripts, what they are sent as, messages, replication, disks, what `status` reads,
+/// and what its ACL knows.
+const PART: [&str; 10] = [
     "lua::",
     "scripts::",
     "script_model::",
@@ -13,6 +14,7 @@ const PART: [&str; 9] = [
     "rw_lock::",
     "replicas::",
     "quarantine::",
+    "recipes::",
     "status::",
     "input::",
 ];

@@ -1,0 +1,195 @@
+//! The rights that users of the server need, as rules of its ACL: the one list of them.
+//!
+//! SECURITY.md, docs/tuning.md, the remedies of errors and `fairlock doctor` say the same in their own ways. Tests compare each
+//! of them with this list, and run everything as users that have just these rules.
+
+/// A part of the work with locks. A right that several parts need stands in the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Task {
+    /// What every client does that connects.
+    Connect,
+    /// To say who it is, for status. It goes without.
+    Introduce,
+    /// To read the state of a lock.
+    Look,
+    /// To acquire, renew and release.
+    Lock,
+    /// [`RwLock::status`](crate::RwLock::status).
+    Status,
+    /// Streams of events.
+    Events,
+    /// The commands `ls`, `top` and `blockers`, which look for locks among all keys.
+    Find,
+    /// What `doctor` says of the server.
+    Inspect,
+    /// [`RwLock::evict`](crate::RwLock::evict).
+    Evict,
+    /// [`ClientBuilder::quarantine`](crate::ClientBuilder::quarantine).
+    Quarantine,
+    /// `wait_for_replicas`.
+    Replicas,
+    /// `wait_for_disks`.
+    Disks,
+    /// All of it in a cluster.
+    Cluster,
+    /// All of it with Sentinel.
+    Sentinel,
+}
+
+impl Task {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Connect,
+        Self::Introduce,
+        Self::Look,
+        Self::Lock,
+        Self::Status,
+        Self::Events,
+        Self::Find,
+        Self::Inspect,
+        Self::Evict,
+        Self::Quarantine,
+        Self::Replicas,
+        Self::Disks,
+        Self::Cluster,
+        Self::Sentinel,
+    ];
+
+    /// The commands that it needs.
+    pub fn commands(self) -> &'static [&'static str] {
+        match self {
+            Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe", "smembers"],
+            Self::Introduce => &["set"],
+            Self::Look => &["hmget", "time", "zcard", "zrange", "zscore"],
+            Self::Lock => &[
+                "hget",
+                "hset",
+                "hdel",
+                "del",
+                "pexpireat",
+                "zadd",
+                "zrem",
+                "zrangebyscore",
+                "zmscore",
+                "publish",
+            ],
+            Self::Status => &["zdiff", "mget"],
+            Self::Events => &["unsubscribe", "psubscribe", "punsubscribe", "sadd", "expire"],
+            Self::Find => &["scan"],
+            Self::Inspect => &["info"],
+            Self::Evict => &["zscan"],
+            Self::Quarantine => &["info", "get"],
+            Self::Replicas => &["wait"],
+            Self::Disks => &["waitaof"],
+            Self::Cluster => &[
+                "cluster|slots",
+                "cluster|info",
+                "asking",
+                "get",
+                "spublish",
+                "ssubscribe",
+                "sunsubscribe",
+                "pubsub|shardnumsub",
+            ],
+            Self::Sentinel => &["role"],
+        }
+    }
+}
+
+/// A user of the server, as SECURITY.md describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// Acquires, releases, looks and listens.
+    Service,
+    /// Looks and listens, and can change no lock.
+    Reader,
+    /// Does what a service does, finds locks and evicts.
+    Evictor,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Service, Self::Reader, Self::Evictor];
+
+    /// The user's name in SECURITY.md.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Reader => "reader",
+            Self::Evictor => "evictor",
+        }
+    }
+
+    fn tasks(self) -> &'static [Task] {
+        match self {
+            Self::Service => &[
+                Task::Connect,
+                Task::Introduce,
+                Task::Look,
+                Task::Lock,
+                Task::Status,
+                Task::Events,
+            ],
+            Self::Reader => &[
+                Task::Connect,
+                Task::Introduce,
+                Task::Look,
+                Task::Status,
+                Task::Events,
+                Task::Find,
+                Task::Inspect,
+            ],
+            Self::Evictor => &[
+                Task::Connect,
+                Task::Introduce,
+                Task::Look,
+                Task::Lock,
+                Task::Status,
+                Task::Events,
+                Task::Find,
+                Task::Inspect,
+                Task::Evict,
+            ],
+        }
+    }
+
+    /// The rules, as `ACL SETUSER` takes them after `resetkeys resetchannels -@all`, each a word.
+    pub fn rules(self, prefix: &str) -> Vec<String> {
+        // What a reader writes: who it is, and that it listens.
+        let elsewhere: &[_] = match self {
+            Self::Reader => &["set", "sadd", "expire"],
+            Self::Service | Self::Evictor => &[],
+        };
+        let commands = self.tasks().iter().flat_map(|task| task.commands());
+        let commands = commands.filter(|command| !elsewhere.contains(command));
+        let mut rules: Vec<_> = commands.map(|command| format!("+{command}")).collect();
+        rules.push(format!("~{prefix}:*"));
+        rules.push(format!("&{prefix}:*"));
+        // Patterns of channels must be given letter by letter.
+        rules.push(format!("&{prefix}:{{*}}:events"));
+        if self == Self::Reader {
+            let writes = format!(
+                "( +set +del ~{prefix}:client:* ) ( +sadd +expire ~{prefix}:listen* ) ( +publish &{prefix}:listen )"
+            );
+            rules.extend(writes.split(' ').map(str::to_owned));
+        }
+        rules
+    }
+}
+
+/// Rights in a few words, for whoever does not need the narrowest ones: enough for everything on one server but the options.
+macro_rules! broad {
+    () => {
+        "+@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del +time"
+    };
+}
+/// What else some of the work needs. `+waitaof` is unknown before Redis 7.2.
+macro_rules! besides {
+    () => {
+        "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, ls, top and blockers +scan, \
+         doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
+    };
+}
+pub(crate) use {besides, broad};
