@@ -17,7 +17,7 @@ local function answer(status, value)
   return { status, tonumber(value or 0), next_ms, count('seq') }
 end
 
-if state.mode or state.more or not sound() then
+if state.mode or state.more or not state.seq or not sound() then
   spread()
   known = redis.call('ZSCORE', LEASES, request)
   if known then lease(request, lease_ms) end

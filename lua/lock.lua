@@ -283,7 +283,7 @@ end
 -- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is none.
 local function sweep(freed)
   -- The hash was lost, and with it who holds; or a field was.
-  if not sound() or not state.seq and redis.call('ZCARD', QUEUE) > 0 then
+  if not sound() or not state.seq and redis.call('ZCARD', QUEUE) + redis.call('ZCARD', LEASES) > 0 then
     start_over()
     return -1
   end

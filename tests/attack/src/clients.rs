@@ -23,6 +23,8 @@ pub struct Clients {
     forgotten: Vec<(String, u64)>,
     /// What a renewal last told somebody of an owner that reads.
     firsts: BTreeMap<String, u64>,
+    /// What was lost does not say who holds: nobody may be let in beside a holder.
+    pub exclusive: bool,
     /// What they have lost or given up, and have to release.
     lost: Vec<String>,
 }
@@ -47,6 +49,7 @@ impl Clients {
         }
         if let Some(view) = &seen.view {
             self.look(view);
+            self.exclude(step, view)?;
         }
         Ok(())
     }
@@ -161,6 +164,21 @@ impl Clients {
         }
     }
 
+    /// Nobody who excludes the other is told that it holds, while the server has both.
+    fn exclude(&self, step: &Step, view: &View) -> Result<(), String> {
+        let told = |request: &&String| matches!(self.requests.get(*request), Some(Belief::Holds { .. }));
+        let holders: Vec<&String> = view.holders.keys().filter(told).collect();
+        let writer = holders.iter().find(|holder| writes(holder)).filter(|_| self.exclusive);
+        let beside = writer.and_then(|writer| holders.iter().find(|holder| owner_of(holder) != owner_of(writer)));
+        match (writer, beside) {
+            (Some(writer), Some(beside)) => Err(format!(
+                "{beside} and {writer} were told that they hold: {:?}",
+                step.args
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Everybody renews, one call a client.
     pub fn renewals(&self, lease_ms: u64) -> Vec<Vec<String>> {
         let mut by_client: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -169,6 +187,17 @@ impl Clients {
             pairs.extend([request.clone(), lease_ms.to_string()]);
         }
         by_client.into_values().collect()
+    }
+
+    /// Who believes that it waits.
+    pub fn waiting(&self) -> impl Iterator<Item = &str> {
+        let waits = |(_, belief): &(&String, &Belief)| matches!(belief, Belief::Waits { .. });
+        self.requests.iter().filter(waits).map(|(request, _)| request.as_str())
+    }
+
+    /// Somebody wants this request still.
+    pub fn know(&self, request: &str) -> bool {
+        self.requests.contains_key(request)
     }
 
     /// Somebody has something to release, or to ask for again.

@@ -29,6 +29,9 @@ pub struct Args {
     /// `fifo`, `writer`, `reader` or `all`.
     #[arg(long, default_value = "all")]
     pub policy: String,
+    /// One owner's late copies among two writers, for longer sequences: 9 steps and more.
+    #[arg(long)]
+    pub orphans: bool,
     /// With limits so small that calls leave something to the next.
     #[arg(long)]
     pub small: bool,
@@ -49,7 +52,8 @@ pub fn run(args: &Args) -> ExitCode {
     for policy in policies {
         let limits = if args.small { SMALL } else { Limits::default() };
         println!("policy {policy:?}, {limits:?}");
-        match explore(&Scripts::real(), policy, limits, args.depth, |layer| {
+        let cast = if args.orphans { ORPHANS } else { EVERYBODY };
+        match explore(&Scripts::real(), cast, policy, limits, args.depth, |layer| {
             println!("{layer}")
         }) {
             Ok(last) => total += last.transitions,
@@ -70,20 +74,48 @@ const LEASE_MS: u64 = 2;
 
 const KEY: &str = "fairlock:{e}";
 
+/// Who asks, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Cast {
+    requests: &'static [&'static str],
+    downgrades: &'static [(&'static str, &'static str)],
+    owners: &'static [&'static str],
+    /// Also tries, renewals, evictions, and time.
+    all: bool,
+}
+
 /// `a` has two requests to write, so that one may wait while the other holds. The last two are further requests of
 /// owners who were not named: an upgrade of the first's, and what the second's is downgraded to.
-const REQUESTS: [&str; 9] = [
-    "r1:1:a", "w1:2:a", "w1:3:a", "r2:1:b", "w2:2:b", "r3:1", "w3:2", "w3:3:3:1", "r3:4:3:2",
-];
+const EVERYBODY: Cast = Cast {
+    requests: &[
+        "r1:1:a", "w1:2:a", "w1:3:a", "r2:1:b", "w2:2:b", "r3:1", "w3:2", "w3:3:3:1", "r3:4:3:2",
+    ],
+    downgrades: &[
+        ("w1:2:a", "r1:1:a"),
+        ("w1:3:a", "r1:1:a"),
+        ("w2:2:b", "r2:1:b"),
+        ("w3:2", "r3:4:3:2"),
+    ],
+    owners: &["a", "b", "3:1", "3:2"],
+    all: true,
+};
 
-const DOWNGRADES: [(&str, &str); 4] = [
-    ("w1:2:a", "r1:1:a"),
-    ("w1:3:a", "r1:1:a"),
-    ("w2:2:b", "r2:1:b"),
-    ("w3:2", "r3:4:3:2"),
-];
+/// An owner that nobody named, with all of its requests, among two others who write: longer sequences, in which copies of
+/// its calls come after the owner has gone on.
+pub const ORPHANS: Cast = Cast {
+    requests: &["r3:1", "w3:3:3:1", "r3:5:3:1", "w1:2", "w2:2"],
+    downgrades: &[("w3:3:3:1", "r3:5:3:1")],
+    owners: &[],
+    all: false,
+};
 
-const OWNERS: [&str; 4] = ["a", "b", "3:1", "3:2"];
+/// As long as that, in `make test`.
+pub const ORPHANS_DEPTH: usize = 9;
+
+/// A request that only a downgrade makes.
+fn is_made_by_downgrade(request: &str) -> bool {
+    matches!(request, "r3:4:3:2" | "r3:5:3:1")
+}
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -94,31 +126,33 @@ enum Op {
     WaitMs(u64),
 }
 
-fn ops(policy: &str) -> Vec<Op> {
+fn ops(cast: Cast, policy: &str) -> Vec<Op> {
     let lease = LEASE_MS.to_string();
     let call = |script, args: &[&str]| Op::Call(script, args.iter().map(|arg| (*arg).to_owned()).collect());
-    let mut ops = vec![
-        Op::WaitMs(1),
-        Op::WaitMs(LEASE_MS),
-        call(Script::Renew, &[]),
-        Op::RenewAll,
-        Op::ReleaseAll,
-    ];
-    for request in REQUESTS {
+    let mut ops = Vec::new();
+    if cast.all {
+        ops.extend([
+            Op::WaitMs(1),
+            Op::WaitMs(LEASE_MS),
+            call(Script::Renew, &[]),
+            Op::RenewAll,
+            Op::ReleaseAll,
+        ]);
+    }
+    for request in cast.requests {
         for when in ["queue", "try"] {
-            if request != "r3:4:3:2" {
+            if !is_made_by_downgrade(request) && (cast.all || when == "queue") {
                 ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
             }
         }
         ops.push(call(Script::Release, &[request]));
-        ops.push(call(Script::Renew, &[request, &lease]));
+        if cast.all {
+            ops.push(call(Script::Renew, &[request, &lease]));
+        }
     }
-    ops.extend(
-        DOWNGRADES
-            .iter()
-            .map(|(from, to)| call(Script::Downgrade, &[from, to, &lease])),
-    );
-    ops.extend(OWNERS.iter().map(|owner| call(Script::Evict, &[owner])));
+    let downgrades = cast.downgrades.iter();
+    ops.extend(downgrades.map(|(from, to)| call(Script::Downgrade, &[from, to, &lease])));
+    ops.extend(cast.owners.iter().map(|owner| call(Script::Evict, &[owner])));
     ops
 }
 
@@ -167,12 +201,13 @@ impl fmt::Display for Counterexample {
 /// Every sequence of `depth` steps. Returns the last layer.
 pub fn explore(
     scripts: &Scripts,
+    cast: Cast,
     policy: &str,
     limits: Limits,
     depth: usize,
     mut progress: impl FnMut(&Layer),
 ) -> Result<Layer, Box<Counterexample>> {
-    let mut explorer = Explorer::start(scripts, policy, limits)?;
+    let mut explorer = Explorer::start(scripts, cast, policy, limits)?;
     let mut layer = Layer::default();
     let begun = Instant::now();
     let mut frontier = vec![State::default()];
@@ -226,6 +261,7 @@ struct Sent<'a> {
 struct Explorer {
     world: World,
     loaded: Loaded,
+    cast: Cast,
     ops: Vec<Op>,
     /// 128 bits of each state: two that are taken for one are less likely than a broken machine.
     seen: HashSet<u128>,
@@ -237,7 +273,7 @@ struct Explorer {
 const BATCH: usize = 200;
 
 impl Explorer {
-    fn start(scripts: &Scripts, policy: &str, limits: Limits) -> Result<Self, Box<Counterexample>> {
+    fn start(scripts: &Scripts, cast: Cast, policy: &str, limits: Limits) -> Result<Self, Box<Counterexample>> {
         let mut world = World::start();
         let loaded = world.load(&scripts.with_limits(limits)).map_err(|difference| {
             Box::new(Counterexample {
@@ -248,7 +284,8 @@ impl Explorer {
         Ok(Self {
             world,
             loaded,
-            ops: ops(policy),
+            cast,
+            ops: ops(cast, policy),
             seen: HashSet::new(),
             nodes: vec![Node { parent: 0, op: 0 }],
             transitions: 0,
@@ -260,7 +297,7 @@ impl Explorer {
         let mut sent = VecDeque::new();
         for from in frontier {
             for op in 0..self.ops.len() {
-                let (script, args) = match concrete(&self.ops[op], &from.lock) {
+                let (script, args) = match concrete(self.cast, &self.ops[op], &from.lock) {
                     None => continue,
                     Some(Doing::Wait(ms)) => {
                         let now_us = from.now_us + ms * 1000;
@@ -364,14 +401,14 @@ enum Doing {
     Wait(u64),
 }
 
-fn concrete(op: &Op, lock: &Lock) -> Option<Doing> {
+fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
     let lives = |request: &str| lock.deadline_ms(request).is_some();
-    let alive = || REQUESTS.into_iter().filter(|request| lives(request));
+    let alive = || cast.requests.iter().copied().filter(|request| lives(request));
     match op {
         Op::WaitMs(ms) => Some(Doing::Wait(*ms)),
         // One request that is unknown is like another.
         Op::Call(Script::Release | Script::Renew, args) if args.first().is_some_and(|request| !lives(request)) => {
-            let unknown = REQUESTS.into_iter().find(|request| !lives(request));
+            let unknown = cast.requests.iter().copied().find(|request| !lives(request));
             let Op::Call(script, _) = op else { return None };
             (unknown == args.first().map(String::as_str)).then(|| Doing::Call(*script, args.clone()))
         }
@@ -483,9 +520,27 @@ mod tests {
             ("", SMALL),
             ("r", SMALL),
         ] {
-            let layer = explore(&Scripts::real(), policy, limits, 3, |_| {}).unwrap_or_else(|why| panic!("{why}"));
+            let layer =
+                explore(&Scripts::real(), EVERYBODY, policy, limits, 3, |_| {}).unwrap_or_else(|why| panic!("{why}"));
             println!("policy {policy:?}, {limits:?}: {layer}");
             assert!(layer.transitions > 1_000, "{layer}");
+        }
+    }
+
+    #[test]
+    fn late_copies_of_an_owners_calls_do_what_the_model_does() {
+        for policy in ["", "w"] {
+            let layer = explore(
+                &Scripts::real(),
+                ORPHANS,
+                policy,
+                Limits::default(),
+                ORPHANS_DEPTH,
+                |_| {},
+            )
+            .unwrap_or_else(|why| panic!("{why}"));
+            println!("policy {policy:?}: {layer}");
+            assert!(layer.transitions > 10_000, "{layer}");
         }
     }
 }

@@ -145,7 +145,7 @@ fn own_place(before: &Lock, step: &Step, token: u64) -> i64 {
 pub fn of_repetition(step: &Step, outcome: &Outcome, after: &Lock) -> Result<(), String> {
     // What waited may have begun to hold after it was told that it does not.
     let waited = step.script == Script::Downgrade && outcome.reply[1] < 0 && after.holds(&step.args[0]);
-    if outcome.unfinished || waited {
+    if outcome.unfinished || waited || after.is_tied() {
         return Ok(());
     }
     let mut again = after.clone();

@@ -23,8 +23,8 @@ pub struct Case {
     pub policy: u8,
     /// Before which operation something is lost, and what: see `LOSE` in `lua_world.rs`.
     pub loss: Option<(usize, usize)>,
-    /// Nobody names an owner, as nobody does mostly: what the fast paths are for.
-    pub plain: bool,
+    /// Who asks: 0 anybody; 1 nobody who names an owner, which is what the fast paths are for; 2 mostly one named owner.
+    pub cast: u8,
     pub ops: Vec<(Op, bool)>,
 }
 
@@ -83,6 +83,9 @@ pub const LIMITS: [Limits; 4] = [
     },
 ];
 
+/// A ticket that is ahead of the counter.
+const AHEAD: u8 = 11;
+
 /// Of stories in which nothing is lost.
 const LEASES_MS: [u64; 6] = [1_000, 1_000, 400, 5_000, 100_000, 1];
 
@@ -94,12 +97,12 @@ const LONGEST_MS: u64 = 1_000;
 pub fn case(intact: bool) -> impl Strategy<Value = Case> {
     let ops = proptest::collection::vec((op(), any::<bool>()), 1..120);
     let loss = prop_oneof![3 => Just(None), u32::from(!intact) => (0..60_usize, 0..16_usize).prop_map(Some)];
-    (0..LIMITS.len(), 0..6_u8, loss, any::<bool>(), ops).prop_map(|(limits, policy, loss, plain, ops)| Case {
+    (0..LIMITS.len(), 0..6_u8, loss, 0..3_u8, ops).prop_map(|(limits, policy, loss, cast, ops)| Case {
         limits,
         // Mostly first come, first served.
         policy: policy.saturating_sub(3),
         loss,
-        plain,
+        cast,
         ops,
     })
 }
@@ -107,11 +110,11 @@ pub fn case(intact: bool) -> impl Strategy<Value = Case> {
 /// Short ones, to lose each thing at each point of.
 pub fn short_case() -> impl Strategy<Value = Case> {
     let ops = proptest::collection::vec((op(), any::<bool>()), 6..24);
-    (0..6_u8, any::<bool>(), ops).prop_map(|(policy, plain, ops)| Case {
+    (0..6_u8, 0..3_u8, ops).prop_map(|(policy, cast, ops)| Case {
         limits: 0,
         policy: policy.saturating_sub(3),
         loss: None,
-        plain,
+        cast,
         ops,
     })
 }
@@ -530,7 +533,16 @@ impl<'a> Story<'a> {
         // The counter may be ahead of the clock, by as many us as it gave numbers in one: a loss of it costs so much.
         self.now_us += 2_000;
         self.lost.clone_from(&lost);
+        let innocent = ["queue", "field keep", "field cap", "field more", "field policy"];
+        let marks = |lost: &str| lost.starts_with("field q:") || innocent.contains(&lost);
+        self.clients.exclusive = lost.as_deref().is_some_and(marks);
         self.part = if lost.is_some() {
+            // Who waits may have had no reply, and asks again before anybody renews.
+            let waiting = self.clients.waiting().filter(|_| self.at % 2 == 0);
+            for request in waiting.map(str::to_owned).collect::<Vec<_>>() {
+                let args = [&request, &ROUND_LEASE_MS.to_string(), "queue", self.policy, ""];
+                self.call(Script::Acquire, args.map(str::to_owned).to_vec());
+            }
             Part::Confused(self.at + CONFUSED)
         } else {
             Part::Over
@@ -568,7 +580,11 @@ impl<'a> Story<'a> {
 
     /// Whose request it is to be: a new one, or once more by somebody who is inside.
     fn asker(&mut self, who: u8, write: bool) -> String {
-        let who = usize::from(if self.case.plain { who % 3 } else { who });
+        let who = match self.case.cast {
+            0 => usize::from(who),
+            1 => usize::from(who % 3),
+            _ => [3, 4, 0, 3, 1, ACTORS.len()][usize::from(who % 6)],
+        };
         let inside: Vec<String> = self.lock.owners.keys().map(|owner| owner.to_string()).collect();
         match ACTORS.get(who) {
             Some((client, owner)) => self.new_name(write, client, *owner),
@@ -587,6 +603,11 @@ impl<'a> Story<'a> {
     /// The ticket of a place that was lost. A place is taken by one request at a time: its next one comes when the first
     /// is over.
     fn old_ticket(&self, ticket: u8) -> String {
+        if ticket == AHEAD {
+            // Of before the server lost its data and its clock.
+            let ahead = self.now_us.max(self.lock.seq) + 1_000 * self.next_number;
+            return ahead.to_string();
+        }
         let taken: Vec<i64> = self.lock.tickets().collect();
         let mut free = self.tickets.iter().filter(|ticket| !taken.contains(ticket));
         let nth = usize::from(ticket).checked_sub(1);
@@ -630,14 +651,17 @@ impl<'a> Story<'a> {
                 only_now,
                 lease: ms,
             } => {
+                let request = self.pick(*which);
+                // Its client had no reply, or it is a copy of one that is over.
+                let heard = self.clients.know(&request);
                 let args = vec![
-                    self.pick(*which),
+                    request,
                     lease(*ms),
                     when(*only_now),
                     self.policy.to_owned(),
                     String::new(),
                 ];
-                (Script::Acquire, args, false)
+                (Script::Acquire, args, heard)
             }
             Op::Late(which) => {
                 // One of the last, or any.

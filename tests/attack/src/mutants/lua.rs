@@ -36,6 +36,32 @@ const fn crowds(
     }
 }
 
+const fn losses(
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+    seen: &'static str,
+    story: &'static str,
+) -> Mutant {
+    Mutant {
+        check: Check::Losses,
+        ..model(name, file, edits, seen, story)
+    }
+}
+
+const fn orphans(
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+    seen: &'static str,
+    story: &'static str,
+) -> Mutant {
+    Mutant {
+        check: Check::Orphans,
+        ..model(name, file, edits, seen, story)
+    }
+}
+
 /// What a client asks for so rarely that no random sequence does.
 const fn it(
     test: &'static str,
@@ -191,10 +217,6 @@ pub const ALL: &[Mutant] = &[
         &[("      if freed or state.more then admit() end\n      return 0", "      if freed or state.more then admit() end\n      return -1")],
         "draft",
         "More leases are over than one call may end, and the caller is told that nothing is left to do."),
-    model("first-dead-only", "lua/lock.lua",
-        &[("    left = left - #taken\n    size = math.min(left, size * 16)", "    left = 0")],
-        "draft: the first page taken for all",
-        "Only the first page of the queue is looked at."),
     // ---- leases
     model("expires-before-it-renews", "lua/renew.lua",
         &[("local known = requests[1] and", "sweep(not state.mode)\nlocal known = requests[1] and")],
@@ -250,7 +272,7 @@ pub const ALL: &[Mutant] = &[
         &[("writer == owner and hash[3] == '1' and", "writer == owner and")],
         "invented", "An owner that writes twice releases once, and the head hands over."),
     model("lost-hash-is-granted-on", "lua/lock.lua",
-        &[("not state.seq and redis.call('ZCARD', QUEUE) > 0 then", "not state.seq and redis.call('ZCARD', QUEUE) < 0 then")],
+        &[("not state.seq and redis.call('ZCARD', QUEUE) + redis.call('ZCARD', LEASES) > 0 then", "false then")],
         "found here, by reading", "The hash was lost. Who waits is let in, into a hash without a policy and without an end."),
     model("old-ticket-before-the-counter", "lua/acquire.lua",
         &[("  if ticket ~= '' and tonumber(ticket) > count('seq') then", "  if false then")],
@@ -413,13 +435,13 @@ pub const ALL: &[Mutant] = &[
         &[("  if redis.call('ZREM', QUEUE, request) == 0 then", "  if state.writer == owner_of(request) or redis.call('ZREM', QUEUE, request) == 0 then")],
         "found here, by model-check",
         "A named owner that holds may wait in the same mode as well, let past its own place. Ending its waiting request takes the hold's count away."),
-    model("what-was-not-read-is-absent", "lua/lock.lua",
+    orphans("what-was-not-read-is-absent", "lua/lock.lua",
         &[("    if not get(token) then set(token, next_seq()) end", "    if not state[token] then set(token, next_seq()) end"),
             ("    add('r:' .. owner, 1)\n", "    set('r:' .. owner, (state['r:' .. owner] or 0) + 1)\n"),
             ("    if size > 1 then fetch_readers(heads) end\n", "")],
         "found by another model, made from PROTOCOL.md",
         "Readers that enter together are counted from nothing: the hold of an owner that is inside already is counted away, and a writer enters beside it."),
-    model("counted-or-not", "lua/acquire.lua",
+    losses("counted-or-not", "lua/acquire.lua",
         &[("    local token = told(request, owner)\n    if token then\n      if complete() then return", "    local token = get('t:' .. owner)\n    if token then\n      if true then return")],
         "found by another model, made from PROTOCOL.md",
         "The queue was lost. An upgrade that is sent again is told that it holds, with its reader's token, beside other readers."),
@@ -427,10 +449,6 @@ pub const ALL: &[Mutant] = &[
         &[("if waits and redis.call('ZSCORE', QUEUE, waits) then", "if waits then")],
         "found by another model, made from PROTOCOL.md",
         "The queue was lost. A named owner is told that it waits, for as long as the lock is in use."),
-    model("a-lost-wait-leaves-its-mark", "lua/lock.lua",
-        &[("    if named_owner(request) and get('q:' .. owner) == request then leave_queue(request) end   -- the queue was lost\n", "")],
-        "found by another model, made from PROTOCOL.md",
-        "The queue was lost. The field that says that an owner waits stays when the request ends."),
     model("token-behind-its-ticket", "lua/acquire.lua",
         &[("if fits(request, owner) and (inside or first) then\n  pass_ticket()\n", "if fits(request, owner) and (inside or first) then\n")],
         "found by another model, made from PROTOCOL.md",
@@ -439,6 +457,10 @@ pub const ALL: &[Mutant] = &[
         &[("  if not sound() or not state.seq", "  if not state.seq")],
         "found here, by single losses",
         "The field `rcount`, `writer` or `mode` was lost: the lock looks free to who asks next, and half of the former state stays."),
+    it("scripts::when_the_queue_is_lost_nobody_is_told_that_he_waits_there", "a-lost-wait-leaves-its-mark", "lua/lock.lua",
+        &[("    if named_owner(request) and get('q:' .. owner) == request then leave_queue(request) end   -- the queue was lost\n", "")],
+        "found by another model, made from PROTOCOL.md",
+        "The queue was lost. The field that says that an owner waits stays when the request ends."),
     it("scripts::owners_are_evicted_by_their_very_name", "evicts-by-glob", "lua/evict.lua",
         &[("redis.call('ZSCAN', LEASES, cursor, 'COUNT', 1000)", "redis.call('ZSCAN', LEASES, cursor, 'MATCH', '*' .. owner, 'COUNT', 1000)")],
         "found by another model, made from PROTOCOL.md",

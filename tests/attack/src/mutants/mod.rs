@@ -10,8 +10,8 @@ mod lua;
 mod page;
 mod tree;
 
-use crate::lua_world::Scripts;
-use crate::model_check;
+use crate::lua_world::{Limits, Scripts};
+use crate::{explore, model_check};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +42,8 @@ pub enum Check {
     Model,
     /// The part of it that takes each key and each field away.
     Losses,
+    /// `attack explore --orphans --policy writer --depth 9`.
+    Orphans,
     /// The part of it with thousands of requests.
     Crowds,
     /// `attack simulate`.
@@ -61,6 +63,7 @@ impl std::fmt::Display for Check {
         match self {
             Self::Model => write!(f, "model-check"),
             Self::Losses => write!(f, "model-check, losses"),
+            Self::Orphans => write!(f, "explore, orphans"),
             Self::Crowds => write!(f, "model-check, crowds"),
             Self::Simulate => write!(f, "simulate"),
             Self::It(name) => write!(f, "it {name}"),
@@ -73,7 +76,7 @@ impl std::fmt::Display for Check {
 
 impl Check {
     fn needs_no_build(&self) -> bool {
-        matches!(self, Self::Model | Self::Losses | Self::Crowds)
+        matches!(self, Self::Model | Self::Losses | Self::Orphans | Self::Crowds)
     }
 }
 
@@ -249,6 +252,20 @@ fn each_lua(mutants: &[&'static Mutant], seed: u64, steps: u64, report: &Report)
     Ok(())
 }
 
+fn orphans(scripts: &Scripts, seed: u64) -> Result<(), Box<model_check::Counterexample>> {
+    let (limits, depth) = (Limits::default(), explore::ORPHANS_DEPTH);
+    let explored = explore::explore(scripts, explore::ORPHANS, "w", limits, depth, |_| {});
+    explored.map(|_| ()).map_err(|found| {
+        Box::new(model_check::Counterexample {
+            seed,
+            found_after: found.trace.len() as u64,
+            limits,
+            trace: found.trace,
+            difference: found.difference,
+        })
+    })
+}
+
 fn try_lua(mutant: &Mutant, seed: u64, steps: u64) -> Verdict {
     if let Err(stale) = mutated(mutant) {
         return Verdict::Broken(stale);
@@ -261,6 +278,7 @@ fn try_lua(mutant: &Mutant, seed: u64, steps: u64) -> Verdict {
     let begun = Instant::now();
     let result = match mutant.check {
         Check::Crowds => model_check::crowds(&scripts),
+        Check::Orphans => orphans(&scripts, seed),
         Check::Losses => model_check::losses(&scripts, seed, model_check::SLICE_LOSSES).map(|_| ()),
         _ => model_check::catch(&scripts, seed, steps).map(|_| ()),
     };
@@ -386,7 +404,7 @@ mod tests {
                     let (module, test) = name.rsplit_once("::").expect("module::test");
                     (attack(module), test)
                 }
-                Check::Model | Check::Losses | Check::Crowds | Check::Simulate => continue,
+                Check::Model | Check::Losses | Check::Orphans | Check::Crowds | Check::Simulate => continue,
             };
             assert!(
                 of(&file).contains(&format!("fn {test}")),

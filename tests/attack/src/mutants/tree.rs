@@ -95,7 +95,9 @@ impl Tree {
                 command.env("RUSTFLAGS", "--cfg fairlock_loom");
                 command.args(["test", "--no-run", "--lib"])
             }
-            Check::Model | Check::Losses | Check::Crowds => return Err(format!("{check} needs no build")),
+            Check::Model | Check::Losses | Check::Orphans | Check::Crowds => {
+                return Err(format!("{check} needs no build"));
+            }
         };
         let output = command
             .args(["--quiet", "--message-format", "json-render-diagnostics"])
@@ -135,7 +137,7 @@ impl Tree {
                 command.env("LOOM_MAX_PREEMPTIONS", "2").arg(test);
                 PATIENCE
             }
-            Check::Model | Check::Losses | Check::Crowds => PATIENCE,
+            Check::Model | Check::Losses | Check::Orphans | Check::Crowds => PATIENCE,
         };
         command.current_dir(&self.path).env("CARGO_MANIFEST_DIR", &self.path);
         let begun = Instant::now();
