@@ -283,7 +283,8 @@ end
 -- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is none.
 local function sweep(freed)
   -- The hash was lost, and with it who holds; or a field was.
-  if not sound() or not state.seq and redis.call('ZCARD', QUEUE) + redis.call('ZCARD', LEASES) > 0 then
+  local requests = state.seq and 0 or redis.call('ZCARD', QUEUE) + (state.mode and 0 or redis.call('ZCARD', LEASES))
+  if not sound() or requests > 0 then
     start_over()
     return -1
   end

@@ -82,6 +82,8 @@ impl Check {
 
 /// In so many calls model check catches each of its mutants, with the seed of CI: several times what the last one needs.
 const STEPS: u64 = 400_000;
+/// And in the losses of so many stories.
+const LOSSES: u64 = 64;
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
@@ -279,7 +281,7 @@ fn try_lua(mutant: &Mutant, seed: u64, steps: u64) -> Verdict {
     let result = match mutant.check {
         Check::Crowds => model_check::crowds(&scripts),
         Check::Orphans => orphans(&scripts, seed),
-        Check::Losses => model_check::losses(&scripts, seed, model_check::SLICE_LOSSES).map(|_| ()),
+        Check::Losses => model_check::losses(&scripts, seed, LOSSES).map(|_| ()),
         _ => model_check::catch(&scripts, seed, steps).map(|_| ()),
     };
     let after = begun.elapsed();
