@@ -311,7 +311,11 @@ impl Bench {
         };
         loop {
             for (lane, case) in lanes.iter_mut().zip(cases) {
-                lane.doing = if lane.wrong.is_some() { None } else { lane.story.next() };
+                lane.doing = if lane.wrong.is_some() {
+                    None
+                } else {
+                    lane.story.next_doing()
+                };
                 match &lane.doing {
                     Some(Doing::Call { step, .. }) => {
                         self.world.step(&self.loaded[case.limits], &lane.key, None, step, want);

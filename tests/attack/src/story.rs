@@ -266,7 +266,7 @@ impl<'a> Story<'a> {
     }
 
     /// `None`: it is over. Each is followed by [`seen`](Self::seen) or [`lost`](Self::lost).
-    pub fn next(&mut self) -> Option<Doing> {
+    pub fn next_doing(&mut self) -> Option<Doing> {
         loop {
             if let Some(doing) = self.todo.pop_front() {
                 return Some(doing);

@@ -319,10 +319,8 @@ impl Shared {
 
     fn answer(&self, words: &[String], to: &mpsc::UnboundedSender<Vec<u8>>, runner: &mut TestRunner) -> Value {
         match words[0].to_uppercase().as_str() {
-            "EVALSHA" => match self.scripts.get(&words[1]) {
-                Some(script) => self.script(script, words, runner),
-                None => redis::parse_redis_value(b"-NOSCRIPT x\r\n").expect("an error"),
-            },
+            "EVALSHA" => self.script_of(&words[1], words, runner),
+            "EVAL" => self.script_of(redis::Script::new(&words[1]).get_hash(), words, runner),
             "HELLO" => Value::Array(["server", "redis", "version", "7.2.0", "proto", "3"].map(text).to_vec()),
             "SUBSCRIBE" | "PSUBSCRIBE" => {
                 let kind = if words[0].to_uppercase() == "SUBSCRIBE" {
@@ -352,6 +350,13 @@ impl Shared {
             "MGET" => Value::Array(vec![Value::Nil; words.len() - 1]),
             "PING" => Value::SimpleString("PONG".to_owned()),
             _ => Value::Okay,
+        }
+    }
+
+    fn script_of(&self, hash: &str, words: &[String], runner: &mut TestRunner) -> Value {
+        match self.scripts.get(hash) {
+            Some(script) => self.script(script, words, runner),
+            None => redis::parse_redis_value(b"-NOSCRIPT x\r\n").expect("an error"),
         }
     }
 

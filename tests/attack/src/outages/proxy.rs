@@ -1,4 +1,7 @@
 //! A proxy that swallows: during a silence it reads whatever comes, and passes nothing on, then or later.
+//!
+//! A direction of a connection that has lost bytes stays silent for good. TCP delivers no stream with a hole in it, and a
+//! client that got one would take each reply for the answer to the call before.
 
 use super::Failure;
 use std::sync::Arc;
@@ -64,9 +67,10 @@ async fn carry(client: TcpStream, server_port: u16, swallows: Arc<AtomicBool>) {
 }
 
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallows: &AtomicBool) {
-    let mut buffer = vec![0; 16 * 1024];
+    let (mut buffer, mut has_hole) = (vec![0; 16 * 1024], false);
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
-        if !swallows.load(Ordering::SeqCst) && to.write_all(&buffer[..n]).await.is_err() {
+        has_hole |= swallows.load(Ordering::SeqCst);
+        if !has_hole && to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
     }
