@@ -123,16 +123,16 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
     lock.call(Script::Renew, "").await.expect("renew");
     let expected = [
         "acquire w1:1 60000 queue -> 2 N -1 N; granted w1:1 T",
-        "release w1:1 -> -1 2; released w1:1",
+        "release w1:1 -> -1 N; released w1:1",
         "acquire w1:2 60000 queue -> 2 N -1 N; granted w1:2 T",
-        "release w1:2 -> -1 2; released w1:2",
+        "release w1:2 -> -1 N; released w1:2",
         "release w1:2 -> -1 0",
         "acquire r1:3:o 60000 queue -> 2 N -1 N; granted r1:3:o T",
         "acquire r2:1:p 60000 queue -> 2 N ms N; granted r2:1:p T",
         "acquire w1:4:o 60000 queue -> 1 N ms N; queued w1:4:o",
         "acquire w2:2:p 60000 queue -> -1 0 ms N",
         "acquire w3:1 60000 try -> 0 0 ms N",
-        "release r2:1:p w9:9 -> ms 2 0; released r2:1:p; granted w1:4:o T",
+        "release r2:1:p w9:9 -> ms N 0; released r2:1:p; granted w1:4:o T",
         "acquire r3:2 60000 queue -> 1 N ms N; queued r3:2",
         "acquire w3:3 60000 queue -> 1 N ms N; queued w3:3",
         "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms -N -1 N",
@@ -149,7 +149,7 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
     assert_eq!(evicted, ["evict o -> ms 2", "evicted r1:3:o", "evicted r1:5:o"]);
     assert_eq!(
         story[16..],
-        ["release w3:3 r3:2 -> -1 1 2; left w3:3; released r3:2", "renew  -> -1"]
+        ["release w3:3 r3:2 -> -1 1 N; left w3:3; released r3:2", "renew  -> -1"]
     );
     assert!(lock.story().await.is_empty(), "read twice");
 }
@@ -351,9 +351,9 @@ async fn a_full_server_releases_and_writes_its_journal() {
         .await
         .expect_err("no memory");
     assert!(refused.to_string().contains("OOM"), "{refused}");
-    assert_eq!(lock.release("w1:1").await[1], 2);
+    assert!(lock.release("w1:1").await[1] > 1);
     let story = lock.story().await;
-    assert_eq!(story[2..], ["release w1:1 -> ms 2; released w1:1; granted w2:1 T"]);
+    assert_eq!(story[2..], ["release w1:1 -> ms N; released w1:1; granted w2:1 T"]);
 }
 
 #[tokio::test]
