@@ -538,7 +538,7 @@ impl<'a> Story<'a> {
         self.clients.exclusive = lost.as_deref().is_some_and(marks);
         self.part = if lost.is_some() {
             // Who waits may have had no reply, and asks again before anybody renews.
-            let waiting = self.clients.waiting().filter(|_| self.at % 2 == 0);
+            let waiting = self.clients.waiting().filter(|_| self.at.is_multiple_of(2));
             for request in waiting.map(str::to_owned).collect::<Vec<_>>() {
                 let args = [&request, &ROUND_LEASE_MS.to_string(), "queue", self.policy, ""];
                 self.call(Script::Acquire, args.map(str::to_owned).to_vec());
