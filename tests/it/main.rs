@@ -9,6 +9,9 @@
     reason = "nobody imports a test; what its parts share panics and prints like the test itself"
 )]
 
+// The harness: the crate tests/support, under the names that the tests use.
+use fairlock_support::{proxy, server, users};
+
 mod acl;
 mod cancellation;
 #[cfg(all(unix, feature = "cli"))]
@@ -41,7 +44,6 @@ mod owners;
 mod policy;
 mod polled;
 mod process;
-mod proxy;
 mod python;
 mod quarantine;
 #[cfg(all(unix, feature = "cli"))]
@@ -56,7 +58,6 @@ mod scripts;
 mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
-mod server;
 mod silence;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
@@ -67,4 +68,3 @@ mod status;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod upgrade;
-mod users;
