@@ -11,5 +11,6 @@ pub mod cluster;
 pub mod process;
 pub mod proxy;
 pub mod random;
+pub mod resp;
 pub mod server;
 pub mod users;

@@ -29,6 +29,11 @@ pub fn is_message(frame: &[u8]) -> bool {
     frame.starts_with(b">3\r\n$7\r\nmessage\r\n")
 }
 
+/// What the server sends unasked: a message, or what confirms a subscription.
+pub fn is_push(frame: &[u8]) -> bool {
+    frame.starts_with(b">")
+}
+
 /// Scripts answer with arrays.
 pub fn is_script_reply(frame: &[u8]) -> bool {
     frame.starts_with(b"*")
