@@ -12,5 +12,6 @@ pub mod process;
 pub mod proxy;
 pub mod random;
 pub mod resp;
+pub mod scripts;
 pub mod server;
 pub mod users;

@@ -6,11 +6,11 @@
 mod cable;
 mod report;
 
-use crate::server::{Server, connected};
 use crate::torture::random::Random;
 use cable::Cable;
 use fairlock::{Client, WriteGuard};
 use fairlock_support::proxy::Proxy;
+use fairlock_support::server::{Server, connected};
 use futures::future::try_join_all;
 use report::{Report, Row};
 use std::fmt;

@@ -19,8 +19,8 @@ pub mod worker;
 mod workload;
 
 use crate::journal;
-use crate::server::Server;
 use clock::FakeClock;
+use fairlock_support::server::Server;
 use faults::{Fault, Lane, Schedule};
 use fleet::{Fleet, Said};
 use follow::{Follower, follow};
