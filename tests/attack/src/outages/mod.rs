@@ -4,15 +4,14 @@
 //! that ends a quarter of a lease before the proof does costs nothing.
 
 mod cable;
-mod proxy;
 mod report;
 
-use crate::server::{Server, connected};
 use crate::torture::random::Random;
 use cable::Cable;
 use fairlock::{Client, WriteGuard};
+use fairlock_support::proxy::Proxy;
+use fairlock_support::server::{Server, connected};
 use futures::future::try_join_all;
-use proxy::Proxy;
 use report::{Report, Row};
 use std::fmt;
 use std::process::ExitCode;
@@ -222,7 +221,7 @@ impl Cell {
             }
             Kind::Proxy => {
                 let server = Server::start_program(std::slice::from_ref(&args.server), &[]).await;
-                let proxy = Proxy::to(server.port()).await?;
+                let proxy = Proxy::to(server.port()).await;
                 let url = proxy.url();
                 Ok((server, Path::Proxy(proxy), url))
             }

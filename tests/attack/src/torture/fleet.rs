@@ -1,9 +1,9 @@
 //! The workers as their parent has them: processes, each behind a proxy of its own.
 
-use super::proxy::Proxy;
 use super::random::Random;
 use super::wire::Line;
 use super::worker;
+use fairlock_support::proxy::Proxy;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::process::Stdio;
@@ -53,7 +53,7 @@ impl Fleet {
             direct,
         };
         for number in 0..processes {
-            let proxy = Proxy::to(server_port).await?;
+            let proxy = Proxy::to(server_port).await;
             let process = fleet.spawn(number, proxy.url())?;
             fleet.workers.push(Worker { proxy, process });
         }
