@@ -13,8 +13,6 @@ macro_rules! script {
 pub const ACQUIRE: &str = script!("listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua");
 pub const RELEASE: &str = script!("listeners.lua", "release_head.lua", "lock.lua", "release.lua");
 pub const RENEW: &str = script!("listeners.lua", "lock.lua", "renew.lua");
-pub const DOWNGRADE: &str = script!("listeners.lua", "lock.lua", "downgrade.lua");
-pub const EVICT: &str = script!("listeners.lua", "lock.lua", "evict.lua");
 pub const STATUS: &str = script!("listeners.lua", "lock.lua", "status.lua");
 
 /// Long enough for any test, however slow the machine is.
@@ -148,14 +146,6 @@ impl Lock {
 
     pub async fn acquire(&self, request: &str) -> Got {
         self.ask(ask(request)).await.0
-    }
-
-    pub async fn attempt(&self, request: &str) -> Got {
-        let now = Ask {
-            only_now: true,
-            ..ask(request)
-        };
-        self.ask(now).await.0
     }
 
     /// Asks for several, one after the other.
