@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const ACQUIRE: &str = scripts::ACQUIRE.text;
 pub const RELEASE: &str = scripts::RELEASE.text;
 pub const RENEW: &str = scripts::RENEW.text;
-pub const DOWNGRADE: &str = scripts::DOWNGRADE.text;
-pub const EVICT: &str = scripts::EVICT.text;
 pub const STATUS: &str = scripts::STATUS.text;
 
 /// Long enough for any test, however slow the machine is.
@@ -143,14 +141,6 @@ impl Lock {
 
     pub async fn acquire(&self, request: &str) -> Got {
         self.ask(ask(request)).await.0
-    }
-
-    pub async fn attempt(&self, request: &str) -> Got {
-        let now = Ask {
-            only_now: true,
-            ..ask(request)
-        };
-        self.ask(now).await.0
     }
 
     /// Asks for several, one after the other.

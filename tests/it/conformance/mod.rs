@@ -27,6 +27,7 @@ struct Step {
     call: String,
     args: Vec<Value>,
     reply: Value,
+    error: Option<String>,
     listened: bool,
     until: bool,
     #[serde(rename = "for")]
@@ -35,10 +36,18 @@ struct Step {
     events: Vec<(String, String, Value)>,
     expire: Vec<String>,
     redis: Vec<String>,
-    keys: Option<Keys>,
+    keys: Option<Left>,
 }
 
 /// What a step leaves.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Left {
+    Keys(Keys),
+    /// "same": what was there before the step.
+    Same(String),
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {
@@ -163,6 +172,20 @@ impl<'a> Run<'a> {
     }
 
     async fn step(&mut self, step: &Step) -> Result<(), String> {
+        let same = step.error.is_some() || matches!(step.keys, Some(Left::Same(_)));
+        let before = if same { self.lock.dump().await } else { Vec::new() };
+        self.act_for_all(step).await?;
+        if same && self.lock.dump().await != before {
+            return Err("the keys are not the same as before".to_owned());
+        }
+        match &step.keys {
+            Some(Left::Keys(keys)) => self.check_keys(keys).await,
+            Some(Left::Same(word)) if word != "same" => panic!("no such keys: {word}"),
+            _ => Ok(()),
+        }
+    }
+
+    async fn act_for_all(&mut self, step: &Step) -> Result<(), String> {
         match step.range {
             Some((first, last)) => {
                 for n in first..=last {
@@ -172,19 +195,14 @@ impl<'a> Run<'a> {
                     };
                     let mut one = step.clone();
                     one.args = step.args.iter().map(at).collect();
-                    one.expire = step
-                        .expire
-                        .iter()
-                        .map(|name| name.replace('#', &n.to_string()))
-                        .collect();
+                    for word in one.expire.iter_mut().chain(&mut one.redis) {
+                        *word = word.replace('#', &n.to_string());
+                    }
                     self.act(&one).await?;
                 }
+                Ok(())
             }
-            None => self.act(step).await?,
-        }
-        match &step.keys {
-            Some(keys) => self.check_keys(keys).await,
-            None => Ok(()),
+            None => self.act(step).await,
         }
     }
 
@@ -231,8 +249,16 @@ impl<'a> Run<'a> {
     async fn call(&mut self, step: &Step) -> Result<(), String> {
         let begun = Instant::now();
         loop {
-            let reply = self.send(step).await?;
+            let reply = self.send(step).await;
             let heard = self.hear().await;
+            if let Some(text) = &step.error {
+                match reply {
+                    // Redis 6.2 has the code in the text only.
+                    Err(error) if error.to_string().contains(text) => return self.check_heard(step, heard),
+                    other => return Err(format!("no error with {text:?}: {other:?}")),
+                }
+            }
+            let reply = reply.map_err(|error| format!("failed: {error}"))?;
             let mut numbers = self.numbers.clone();
             let answered = matches(&step.reply, &reply, &mut numbers);
             match answered {
@@ -245,7 +271,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn send(&self, step: &Step) -> Result<redis::Value, String> {
+    async fn send(&self, step: &Step) -> redis::RedisResult<redis::Value> {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.scripts.0[&step.call]).arg(3).arg(&self.lock.keys);
         command.arg(match self.publish {
@@ -260,8 +286,7 @@ impl<'a> Run<'a> {
                 other => command.arg(other.as_u64().expect("a number")),
             };
         }
-        let reply = command.query_async(&mut self.user.clone()).await;
-        reply.map_err(|error| format!("failed: {error}"))
+        command.query_async(&mut self.user.clone()).await
     }
 
     /// All that came until now: what is published here comes after it.

@@ -49,6 +49,18 @@ fn has_test(source: &str, name: &str) -> bool {
     source.contains(&format!("fn {name}("))
 }
 
+/// Whether a scenario's name begins so: its words with hyphens between them, without punctuation.
+fn has_scenario(source: &str, beginning: &str) -> bool {
+    let names = source.lines().filter_map(|line| line.split("\"scenario\": \"").nth(1));
+    let words = |name: &str| -> String {
+        let name = name.to_lowercase().replace(' ', "-");
+        name.chars()
+            .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+            .collect()
+    };
+    names.into_iter().any(|name| words(name).starts_with(beginning))
+}
+
 #[test]
 fn links_lead_to_files_and_tests_that_exist() {
     let (mut wrong, mut tests) = (Vec::new(), 0);
@@ -63,6 +75,12 @@ fn links_lead_to_files_and_tests_that_exist() {
                 tests += 1;
                 if !has_test(&source, name) {
                     wrong.push(format!("{}: no test {name} in {}", path.display(), file.display()));
+                }
+            }
+            if let Some(name) = name.filter(|_| file.extension().is_some_and(|end| end == "json")) {
+                tests += 1;
+                if !has_scenario(&source, name) {
+                    wrong.push(format!("{}: no scenario {name} in {}", path.display(), file.display()));
                 }
             }
         }
@@ -90,7 +108,7 @@ fn every_cell_of_the_table_of_failures_has_its_test() {
         assert_eq!(row.len(), 5, "{row:?}");
         for cell in &row[1..] {
             assert!(
-                *cell == "–" || cell.contains(".rs#"),
+                *cell == "–" || cell.contains(".rs#") || cell.contains(".json#"),
                 "{:?} says {cell:?} without a test",
                 row[0]
             );

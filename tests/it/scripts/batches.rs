@@ -1,7 +1,6 @@
 //! One call lets in 1024 at most: what continues a batch, and what it is told by.
 
-use super::{lock, lose, names, pubsub};
-use crate::lua::{Got, Lock};
+use super::{lock, names};
 use crate::server::{Server, soon};
 use futures::StreamExt;
 
@@ -31,51 +30,6 @@ async fn one_release_lets_a_thousand_readers_in_with_one_message_a_client() {
     );
 }
 
-/// A lock before which so many readers wait, and then a writer. The first batch has entered.
-async fn first_batch(readers: u32) -> (Server, Lock) {
-    let (server, lock) = lock().await;
-    lock.acquire("w1:1").await;
-    lock.fill(&names('r', "2", 0..readers)).await;
-    lock.fill(&["w3:1".to_owned()]).await;
-    assert_eq!(lock.release(&["w1:1"]).await, (0, vec![2]), "there is more to do");
-    assert_eq!(lock.state().await.holding().len(), 1024);
-    (server, lock)
-}
-
-#[tokio::test]
-async fn a_batch_that_stopped_at_its_limit_is_continued_by_a_renewal_of_nothing() {
-    let (_server, lock) = first_batch(2500).await;
-    assert_eq!(lock.renew(&[]).await.0, 0);
-    assert_eq!(lock.state().await.holding().len(), 2048);
-    assert_ne!(lock.renew(&[]).await.0, 0);
-    let state = lock.state().await;
-    assert_eq!((state.holding().len(), state.waiting()), (2500, vec!["w3:1"]));
-    assert_eq!(state.field("more"), None);
-}
-
-#[tokio::test]
-async fn a_batch_that_stopped_at_its_limit_is_continued_by_any_acquire_which_passes_nobody() {
-    let (_server, lock) = first_batch(3500).await;
-    assert_eq!(lock.attempt("r4:1").await, Got::Busy);
-    assert_eq!(lock.state().await.holding().len(), 2048);
-    lock.acquire("r4:2").await.ticket();
-    assert_eq!(lock.state().await.holding().len(), 3072);
-    lock.acquire("w4:3").await.ticket();
-    let state = lock.state().await;
-    assert_eq!(
-        (state.holding().len(), state.waiting()),
-        (3500, vec!["w3:1", "r4:2", "w4:3"])
-    );
-}
-
-#[tokio::test]
-async fn a_batch_that_stopped_at_its_limit_is_continued_by_any_release() {
-    let (_server, lock) = first_batch(1100).await;
-    assert_eq!(lock.release(&["r2:0"]).await.1, [2]);
-    let state = lock.state().await;
-    assert_eq!((state.holding().len(), state.waiting()), (1099, vec!["w3:1"]));
-}
-
 #[tokio::test]
 async fn a_batch_of_exactly_the_limit_leaves_a_lock_that_works() {
     let (_server, lock) = lock().await;
@@ -90,13 +44,12 @@ async fn a_batch_of_exactly_the_limit_leaves_a_lock_that_works() {
     lock.release(&["w4:1"]).await;
 }
 
-#[tokio::test]
-async fn a_batch_whose_mark_was_lost_is_continued_by_renewals() {
-    let (_server, mut lock) = first_batch(2500).await;
-    lock.audited = false;
-    lose(&lock, "more").await;
-    assert_eq!(lock.renew(&[]).await.0, 0);
-    lock.renew(&[]).await;
-    let state = lock.state().await;
-    assert_eq!((state.holding().len(), state.waiting()), (2500, vec!["w3:1"]));
+/// What comes on a channel.
+async fn pubsub(server: &Server, channel: &str) -> redis::aio::PubSubStream {
+    let client = redis::Client::open(server.url()).unwrap();
+    let (mut sink, stream) = client.get_async_pubsub().await.unwrap().split();
+    sink.subscribe(channel).await.unwrap();
+    // Dropped, it would end the connection.
+    std::mem::forget(sink);
+    stream
 }

@@ -2,21 +2,16 @@
 //! reply stands in `tests/conformance/scenarios`, where every client runs it.
 
 mod batches;
-mod damage;
 mod expiry;
 mod keys;
 mod model;
-mod operator;
-mod order;
-mod orphans;
 mod owners;
 mod replies;
-mod tokens;
+mod status;
 mod twice;
 
-use crate::lua::{DOWNGRADE, Got, LEASE_MS, Lock};
+use crate::lua::{Got, Lock};
 use crate::server::Server;
-use redis::Value;
 
 async fn lock() -> (Server, Lock) {
     let server = Server::start().await;
@@ -63,31 +58,4 @@ async fn walk(lock: &Lock, times: usize) -> Vec<String> {
         ));
     }
     story
-}
-
-/// What comes on a channel.
-async fn pubsub(server: &Server, channel: &str) -> redis::aio::PubSubStream {
-    let client = redis::Client::open(server.url()).unwrap();
-    let (mut sink, stream) = client.get_async_pubsub().await.unwrap().split();
-    sink.subscribe(channel).await.unwrap();
-    // Dropped, it would end the connection.
-    std::mem::forget(sink);
-    stream
-}
-
-async fn downgraded(lock: &Lock, from: &str, to: &str) -> Vec<i64> {
-    let args = [from, to, &LEASE_MS.to_string()].map(str::to_owned);
-    lock.call(DOWNGRADE, &args).await.unwrap()
-}
-
-/// Takes away one key, or one field of the hash.
-async fn lose(lock: &Lock, what: &str) {
-    let [state, queue, leases] = &lock.keys;
-    let lost = match what {
-        "the state" => lock.run("DEL", &[state]).await,
-        "the queue" => lock.run("DEL", &[queue]).await,
-        "the leases" => lock.run("DEL", &[leases]).await,
-        field => lock.run("HDEL", &[state, field]).await,
-    };
-    assert_eq!(lost, Value::Int(1), "there was no {what}");
 }

@@ -433,7 +433,11 @@ mod tests {
                 }
             };
             let text = std::fs::read_to_string(root().join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert!(text.contains(&format!("fn {name}(")), "{file} has no test {name}");
+            let held = match file.ends_with(".json") {
+                true => format!("\"scenario\": \"{name}\""),
+                false => format!("fn {name}("),
+            };
+            assert!(text.contains(&held), "{file} has no {held}");
         }
     }
 
