@@ -9,7 +9,6 @@ mod follow;
 mod judge;
 mod nemesis;
 mod quiet;
-pub(crate) mod random;
 mod register;
 mod report;
 mod sabotage;
