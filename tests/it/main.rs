@@ -27,6 +27,7 @@ mod evict;
 mod examples;
 mod fairness;
 mod faults;
+mod floors;
 mod input;
 mod lease;
 mod lua;
