@@ -150,12 +150,16 @@ impl Tree {
                 if to == *module || is_public && to.starts_with(module) {
                     continue;
                 }
-                arrows.push(Arrow {
+                let arrow = Arrow {
                     from: module.clone(),
                     to,
                     place: format!("{}:{}", file.path, path.line),
                     said: path.segments.join("::"),
-                });
+                };
+                let is_said = |said: &Arrow| said.place == arrow.place && said.to == arrow.to;
+                if !arrows.iter().any(is_said) {
+                    arrows.push(arrow);
+                }
             }
         }
         arrows
