@@ -38,9 +38,12 @@ fn figures(page: &str) -> Vec<(usize, &str)> {
 /// The words of a line that could be names of files and functions.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split(|sign: char| !sign.is_ascii_alphanumeric() && !"_./-()".contains(sign));
-    words
-        .map(|word| word.trim_end_matches('.'))
-        .filter(|word| !word.is_empty())
+    let words = words.map(|word| {
+        let word = word.trim_start_matches('(').trim_end_matches('.');
+        let is_call = word.ends_with("()");
+        if is_call { word } else { word.trim_end_matches(')') }
+    });
+    words.filter(|word| !word.is_empty() && !word.starts_with('/'))
 }
 
 fn is_file(word: &str) -> bool {
