@@ -165,6 +165,10 @@ impl Tree {
         arrows
     }
 
+    pub(super) fn is_of_tests(&self, module: &[String]) -> bool {
+        self.files.get(module).is_some_and(|file| file.is_of_tests)
+    }
+
     pub(super) fn name(&self, module: &[String]) -> &str {
         self.files.get(module).map_or("src/lib.rs", |file| &file.path)
     }
