@@ -1,7 +1,7 @@
-//! A client at work: what it shares, its route to the servers, and its two tasks.
-//!
-//! One task keeps the connections up and renews what is due; the other releases what was dropped. The tasks own the session;
-//! users own it by a [`Handle`], whose end closes the channel of releases and thereby ends the tasks.
+//! A client at work: its shared state, its route to the servers, and its two tasks.
+//! The watchdog keeps the connections up and renews what is due. The releaser releases what was dropped. The tasks own
+//! the session. Users own it by a [`Handle`], whose end closes the channel of releases: then the releaser empties the
+//! channel and ends both tasks. So nothing that was dropped is forgotten.
 
 use super::call::Call;
 use super::{release, renew};
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-/// What keeps a client's tasks alive: when the last one goes, so does the only sender of releases.
+/// Keeps a client's tasks alive: the last handle has the only sender of releases.
 pub(crate) struct Handle {
     pub(crate) session: Arc<Session>,
     _releases: mpsc::UnboundedSender<Arc<Request>>,
@@ -52,8 +52,8 @@ pub(crate) struct Settings {
     pub(crate) quarantine: Option<Duration>,
 }
 
-/// Lives in the client's task. Dropped without a shutdown, it says that the runtime has ended, or that the last handle is
-/// gone: then nobody listens.
+/// Lives in the watchdog's task. When it is dropped without a shutdown, the runtime has ended, or the last handle has
+/// gone and nobody listens.
 struct Alive(Arc<Session>);
 
 impl Drop for Alive {
@@ -113,7 +113,7 @@ impl Handle {
         &self.session.shared
     }
 
-    /// Has a request released, and waits until the server has confirmed that, or its lease is over.
+    /// Has a request released, and waits until the server has confirmed that or the lease is over.
     pub(crate) async fn withdraw(&self, request: Arc<Request>) {
         self.shared().abandon(Arc::clone(&request));
         self.shared().registry.out_of(&request).await;
@@ -138,7 +138,7 @@ impl Session {
         self.shared.registry.is_closed()
     }
 
-    /// What the clients in a snapshot have said of themselves, where it can be had.
+    /// The introductions of the clients in a snapshot, as far as the server tells them.
     pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> HashMap<String, ClientInfo> {
         let requests = snapshot.holders.iter().map(|holder| &holder.request);
         let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
@@ -176,7 +176,7 @@ impl Session {
                 shared.registry.out_of(request).await;
             }
         };
-        // A bound for all: many locks of a server that is away would have their turns one after the other.
+        // One bound for all, because the locks of a server that is away wait for one another's slots.
         if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
             tracing::warn!("not all was released in time: left to the leases");
         }
@@ -187,7 +187,7 @@ impl Session {
         tracing::info!("client shut down");
     }
 
-    /// Nothing is left of a client that ends in order.
+    /// Deletes the introduction: nothing is left of a client that ends in order.
     async fn bid_farewell(&self) {
         let (key, delete) = Introduction::delete(&self.shared.prefix, self.shared.id);
         let limit = call_limit(self.shared.lease);
