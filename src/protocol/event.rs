@@ -10,26 +10,26 @@ use crate::types::token::FencingToken;
 use redis::{Cmd, RedisError, Value};
 use std::time::{Duration, SystemTime};
 
-/// The announcement of a client that listens to the events of all locks.
+/// What a listener to the events of all locks announces.
 pub(crate) const ALL_LOCKS: &str = "*";
 
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// The time of the event, by the server's clock.
+    /// When, by the server's clock.
     pub at: SystemTime,
     /// The lock's name.
     pub lock: String,
     /// What happened.
     pub kind: EventKind,
-    /// The owner of the request.
+    /// Whose request it was.
     pub owner: Owner,
-    /// The client that made the request: see [`ClientInfo::id`](crate::ClientInfo).
+    /// The client that asked: see [`ClientInfo::id`](crate::ClientInfo).
     pub client: String,
     /// The request's mode.
     pub mode: Mode,
-    /// The fencing token, if the event is a grant.
+    /// The token, of a grant.
     pub token: Option<FencingToken>,
 }
 
@@ -37,22 +37,21 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The request could not enter at once and took its place in the queue.
+    /// It could not enter at once and took its place in the queue.
     Queued,
-    /// The request entered.
+    /// It entered.
     Granted,
-    /// The request released its hold.
+    /// It left the lock.
     Released,
-    /// The request's lease ran out while the request held or waited.
+    /// Its lease ran out, while it held or waited.
     Expired,
-    /// The request left the queue without having entered.
+    /// It left the queue without having entered.
     Left,
-    /// An operator evicted the request.
+    /// An operator threw it out.
     Evicted,
 }
 
-/// Announces to all clients that somebody listens: a message reaches those that are connected, a set reaches later
-/// ones.
+/// Tells all clients that somebody listens: those that are here by a message, later ones by a set that they look at.
 pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
     let channel = key::audience_channel(prefix);
     let mut add = redis::cmd("SADD");
@@ -67,14 +66,14 @@ pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
     [add, expire].into_iter().chain(tell).collect()
 }
 
-/// The command that asks who listens already.
+/// Asks who listens already.
 pub(crate) fn listeners(prefix: &str) -> Cmd {
     let mut members = redis::cmd("SMEMBERS");
     members.arg(key::audience_channel(prefix));
     members
 }
 
-/// Reads the reply to [`listeners`].
+/// The reply to [`listeners`].
 pub(crate) fn read_listeners(reply: Value) -> Result<Vec<String>, RedisError> {
     Ok(redis::from_redis_value(reply)?)
 }
@@ -84,7 +83,7 @@ pub(crate) fn read_events(lock: &str, payload: &str) -> Vec<Event> {
     let at = lines
         .next()
         .and_then(|line| line.parse().ok())
-        // No script tells a time later than any token, and calendars cannot show one.
+        // Later than any token: not of a script, and more than calendars can show.
         .filter(|at| *at <= MOST_NUMBER)
         .map(Duration::from_micros);
     let Some(at) = at.and_then(|at| SystemTime::UNIX_EPOCH.checked_add(at)) else {

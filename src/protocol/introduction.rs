@@ -1,4 +1,4 @@
-//! A client's introduction: a key with an expiry, which the readers of a lock's status look up.
+//! Who a client says it is: a key with an expiry, for those who look at a lock's status.
 
 use super::key;
 use crate::types::owner::ClientId;
@@ -6,7 +6,7 @@ use crate::types::timers::INTRODUCED_EVERY;
 use redis::Cmd;
 use std::fmt;
 
-/// A client's introduction, and its key.
+/// A client's introduction, and where it is stored.
 #[derive(Clone)]
 pub(crate) struct Introduction {
     pub(crate) key: String,
@@ -28,7 +28,7 @@ impl Introduction {
         set
     }
 
-    /// The command that deletes the introduction, because a client that ends in order leaves nothing behind.
+    /// Nothing is left of a client that ends in order.
     pub(crate) fn delete(prefix: &str, client: ClientId) -> (String, Cmd) {
         let key = key::introduction(prefix, &client.to_string());
         let mut delete = redis::cmd("DEL");
@@ -37,7 +37,7 @@ impl Introduction {
     }
 }
 
-/// The command that asks one server for the introductions under these keys.
+/// Asks for the introductions under these keys of one server.
 pub(crate) fn get_all(keys: &[String]) -> Cmd {
     let mut get = redis::cmd("MGET");
     get.arg(keys);
@@ -51,24 +51,24 @@ pub(crate) fn get(key: &str) -> Cmd {
     get
 }
 
-/// A client of the server, as that client introduced itself.
+/// A client of the server, as it introduced itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// The client's name: the names of its requests begin with it.
+    /// Its number among the clients: what its requests' names begin with.
     pub id: String,
-    /// The client's label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
+    /// Its label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
     pub label: Option<String>,
-    /// The name of the client's host, if known.
+    /// The name of its host, if it is known.
     pub host: Option<String>,
-    /// The client's process number, if known.
+    /// Its process number, if it is known.
     pub process: Option<u32>,
 }
 
 impl ClientInfo {
-    /// The text by which this process introduces itself.
+    /// What this process says of itself, as it is stored.
     pub(crate) fn introduction(label: Option<&str>) -> String {
-        // The name is only shown, so no library is needed for it.
+        // No library for a name that is only shown.
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let host = host.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         format!("{}\n{}\n{}", std::process::id(), host.trim(), label.unwrap_or_default())

@@ -1,5 +1,4 @@
-//! The commands by which the clients of a prefix notice that their server has restarted: they keep its run id in one
-//! key.
+//! How the clients of a prefix find out that their server has restarted: they keep its run id in one key.
 
 use super::hello::Dialect;
 use redis::{Cmd, Value};
@@ -23,7 +22,7 @@ pub(crate) fn run_id(info: &str) -> Option<&str> {
         .map(str::trim)
 }
 
-/// The command whose reply tells for how many milliseconds the clients have known this run of the server.
+/// Its reply: since how many milliseconds the clients have known this run of the server.
 pub(crate) fn age(dialect: Dialect, key: &str, run_id: &str) -> Cmd {
     let script = match dialect {
         Dialect::Plain => LIFE.to_owned(),
@@ -34,7 +33,7 @@ pub(crate) fn age(dialect: Dialect, key: &str, run_id: &str) -> Cmd {
     eval
 }
 
-/// Reads the reply to [`age`]. `None`: no script answers so.
+/// The reply to [`age`], or `None`.
 pub(crate) fn read_age(reply: &Value) -> Option<u64> {
     match reply {
         Value::Int(age) => u64::try_from(*age).ok(),

@@ -5,17 +5,17 @@ use crate::types::limits::check_duration;
 use redis::{Cmd, RedisError, Value};
 use std::time::Duration;
 
-/// How many replicas must have a grant, and within what time.
+/// How many replicas have to have a grant, and how long that may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replication {
     pub(crate) replicas: usize,
     pub(crate) timeout: Duration,
-    /// The grant must be on their disks, and on the master's.
+    /// On their disks, and on the master's.
     pub(crate) on_disk: bool,
 }
 
 impl Replication {
-    /// `None`: the grant needs no replica.
+    /// `None`: of no replica.
     pub(crate) fn in_memory(replicas: usize, timeout: Duration) -> Option<Self> {
         (replicas > 0).then_some(Self {
             replicas,
@@ -37,12 +37,12 @@ impl Replication {
         } else {
             wait = redis::cmd("WAIT");
         }
-        // The builder has checked that the time is at most an hour.
+        // Checked to be at most an hour.
         wait.arg(self.replicas).arg(self.timeout.as_millis() as u64);
         wait
     }
 
-    /// Reads the reply to `command`. WAITAOF replies with two numbers.
+    /// The reply to `command`. That of WAITAOF has two numbers.
     pub(crate) fn reached(&self, reply: Value) -> Result<Reached, RedisError> {
         let (master, replicas): (usize, usize) = if self.on_disk {
             redis::from_redis_value(reply)?
@@ -56,10 +56,10 @@ impl Replication {
     }
 }
 
-/// The servers that had a grant when the server replied.
+/// Who had a grant when the server was asked.
 #[derive(Clone, Copy)]
 pub(crate) struct Reached {
     pub(crate) replicas: usize,
-    /// Whether the master has the grant on disk, if disks are asked for.
+    /// Not only in memory, if disks are asked for.
     pub(crate) master: bool,
 }
