@@ -71,7 +71,7 @@ mod recorded {
         describe_gauge!(
             DISCONNECTED,
             Unit::Count,
-            "Connections that are lost and not yet made again"
+            "Lost connections that the client has not replaced yet"
         );
         describe_histogram!(
             WAIT,
@@ -93,7 +93,7 @@ mod recorded {
         );
         describe_counter!(LOST, Unit::Count, "Holds that were lost, by reason");
         describe_counter!(RENEWALS, Unit::Count, "Calls that renew all that is due of one lock");
-        describe_counter!(RECONNECTS, Unit::Count, "Connections that were lost and made again");
+        describe_counter!(RECONNECTS, Unit::Count, "Reconnects after a lost connection");
     }
 
     /// Adds one to a gauge until it is dropped. It keeps that gauge, so a recorder that is installed in between sees

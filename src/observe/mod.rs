@@ -23,7 +23,7 @@
 //! |---|---|---|
 //! | `WARN` | `hold lost` (`DEBUG` if by a shutdown) | `lock`, `mode`, `token`, `reason` |
 //! | `WARN` | `connection lost` | `connection`, `error`; in a cluster `node` |
-//! | `INFO` | `connection made again` | `connection`, `outage_ms` |
+//! | `INFO` | `reconnected` | `connection`, `outage_ms` |
 //! | `WARN` | `renewal failed` | `lock`, `requests`, `error` |
 //! | `WARN` | `place in the queue lost ...; asking again`, in the span `acquire` | `lock` |
 //! | `WARN` | `left to their leases`: releases that the server did not confirm | `lock`, `requests`, `error` |
@@ -46,7 +46,7 @@
 //! |---|---|---|---|
 //! | `fairlock_waiting` | gauge | `mode` | acquisitions under way: asking, or in the queue |
 //! | `fairlock_held` | gauge | `mode` | guards whose hold is not over |
-//! | `fairlock_disconnected` | gauge | `connection` | connections that are lost and not yet made again |
+//! | `fairlock_disconnected` | gauge | `connection` | lost connections that the client has not replaced yet |
 //! | `fairlock_wait_seconds` | histogram | `mode`, `outcome` | time of an acquisition, whatever its outcome |
 //! | `fairlock_hold_seconds` | histogram | `mode`, `outcome` | time of a hold, with its release's confirmation |
 //! | `fairlock_handover_seconds` | histogram | `mode` | from the arrival of a grant's message to the guard: what this process adds to a hand-over |
@@ -55,7 +55,7 @@
 //! | `fairlock_requeued_total` | counter | `mode` | places in the queue that were lost and asked for again: the process was frozen, or the server lost its data |
 //! | `fairlock_lost_total` | counter | `mode`, `reason` | holds that were lost |
 //! | `fairlock_renewals_total` | counter | `outcome` | calls that renew all that is due of one lock: `ok`, `failed` |
-//! | `fairlock_reconnects_total` | counter | `connection` | connections that were lost and made again |
+//! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
 //!   upgrades), `refused` (another policy, or an owner that waits already), `evicted`, `unavailable`, `server_error`, `shutdown`.
@@ -342,7 +342,7 @@ impl Outage {
     pub(crate) fn end(self) {
         metrics::reconnected(self.connection);
         let (connection, outage_ms) = (self.connection, micros(self.begun.elapsed()) / 1000);
-        tracing::info!(connection, outage_ms, "connection made again");
+        tracing::info!(connection, outage_ms, "reconnected");
     }
 }
 
