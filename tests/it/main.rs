@@ -26,6 +26,7 @@ mod docs;
 mod events;
 mod failover;
 mod faults;
+mod floors;
 mod input;
 mod lease;
 mod lock;
