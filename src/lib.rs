@@ -51,6 +51,7 @@
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
 //! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
+//! | find locks | [`Client::locks`], [`RwLock::exists`] |
 //! | end in order | [`Client::shutdown`] |
 //!
 //! And the guides: [the life of a request](guide::life), [choosing leases](guide::leases),
@@ -87,7 +88,8 @@
 //! | `cluster` | `redis::cluster::ClusterClient`: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
-//! | `cli` | the command `fairlock`, for scripts and operators: `cargo install fairlock --features cli`; nothing for the library |
+//!
+//! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.
 //!
 //! Rust 1.88 or later, tokio.
 
@@ -110,6 +112,8 @@ pub mod guide;
 mod keeper;
 mod key;
 mod link;
+mod locks;
+mod lookup;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
 mod metrics;
@@ -143,6 +147,7 @@ pub use client::{Client, ClientBuilder};
 pub use error::{Error, LostReason, remedy};
 pub use event::{Event, EventKind, Events};
 pub use guard::{Guard, ReadGuard, WriteGuard};
+pub use locks::Locks;
 pub use owner::Owner;
 pub use rw_lock::{Policy, RwLock};
 pub use server::IntoServer;

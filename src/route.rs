@@ -1,7 +1,7 @@
 //! Where a call goes: to the one server, or to the node of a cluster that has the lock.
 
 #[cfg(feature = "cluster")]
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Node};
 use crate::link::{How, Lane, Link, Sending, Turns};
 use crate::owner::ClientId;
 use crate::quarantine::Quarantine;
@@ -17,6 +17,14 @@ pub(crate) enum Route {
     Server(Link),
     #[cfg(feature = "cluster")]
     Cluster(Cluster),
+}
+
+/// A server that has keys of its own.
+pub(crate) enum Master {
+    /// The one server.
+    Sole,
+    #[cfg(feature = "cluster")]
+    Node(Arc<Node>),
 }
 
 impl Route {
@@ -66,6 +74,39 @@ impl Route {
         };
         self.call(how, key, &Order::plain(command, &AtomicBool::new(false)))
             .await
+    }
+
+    /// All servers that have keys: the masters of a cluster, or the one server.
+    pub(crate) fn masters(&self) -> Result<Vec<Master>, RedisError> {
+        match self {
+            Self::Server(_) => Ok(vec![Master::Sole]),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => Ok(cluster.masters()?.into_iter().map(Master::Node).collect()),
+        }
+    }
+
+    /// Sends a command of the server's own to that master.
+    pub(crate) async fn command_to(
+        &self,
+        master: &Master,
+        lane: Lane,
+        limit: Duration,
+        command: &(dyn Fn(&mut Cmd) + Sync),
+    ) -> Result<Value, RedisError> {
+        match (self, master) {
+            #[cfg(feature = "cluster")]
+            (Self::Cluster(cluster), Master::Node(node)) => {
+                let sent = AtomicBool::new(false);
+                let how = How {
+                    lane,
+                    limit,
+                    patience: limit,
+                    sending: Sending::Plainly,
+                };
+                cluster.call_node(node, how, &Order::plain(command, &sent)).await
+            }
+            _ => self.command(lane, limit, "", command).await,
+        }
     }
 
     /// Sends what `renew` makes for the server that has `key`, and asks how many replicas have what that wrote.

@@ -1,14 +1,17 @@
 //! The lock as its users name it.
 
 use crate::acquire::{Acquire, Read, Write};
-use crate::client::{Handle, Inner};
-use crate::error::Error;
+use crate::client::{Handle, Inner, call_limit};
+use crate::error::{Error, runtime_ended};
 use crate::event::Events;
 use crate::keeper::finish;
 use crate::key::{Lock, shown};
+use crate::link::Lane;
+use crate::lookup;
 use crate::owner::Owner;
 use crate::runtime;
 use crate::status::Status;
+use redis::Cmd;
 use std::fmt;
 use std::sync::Arc;
 
@@ -125,6 +128,36 @@ impl RwLock {
             .map_err(failed)?;
         let clients = inner.introductions(&snapshot).await;
         Ok(Status::of(&snapshot, first, &clients))
+    }
+
+    /// Whether the server knows the lock: from its first use until 30 to 60 seconds after its last lease, held or not.
+    ///
+    /// [`status`](Self::status) cannot tell a lock that is free from a name that nobody uses. This can, by one `HMGET`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// if !client.rw_lock("invioce:42").exists().await? {
+    ///     println!("nobody uses that lock: is the name right?");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`status`](Self::status).
+    pub async fn exists(&self) -> Result<bool, Error> {
+        runtime::check_timers()?;
+        let inner = self.inner()?;
+        let look = |cmd: &mut Cmd| lookup::look_for(cmd, &self.lock);
+        let limit = call_limit(inner.lease);
+        let reply = match inner.requests.has_ended() {
+            true => Err(runtime_ended()),
+            false => inner.route.command(Lane::Users, limit, &self.lock.state, &look).await,
+        };
+        let exists = reply.and_then(|reply| lookup::read_existence(&reply));
+        exists.map_err(|error| Error::of_server(&self.lock.name, error))
     }
 
     /// Throws an owner out: whatever it holds of this lock and waits for. An operator's last resort, for an owner that
