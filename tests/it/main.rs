@@ -11,12 +11,6 @@
 
 mod acl;
 mod cancellation;
-#[cfg(all(unix, feature = "cli"))]
-mod cli;
-#[cfg(all(unix, feature = "cli"))]
-mod cli_answers;
-#[cfg(all(unix, feature = "cli"))]
-mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
@@ -29,6 +23,7 @@ mod fairness;
 mod faults;
 mod input;
 mod lease;
+mod locks;
 mod lua;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -44,7 +39,6 @@ mod process;
 mod proxy;
 mod python;
 mod quarantine;
-#[cfg(all(unix, feature = "cli"))]
 mod recipes;
 mod replicas;
 mod review;

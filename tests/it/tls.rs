@@ -97,41 +97,6 @@ fn assert_refused(what: &str, outcome: Result<Client, Error>, advice: &str) {
     assert!(!message.contains("up and reachable"), "it is: {message}");
 }
 
-/// The command says the same, and not that no server answers.
-#[cfg(all(unix, feature = "cli"))]
-#[tokio::test]
-async fn the_command_tells_a_bad_certificate_and_a_wrong_scheme_from_a_server_that_is_away() {
-    use crate::cli::{Cli, said};
-    let authority = Authority::new();
-    let Some((server, port)) = server(&authority, "no").await else {
-        return;
-    };
-    let certificate = server.dir().join("ca.pem");
-    let trusting = |mut command: tokio::process::Command| {
-        command.env("SSL_CERT_FILE", &certificate);
-        command
-    };
-    let ls = |url: String| Cli::at(url).command(&["ls"]);
-    for (command, words) in [
-        (
-            ls(url("127.0.0.1", &port)),
-            ["UnknownIssuer", "authority", "SSL_CERT_FILE"],
-        ),
-        (trusting(ls(url("localhost", &port))), ["certificate", "names", "dates"]),
-        (
-            ls(format!("redis://127.0.0.1:{port}")),
-            ["cannot connect", "TLS", "rediss://"],
-        ),
-    ] {
-        let ended = crate::cli::ended({ command }.spawn().unwrap()).await;
-        assert_eq!(ended.status, 69, "{ended:?}");
-        assert!(said(&ended.stderr, &words), "{words:?}: {ended:?}");
-        assert!(!ended.stderr.contains("no server answers"), "{ended:?}");
-    }
-    let trusted = trusting(ls(url("127.0.0.1", &port))).spawn().unwrap();
-    assert_eq!(crate::cli::ended(trusted).await.status, 0);
-}
-
 #[tokio::test]
 async fn a_server_with_a_trusted_certificate_is_used_and_another_refused() {
     in_time(async || {

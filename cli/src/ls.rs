@@ -12,8 +12,7 @@ use std::time::Duration;
 
 pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
     let client = server.client().await?;
-    let mut redis = server.redis().await?;
-    let (mut found, complaints) = locks::find(server, &client, &mut redis, args.pattern.as_deref()).await?;
+    let (mut found, complaints) = locks::find(server, &client, args.pattern.as_deref()).await?;
     complaints.iter().for_each(|text| complain(text));
     client.shutdown().await;
     found.retain(|found| args.all || found.in_use());

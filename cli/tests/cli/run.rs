@@ -1,10 +1,10 @@
 //! `fairlock run`: exit statuses, the command's environment, signals, and a lock that is lost.
 
-use crate::cli::{Cli, Ended, ended, said};
-use crate::server::{Server, connected, eventually, soon};
+use crate::command::{Cli, Ended, ended, said};
+use crate::scene;
+use crate::server::{Server, eventually, soon};
 use fairlock::Client;
 use rustix::process::{Pid, Signal, kill_process};
-use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 
@@ -99,11 +99,7 @@ async fn full_pipe() -> (std::os::fd::OwnedFd, tokio::net::unix::pipe::Receiver)
 }
 
 async fn client(server: &Server) -> Client {
-    connected(
-        Client::builder().label("holder").lease(Duration::from_secs(600)),
-        server.url(),
-    )
-    .await
+    scene::client(server, "holder").await
 }
 
 async fn is_free(client: &Client, lock: &str) -> bool {

@@ -6,6 +6,7 @@ use crate::text::safe;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 use std::io;
 
 /// A heading and what stands under it, as it is laid out here.
@@ -146,7 +147,6 @@ pub(crate) fn man(page: Option<&str>) -> Outcome {
 }
 
 fn render(command: clap::Command, name: &str, page: &mut Vec<u8>) -> io::Result<()> {
-    use io::Write as _;
     let title = match name {
         "fairlock" => name.to_owned(),
         _ => format!("fairlock-{name}"),
@@ -177,14 +177,13 @@ fn render(command: clap::Command, name: &str, page: &mut Vec<u8>) -> io::Result<
     if has_subcommands {
         man.render_subcommands_section(page)?;
     }
+    let mut further = Roff::new();
     for (heading, text) in sections(name) {
-        // Laid out as they are.
-        writeln!(page, ".SH \"{heading}\"\n.nf")?;
+        further.control("SH", [*heading]).control("nf", []);
         for line in text.lines() {
-            let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-            writeln!(page, "\\&{line}")?;
+            further.text([roman(line)]);
         }
-        writeln!(page, ".fi")?;
+        further.control("fi", []);
     }
-    Ok(())
+    further.to_writer(page)
 }

@@ -27,10 +27,12 @@ pub(crate) async fn run(server: &ServerArgs, args: &EvictArgs) -> Outcome {
         return Ok(Status::NO);
     }
     let requests = lock.evict(&owner).await?;
+    let known = match requests {
+        0 => locks::must_exist(server, &lock).await,
+        _ => Ok(()),
+    };
     client.shutdown().await;
-    if requests == 0 {
-        locks::must_exist(server, &args.name).await?;
-    }
+    known?;
     if args.output.json {
         let owner = owner.to_string();
         json::document(&json!({"lock": args.name, "owner": owner, "evicted": requests}))?;

@@ -6,10 +6,8 @@ use crate::locks::{self, Found};
 use crate::ls::{held_by, longest_hold, longest_wait};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
-use crate::svg;
 use crate::text::{self, count, origin_in_short, safe, span};
 use crate::watch::interrupted;
-use fairlock::redis::aio::MultiplexedConnection;
 use fairlock::{Client, Mode, Waiter};
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -21,14 +19,13 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame, Terminal};
 use serde_json::Value;
 use std::io::{self, IsTerminal as _};
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
+use unicode_width::UnicodeWidthStr;
 
 pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
     let client = server.client().await?;
-    let redis = Some(server.redis().await?);
     let mut screen = Screen {
         server: format!("{}   prefix {}", server.shown(), server.prefix),
         pattern: args.pattern.clone(),
@@ -38,9 +35,12 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
         paused: false,
         trouble: None,
     };
-    let mut eye = Eye { server, client, redis };
-    let complaints = screen.look(&mut eye).await?;
-    let is_live = !args.output.json && args.svg.is_none() && !args.once && io::stdout().is_terminal();
+    let eye = Eye {
+        server,
+        client: &client,
+    };
+    let complaints = screen.look(&eye).await?;
+    let is_live = !args.output.json && !args.once && io::stdout().is_terminal();
     if is_live {
         screen.trouble = complaints.into_iter().next();
     } else {
@@ -49,37 +49,19 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
     let done = if args.output.json {
         let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
         json::document(&locks.collect::<Value>())
-    } else if let Some(file) = &args.svg {
-        screen
-            .drawn(args.size)
-            .and_then(|buffer| write(file, &svg::picture(&buffer)))
     } else if is_live {
-        live(&mut screen, &mut eye, args.interval).await
+        live(&mut screen, &eye, args.interval).await
     } else {
-        screen.drawn(args.size).and_then(|buffer| say(&lines(&buffer)))
+        say(&lines(&screen.drawn(args.size)))
     };
-    eye.client.shutdown().await;
+    client.shutdown().await;
     done.map(|()| Status::OK)
 }
 
 /// What looks at the server.
 struct Eye<'a> {
     server: &'a ServerArgs,
-    client: Client,
-    /// None: it is to be made anew. The client does that itself.
-    redis: Option<MultiplexedConnection>,
-}
-
-impl Eye<'_> {
-    async fn find(&mut self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
-        let mut redis = match self.redis.take() {
-            Some(redis) => redis,
-            None => self.server.redis().await?,
-        };
-        let found = locks::find(self.server, &self.client, &mut redis, pattern).await?;
-        self.redis = Some(redis);
-        Ok(found)
-    }
+    client: &'a Client,
 }
 
 /// What is shown.
@@ -96,7 +78,7 @@ struct Screen {
     trouble: Option<String>,
 }
 
-async fn live(screen: &mut Screen, eye: &mut Eye<'_>, interval: Duration) -> Result<(), Failure> {
+async fn live(screen: &mut Screen, eye: &Eye<'_>, interval: Duration) -> Result<(), Failure> {
     let broken = |error: io::Error| Failure::new(Status::BROKEN, format!("cannot use the terminal: {error}"));
     let mut terminal = ratatui::try_init().map_err(broken)?;
     let shown = show(screen, eye, interval, &mut terminal).await;
@@ -107,7 +89,7 @@ async fn live(screen: &mut Screen, eye: &mut Eye<'_>, interval: Duration) -> Res
 
 async fn show(
     screen: &mut Screen,
-    eye: &mut Eye<'_>,
+    eye: &Eye<'_>,
     interval: Duration,
     terminal: &mut DefaultTerminal,
 ) -> Result<io::Result<()>, Failure> {
@@ -170,8 +152,8 @@ fn keys() -> mpsc::UnboundedReceiver<Key> {
 
 impl Screen {
     /// Looks again. What is wrong with single locks comes back.
-    async fn look(&mut self, eye: &mut Eye<'_>) -> Result<Vec<String>, Failure> {
-        let (mut locks, complaints) = eye.find(self.pattern.as_deref()).await?;
+    async fn look(&mut self, eye: &Eye<'_>) -> Result<Vec<String>, Failure> {
+        let (mut locks, complaints) = locks::find(eye.server, eye.client, self.pattern.as_deref()).await?;
         locks.retain(Found::in_use);
         locks.sort_by(Found::order);
         self.locks = locks;
@@ -201,10 +183,10 @@ impl Screen {
         self.locks.iter().position(selected).unwrap_or(0)
     }
 
-    fn drawn(&self, (columns, lines): (u16, u16)) -> Result<Buffer, Failure> {
+    fn drawn(&self, (columns, lines): (u16, u16)) -> Buffer {
         let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, lines));
         let Ok(_) = terminal.draw(|frame| self.draw(frame));
-        Ok(terminal.backend().buffer().clone())
+        terminal.backend().buffer().clone()
     }
 
     fn draw(&self, frame: &mut Frame) {
@@ -338,19 +320,27 @@ fn draw_details(frame: &mut Frame, area: Rect, lock: &Found) {
 
 fn lines(buffer: &Buffer) -> String {
     let lines = (0..buffer.area.height).map(|line| {
-        let line: String = svg::cells(buffer, line).iter().map(|cell| cell.symbol()).collect();
-        line.trim_end().to_owned() + "\n"
+        let mut text = String::new();
+        let mut column = 0;
+        while let Some(cell) = buffer.cell((column, line)) {
+            text += cell.symbol();
+            // A wide character covers the next cell too.
+            column += u16::try_from(cell.symbol().width()).map_or(1, |columns| columns.max(1));
+        }
+        text.trim_end().to_owned() + "\n"
     });
     let text: String = lines.collect();
     text.trim_end().to_owned() + "\n"
 }
 
-fn write(file: &Path, picture: &str) -> Result<(), Failure> {
-    if file == Path::new("-") {
-        return say(picture);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_blank_follows_a_wide_character() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 8, 2));
+        buffer.set_string(0, 0, "漢字ab", Style::new());
+        assert_eq!(lines(&buffer), "漢字ab\n");
     }
-    std::fs::write(file, picture).map_err(|error| {
-        let file = text::safe_bytes(file.as_os_str().as_encoded_bytes());
-        Failure::new(Status::BROKEN, format!("cannot write {file}: {error}"))
-    })
 }

@@ -6,7 +6,6 @@ use clap_complete::Shell;
 use fairlock::Policy;
 #[cfg(unix)]
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Run commands under fair locks in Redis or Valkey, and look into these locks.
@@ -225,9 +224,6 @@ pub(crate) struct TopArgs {
     /// Print one frame as text and end
     #[arg(long)]
     pub(crate) once: bool,
-    /// Write one frame as a picture and end; - writes it to stdout
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "json"])]
-    pub(crate) svg: Option<PathBuf>,
     /// Columns and lines of a frame that is not shown live
     #[arg(long, value_name = "COLUMNSxLINES", value_parser = size, default_value = "100x28")]
     pub(crate) size: (u16, u16),

@@ -2,7 +2,6 @@
 
 use crate::args::WatchArgs;
 use crate::json;
-use crate::locks;
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
@@ -22,7 +21,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
     let prefix = safe(&server.prefix);
     complain(&match &args.name {
-        Some(name) if !locks::exists(server, name).await? => {
+        Some(name) if !client.rw_lock(name.as_str()).exists().await? => {
             format!("watching {subject} under prefix {prefix}, where there is no such lock yet")
         }
         _ => format!("watching {subject} under prefix {prefix}"),

@@ -23,7 +23,6 @@ mod server;
 mod show;
 #[cfg(unix)]
 mod signals;
-mod svg;
 mod text;
 mod top;
 mod watch;

@@ -11,11 +11,14 @@ use std::fmt::Write as _;
 
 pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
     let client = server.client().await?;
-    let status = client.rw_lock(args.name.as_str()).status().await?;
+    let lock = client.rw_lock(args.name.as_str());
+    let status = lock.status().await?;
+    let known = match status.holding + status.waiting {
+        0 => locks::must_exist(server, &lock).await,
+        _ => Ok(()),
+    };
     client.shutdown().await;
-    if status.holding + status.waiting == 0 {
-        locks::must_exist(server, &args.name).await?;
-    }
+    known?;
     if args.output.json {
         json::document(&json::status(&args.name, &status))?;
     } else {

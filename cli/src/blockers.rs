@@ -55,8 +55,7 @@ impl<'a> Wait<'a> {
 
 pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
     let client = server.client().await?;
-    let mut redis = server.redis().await?;
-    let (mut found, complaints) = locks::find(server, &client, &mut redis, None).await?;
+    let (mut found, complaints) = locks::find(server, &client, None).await?;
     complaints.iter().for_each(|text| complain(text));
     for lock in &mut found {
         locks::complete(&client, lock).await?;
