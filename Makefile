@@ -29,8 +29,8 @@ services: setup ## Show the lock in services: web, workers, a tick, a migration,
 
 # Most tests wait for a server or for a lease, so more of them run at a time than there are cores.
 export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))
-# The library and the command, with one build of the library for both.
-TESTS = cargo test -p fairlock -p fairlock-cli \
+# The library, the command and the harness, with one build of the library for all.
+TESTS = cargo test -p fairlock -p fairlock-cli -p fairlock-support \
 	--features fairlock/tls-rustls,fairlock/cluster,fairlock/sentinel,fairlock/metrics
 
 test: setup ## Run what a change usually needs, in minutes: all tests but the slow ones, on real servers that they start

@@ -9,6 +9,9 @@
     reason = "nobody imports a test; what its parts share panics and prints like the test itself"
 )]
 
+// The harness: the crate tests/support, under the names that the tests use.
+use fairlock_support::{proxy, server, users};
+
 mod acl;
 mod cancellation;
 #[cfg(feature = "cluster")]
@@ -36,7 +39,6 @@ mod owners;
 mod policy;
 mod polled;
 mod process;
-mod proxy;
 mod python;
 mod quarantine;
 mod recipes;
@@ -50,7 +52,6 @@ mod scripts;
 mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
-mod server;
 mod silence;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
@@ -61,4 +62,3 @@ mod status;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod upgrade;
-mod users;

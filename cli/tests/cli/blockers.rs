@@ -2,7 +2,7 @@
 
 use crate::command::{Cli, said};
 use crate::scene::{client, queue};
-use crate::server::Server;
+use fairlock_support::server::Server;
 
 #[tokio::test]
 async fn leads_from_who_is_stuck_to_who_is_to_blame() {

@@ -1,6 +1,6 @@
 //! The command `fairlock` as a process: how a test starts it, and what a run of it left.
 
-use crate::server::{Server, soon};
+use fairlock_support::server::{Server, soon};
 use serde_json::Value;
 use std::process::Stdio;
 use tokio::process::{Child, Command};

@@ -1,7 +1,7 @@
 //! `fairlock doctor`: whether a server is fit for locks.
 
 use crate::command::{Cli, said};
-use crate::server::{Server, eventually};
+use fairlock_support::server::{Server, eventually};
 use serde_json::Value;
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::command::Cli;
 use crate::scene::queue;
-use crate::server::Server;
+use fairlock_support::server::Server;
 
 #[tokio::test]
 async fn evicts_the_owner_that_it_is_told_and_asks_first() {

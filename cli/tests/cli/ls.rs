@@ -2,7 +2,7 @@
 
 use crate::command::{Cli, said};
 use crate::scene::{HOSTILE, LONG, client, queue};
-use crate::server::{Server, connected, eventually};
+use fairlock_support::server::{Server, connected, eventually};
 use fairlock::Client;
 use serde_json::Value;
 use std::time::Duration;

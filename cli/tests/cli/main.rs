@@ -20,8 +20,6 @@ mod refusal;
 mod rights;
 mod run;
 mod scene;
-#[path = "../../../tests/it/server.rs"]
-mod server;
 mod show;
 mod top;
 mod watch;

@@ -1,7 +1,7 @@
 //! Man pages, completions and `--help`.
 
 use crate::command::{Cli, ended, said};
-use crate::server::Server;
+use fairlock_support::server::Server;
 
 #[tokio::test]
 async fn a_closed_pipe_ends_it_quietly() {

@@ -2,7 +2,7 @@
 
 use crate::command::{BINARY, Cli, ended, piped, said};
 use crate::scene::client;
-use crate::server::{Server, eventually, free_port};
+use fairlock_support::server::{Server, eventually, free_port};
 use fairlock::Client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -3,7 +3,7 @@
 
 use crate::command::{Cli, Ended, ended, said};
 use crate::scene::queue;
-use crate::server::{Server, soon};
+use fairlock_support::server::{Server, soon};
 use fairlock::redis::{ErrorKind, RedisError, ServerErrorKind};
 use fairlock::rights::Role;
 use tokio::io::{AsyncBufReadExt, BufReader};

@@ -2,7 +2,7 @@
 
 use crate::command::{Cli, Ended, ended, said};
 use crate::scene;
-use crate::server::{Server, eventually, soon};
+use fairlock_support::server::{Server, eventually, soon};
 use fairlock::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};

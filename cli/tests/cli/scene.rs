@@ -1,6 +1,6 @@
 //! What the command is to show: clients that hold locks and wait for them.
 
-use crate::server::{Server, connected, eventually};
+use fairlock_support::server::{Server, connected, eventually};
 use fairlock::{Access, Acquire, Client, Owner};
 use std::time::Duration;
 

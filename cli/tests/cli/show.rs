@@ -3,7 +3,7 @@
 
 use crate::command::{Cli, Ended, said};
 use crate::scene::{client, end_lease, queue};
-use crate::server::Server;
+use fairlock_support::server::Server;
 use serde_json::Value;
 
 const UNAVAILABLE: i32 = 69;

@@ -2,7 +2,7 @@
 
 use crate::command::{BINARY, Cli, ended, piped, said};
 use crate::scene::{client, queue};
-use crate::server::{Server, soon};
+use fairlock_support::server::{Server, soon};
 use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};

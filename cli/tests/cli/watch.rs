@@ -2,7 +2,7 @@
 
 use crate::command::{Cli, ended, said};
 use crate::scene::client;
-use crate::server::{Server, soon};
+use fairlock_support::server::{Server, soon};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};

@@ -30,13 +30,9 @@ mod report;
 mod svg;
 mod worker;
 
-/// Real servers: the harness of the tests.
-#[path = "../../it/server.rs"]
-#[allow(dead_code)]
-mod server;
-
 use clap::{Args, Parser, Subcommand};
 use env::{Env, Machine};
+use fairlock_support::server;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! Users of a lock, as several tests need them: clients, holds, waiters, and what the server counts of them.
 
+pub use crate::random::Random;
 use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Access, Acquire, Client, Error, FencingToken, Guard, Owner, ReadGuard, RwLock, WriteGuard};
 use std::collections::BTreeMap;
@@ -120,33 +121,4 @@ pub fn held_by(owner: &Owner, reads: usize, writes: usize, token: FencingToken) 
         put(format!("t:{name}"), token.to_string());
     }
     state
-}
-
-/// SplitMix64. The seed is printed, and taken back from the environment.
-pub struct Random(u64);
-
-impl Random {
-    #[expect(clippy::print_stdout, reason = "whoever sees the failure needs the seed")]
-    pub fn seeded() -> Self {
-        let seed = match std::env::var("FAIRLOCK_SEED") {
-            Ok(seed) => seed.parse().expect("FAIRLOCK_SEED is a number"),
-            Err(_) => uuid::Uuid::new_v4().as_u64_pair().0,
-        };
-        println!("FAIRLOCK_SEED={seed}");
-        Self(seed)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        usize::try_from(mixed % limit as u64).expect("below a usize")
-    }
-
-    /// Another one, for a task of its own.
-    pub fn fork(&mut self) -> Self {
-        Self(self.below(usize::MAX) as u64)
-    }
 }

@@ -119,7 +119,6 @@ impl Server {
     }
 
     /// Further arguments for the next start.
-    #[allow(dead_code, reason = "for tests of the feature `tls-rustls`")]
     pub fn add_args(&mut self, args: &[&str]) {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
     }
@@ -128,7 +127,6 @@ impl Server {
         self.port
     }
 
-    #[allow(dead_code, reason = "for tests of the feature `cluster`")]
     pub fn bus_port(&self) -> u16 {
         self.bus_port
     }
@@ -141,7 +139,6 @@ impl Server {
         self.dir.join("socket")
     }
 
-    #[allow(dead_code, reason = "for tests of some features")]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -172,7 +169,6 @@ impl Server {
     }
 
     /// Starts it again: false if it refuses to, with that text in its log.
-    #[allow(dead_code, reason = "for tests of the feature `tls-rustls`")]
     pub async fn start_again_unless(&mut self, refusal: &str) -> bool {
         let begun = Instant::now();
         while !self.spawn().await {
