@@ -3,6 +3,8 @@
 use crate::acl::login;
 use crate::server::{Server, connected, soon};
 use fairlock::{Client, Error};
+#[cfg(feature = "cluster")]
+use fairlock_support::cluster::Cluster;
 use futures::FutureExt;
 use redis::Cmd;
 use std::time::Duration;
@@ -158,4 +160,24 @@ async fn a_lock_exists_from_its_first_use_also_while_it_is_free() {
     );
     let nameless = client.rw_lock("").exists().await;
     assert!(matches!(nameless, Err(Error::InvalidName { .. })), "{nameless:?}");
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn in_a_cluster_the_stream_goes_through_all_masters_and_fails_rather_than_leave_one_out() {
+    let mut cluster = Cluster::of(3, 0).await;
+    let client = cluster.client(LONG).await;
+    let mut names = Vec::new();
+    for node in 0..3 {
+        names.extend(cluster.locks_on(node, 2).await);
+    }
+    use_each(&client, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    names.sort();
+    assert_eq!(found(&client, "*").await, names);
+    cluster.nodes[1].kill();
+    let items: Vec<_> = soon("the end", client.locks("*").collect()).await;
+    assert!(
+        matches!(items.last(), Some(Err(Error::Unavailable { .. }))),
+        "one master is away: {items:?}"
+    );
 }

@@ -2,8 +2,8 @@
 
 use crate::command::{Cli, said};
 use crate::scene::{HOSTILE, LONG, client, queue};
-use fairlock_support::server::{Server, connected, eventually};
 use fairlock::Client;
+use fairlock_support::server::{Server, connected, eventually};
 use serde_json::Value;
 use std::time::Duration;
 

@@ -21,5 +21,7 @@ mod rights;
 mod run;
 mod scene;
 mod show;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod top;
 mod watch;

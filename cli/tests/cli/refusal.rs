@@ -2,8 +2,8 @@
 
 use crate::command::{BINARY, Cli, ended, piped, said};
 use crate::scene::client;
-use fairlock_support::server::{Server, eventually, free_port};
 use fairlock::Client;
+use fairlock_support::server::{Server, eventually, free_port};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::process::Command;

@@ -3,9 +3,9 @@
 
 use crate::command::{Cli, Ended, ended, said};
 use crate::scene::queue;
-use fairlock_support::server::{Server, soon};
 use fairlock::redis::{ErrorKind, RedisError, ServerErrorKind};
 use fairlock::rights::Role;
+use fairlock_support::server::{Server, soon};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// How rules begin, so that nothing else is allowed.

@@ -2,8 +2,8 @@
 
 use crate::command::{Cli, Ended, ended, said};
 use crate::scene;
-use fairlock_support::server::{Server, eventually, soon};
 use fairlock::Client;
+use fairlock_support::server::{Server, eventually, soon};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};

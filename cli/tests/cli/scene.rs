@@ -1,7 +1,7 @@
 //! What the command is to show: clients that hold locks and wait for them.
 
-use fairlock_support::server::{Server, connected, eventually};
 use fairlock::{Access, Acquire, Client, Owner};
+use fairlock_support::server::{Server, connected, eventually};
 use std::time::Duration;
 
 /// So long that nothing expires in a test.

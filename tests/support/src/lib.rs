@@ -12,4 +12,6 @@ pub mod process;
 pub mod proxy;
 pub mod random;
 pub mod server;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod users;
