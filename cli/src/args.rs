@@ -1,4 +1,4 @@
-//! What can be written on the command line.
+//! The command line: its subcommands and options, each with its help text.
 
 use crate::server::ServerArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -10,10 +10,9 @@ use std::time::Duration;
 
 /// Run commands under fair locks in Redis or Valkey, and look into these locks.
 ///
-/// A lock has a name, readers that share it and writers that have it alone. Who asks first enters first. Every hold and
-/// every place in the queue has a lease that is renewed in the background, so what a dead process held is free again
-/// when its lease has run out. The locks are those of the Rust crate fairlock: services and this command use the same
-/// ones.
+/// Readers share a lock, and a writer holds it alone. Requests enter in the order in which they were made. Every hold and
+/// every place in the queue has a lease, which the holder or waiter renews in the background. When a process dies, its
+/// locks are free as soon as their leases have run out. Services that use the Rust crate fairlock share these locks.
 #[derive(Debug, Parser)]
 #[command(name = "fairlock", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(override_usage = "fairlock [OPTIONS] COMMAND")]
@@ -28,63 +27,66 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command under a lock
     ///
-    /// Waits for the lock, runs COMMAND, releases the lock when COMMAND ends, and exits with its status. COMMAND finds
-    /// the lock's fencing token in FAIRLOCK_TOKEN and the lock's name in FAIRLOCK_NAME: give the token to whatever the
-    /// lock protects, and let that refuse a smaller token than the greatest it has seen.
+    /// fairlock waits for the lock, runs COMMAND, releases the lock when COMMAND ends, and exits with COMMAND's status.
+    /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. Let COMMAND
+    /// pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
     ///
-    /// INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to COMMAND; while fairlock waits for the lock they end it, and
-    /// its place in the queue is free at once. When the lock is lost (an operator evicted its owner, the server was out
-    /// of reach for a lease, --max-hold is over) COMMAND gets TERM, and KILL after the grace: others may be inside
-    /// already.
+    /// Signals: fairlock forwards INT, TERM, HUP, QUIT, USR1 and USR2 to COMMAND. While fairlock still waits for the lock,
+    /// such a signal ends fairlock, which leaves the queue at once.
     ///
-    /// Without a terminal COMMAND leads a process group of its own, and signals go to the group. With one it stays in
-    /// the terminal's group, so that keys such as Ctrl-C and Ctrl-Z reach it from the terminal, and other signals go to
-    /// COMMAND alone. In the terminal's foreground INT and QUIT count as keys: from elsewhere, as by kill(1), they are
-    /// not passed on; TERM is. On Linux COMMAND is killed when fairlock is killed (not if it is a set-user-ID program);
-    /// its own children are not. Processes that COMMAND leaves in the background are not waited for.
+    /// Loss: an operator may evict the owner, the server may be out of reach for a lease, or --max-hold may be over. Then
+    /// fairlock sends TERM to COMMAND, and KILL after the grace, because another process may hold the lock by then.
+    ///
+    /// Without a terminal COMMAND leads a process group of its own, and fairlock signals that group. With a terminal
+    /// COMMAND stays in the terminal's group, so that keys such as Ctrl-C and Ctrl-Z reach COMMAND directly, and fairlock
+    /// signals COMMAND alone. In the foreground of a terminal fairlock takes every INT and QUIT for a key and does not
+    /// forward it; use TERM with kill(1).
+    ///
+    /// On Linux the kernel kills COMMAND when fairlock is killed. That excludes a set-user-ID program and COMMAND's own
+    /// children. fairlock does not wait for processes that COMMAND leaves in the background.
     #[cfg(unix)]
     Run(RunArgs),
 
     /// List the locks that are held or waited for
     ///
-    /// Goes through all keys of the server's database in small steps (SCAN, which an ACL user must be allowed, as for top
-    /// and blockers) and looks at each lock that it finds. The ones with the longest queues come first.
+    /// The locks with the longest queues come first. fairlock finds locks among all keys of the database, in small steps.
+    /// An ACL user needs the right +scan for that, as for top and blockers.
     Ls(LsArgs),
 
     /// Show who holds a lock and who waits for it, in order
     Show(ShowArgs),
 
-    /// Print what happens to locks, as it happens
+    /// Print the events of locks as they happen
     ///
-    /// Runs until it is interrupted. While it runs, the users of the locks publish their events; nothing of it is kept,
-    /// and what happened before is not shown.
+    /// fairlock runs until a signal ends it. Clients publish events only while somebody watches, and no server stores
+    /// them: fairlock cannot show earlier events.
     Watch(WatchArgs),
 
     /// Show the busiest locks, live
     ///
-    /// The lock with the longest queue comes first; below is who holds the selected lock and who waits for it. A queue
-    /// is drawn from its head: W waits to write, R to read, U reads and waits to write. Keys: up and down (or k and j)
-    /// select a lock, space pauses, q ends.
+    /// The lock with the longest queue comes first. The lower part shows the holders and waiters of the selected lock. The
+    /// column QUEUE shows the waiters in order: W waits to write, R waits to read, U reads and waits to write. Keys: up and
+    /// down (or k and j) select a lock, space pauses, q ends.
     Top(TopArgs),
 
-    /// Show what an owner waits for and who stands before it
+    /// Show what an owner waits for and who blocks it
     ///
-    /// For each lock that it waits for: who holds it and who is ahead in the queue, with process, host and label. If a
-    /// holder waits for another lock itself, that lock follows, and so on: so the owner to blame is in the output.
+    /// For each lock that the owner waits for, fairlock lists the holders and the waiters ahead, with process, host and
+    /// label. If a holder waits for another lock, that lock follows, and so on. So the output names the owner to blame.
     Blockers(BlockersArgs),
 
-    /// Throw an owner out of a lock: an operator's last resort
+    /// Evict an owner from a lock: an operator's last resort
     ///
-    /// Whatever OWNER holds of the lock and waits for is taken away, and whoever is next enters at once. OWNER learns
-    /// it a moment later, or if it is frozen, much later: until then it believes that it holds the lock. Only fencing
-    /// tokens keep the two apart. End the process first if you can.
+    /// OWNER loses all its holds of the lock and its places in the queue, and the next waiter enters at once. OWNER learns
+    /// of the loss a moment later, or much later if its process is frozen. Until then OWNER believes that it holds the
+    /// lock, and only fencing tokens keep the two holders apart. End the process first if you can.
     Evict(EvictArgs),
 
     /// Check whether a server is fit for locks
     ///
-    /// Looks at the server's version, role, memory policy, persistence and clock, measures the latency, tries every
-    /// right that the locks' users need on a lock of its own, which it removes again, and says what to do about each
-    /// finding.
+    /// fairlock looks at the server's version, role, memory policy, persistence and clock, and measures the latency. It
+    /// tries every right that users of locks need, on a lock of its own, and removes that lock again. Each finding says
+    /// what to do.
     Doctor(OutputArgs),
 
     /// Print a completion script for a shell
@@ -95,16 +97,16 @@ pub(crate) enum Command {
 
     /// Print a man page
     ///
-    /// For instance: fairlock man run | man -l -
+    /// Example: fairlock man run | man -l -
     Man {
-        /// The command that the page is about; none: the page about fairlock itself
+        /// The subcommand that the page describes [default: fairlock itself]
         page: Option<String>,
     },
 }
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct OutputArgs {
-    /// Print one JSON document (watch: one JSON object per line)
+    /// Print JSON: one document, or one object per line for watch
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -118,29 +120,29 @@ pub(crate) struct RunArgs {
     /// Share the lock with other readers
     #[arg(long)]
     pub(crate) read: bool,
-    /// Wait at most so long [default: without limit]
+    /// Wait at most this long [default: no limit]
     #[arg(long, short = 'w', value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait at all
     #[arg(long, short = 'n')]
     pub(crate) no_wait: bool,
-    /// How long others wait if this process dies, and how long it may be cut off from the server without losing the
-    /// lock
+    /// How long others wait if this process dies; also how long this process may be cut off from the server without
+    /// losing the lock
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     pub(crate) lease: Duration,
-    /// Hold the lock at most so long, then end COMMAND [default: without limit]
+    /// Hold the lock at most this long, then end COMMAND [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,
     /// How long COMMAND has between TERM and KILL when the lock is lost
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
     pub(crate) grace: Duration,
-    /// Who enters first when several wait; all users of the lock must agree
+    /// Which waiter enters first; all users of the lock must choose the same policy
     #[arg(long, value_enum, default_value_t)]
     pub(crate) policy: PolicyArg,
-    /// What the lock's status shows of this process [default: COMMAND's name]
+    /// The label of this process in the lock's status [default: COMMAND's name]
     #[arg(long)]
     pub(crate) label: Option<String>,
-    /// The exit status when the lock is busy (--no-wait) or was not acquired in time (--wait)
+    /// The exit status when the lock is busy (--no-wait) or the wait timed out (--wait)
     #[arg(
         long,
         short = 'E',
@@ -152,7 +154,7 @@ pub(crate) struct RunArgs {
     /// The exit status when the lock was lost
     #[arg(long, value_name = "STATUS", default_value_t = 76)]
     pub(crate) lost_status: u8,
-    /// The exit status when the server cannot be reached or refuses
+    /// The exit status when the server does not answer or refuses
     #[arg(long, value_name = "STATUS", default_value_t = 69)]
     pub(crate) unavailable_status: u8,
     /// The command and its arguments
@@ -171,7 +173,7 @@ pub(crate) enum PolicyArg {
     /// First come, first served
     #[default]
     Fifo,
-    /// Writers pass readers that wait
+    /// Writers overtake readers that wait
     WriterFirst,
     /// Readers enter whenever no writer is inside
     ReaderFirst,
@@ -189,9 +191,9 @@ impl From<PolicyArg> for Policy {
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// Only locks whose names match: * stands for any text, ? for a character, [ab] for one of them
+    /// List only locks whose names match: * stands for any text, ? for one character, [ab] for a or b
     pub(crate) pattern: Option<String>,
-    /// Also locks that are free and were used within the last minute or so
+    /// Also list free locks that somebody used within the last minute
     #[arg(long, short = 'a')]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -208,7 +210,7 @@ pub(crate) struct ShowArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct WatchArgs {
-    /// The lock's name; none: all locks
+    /// The lock's name [default: all locks]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -216,15 +218,15 @@ pub(crate) struct WatchArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Only locks whose names match, as for ls
+    /// Show only locks whose names match, as for ls
     pub(crate) pattern: Option<String>,
-    /// How often to look
+    /// How long to wait between two looks
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     pub(crate) interval: Duration,
-    /// Print one frame as text and end
+    /// Print one frame as text, then end
     #[arg(long)]
     pub(crate) once: bool,
-    /// Columns and lines of a frame that is not shown live
+    /// Columns and lines of a frame with --once, or into a pipe
     #[arg(long, value_name = "COLUMNSxLINES", value_parser = size, default_value = "100x28")]
     pub(crate) size: (u16, u16),
     #[command(flatten)]
@@ -233,7 +235,7 @@ pub(crate) struct TopArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BlockersArgs {
-    /// An owner, the label or the number of a client, or the number of a process
+    /// An owner, a client's label or number, or a process number
     #[arg(value_name = "OWNER-OR-LABEL")]
     pub(crate) subject: String,
     #[command(flatten)]
@@ -244,9 +246,9 @@ pub(crate) struct BlockersArgs {
 pub(crate) struct EvictArgs {
     /// The lock's name
     pub(crate) name: String,
-    /// The owner, as show, ls and blockers print it
+    /// The owner, as show and blockers print it
     pub(crate) owner: String,
-    /// Do not ask
+    /// Evict without asking
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
     #[command(flatten)]

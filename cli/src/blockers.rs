@@ -11,11 +11,11 @@ use fairlock::{ClientInfo, Holder, Owner, Waiter};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Whom a question is about.
+/// The subject of a question.
 enum Who<'a> {
-    /// Whoever has that owner, label, client number or process number.
+    /// Every request with that owner, label, client number or process number.
     Named(&'a str),
-    /// An owner, and other requests of its client.
+    /// An owner, and the other requests of its client.
     Holder(Owner, &'a ClientInfo),
 }
 
@@ -34,14 +34,14 @@ impl Who<'_> {
     }
 }
 
-/// A lock that somebody waits for.
+/// A lock that the subject, or a holder that blocks it, waits for.
 struct Wait<'a> {
     lock: &'a Found,
-    /// The places of whoever the question is about, in order.
+    /// The waiter's places in the queue, in order.
     places: Vec<&'a Waiter>,
-    /// The lock whose holder it is that waits here; none: it was asked for.
+    /// The lock whose holder waits here. `None`: the subject itself waits here.
     held: Option<&'a str>,
-    /// Whoever was asked for holds this lock.
+    /// The subject holds this lock, so it may wait for itself.
     closes_circle: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
     Ok(if waits.is_empty() { Status::NO } else { Status::OK })
 }
 
-/// The locks that it waits for; then those that their holders wait for, and so on, each once.
+/// The locks that the subject waits for; then those that their holders wait for, and so on. Each lock comes once.
 fn waits<'a>(found: &'a [Found], subject: &'a str) -> Vec<Wait<'a>> {
     let asked_for = Who::Named(subject);
     let mut waits = Vec::new();
@@ -88,7 +88,7 @@ fn waits<'a>(found: &'a [Found], subject: &'a str) -> Vec<Wait<'a>> {
                 continue;
             }
             let mut closes_circle = false;
-            // Who reads and waits to write does not wait for itself.
+            // A reader that waits to write does not wait for itself.
             let upgrades = |holder: &&Holder| places.iter().any(|place| place.owner == holder.owner);
             for holder in lock.status.holders.iter().filter(|holder| !upgrades(holder)) {
                 closes_circle |= asked_for.is(&holder.owner, &holder.client);
@@ -121,7 +121,7 @@ fn tell(server: &ServerArgs, found: &[Found], waits: &[Wait], subject: &str) -> 
         let subject_is = Who::Named(subject);
         let hold_of = |lock: &Found| {
             let mut holders = lock.status.holders.iter();
-            // The one with the longest lease comes last.
+            // The hold with the longest lease comes last.
             let hold = holders.rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
             let name = safe(&lock.name);
             Some(match hold.expired_for {
@@ -159,7 +159,7 @@ fn section(wait: &Wait, subject: &str) -> String {
     let mut text = format!("{who} waits for {lock}, position {positions}, for {}\n", span(longest));
     let holders = &wait.lock.status.holders;
     if holders.is_empty() {
-        text += "  Nobody holds it: the next renewal lets the head of the queue in.\n";
+        text += "  Nobody holds the lock: the next renewal grants it to the first waiter.\n";
     } else {
         text += "  Held by\n";
         text += &show::holders(holders);
@@ -170,10 +170,7 @@ fn section(wait: &Wait, subject: &str) -> String {
         text += &show::waiters(ahead);
     }
     if wait.closes_circle {
-        text += &format!(
-            "  This may be a circle: {} is among those who hold {lock}.\n",
-            safe(subject)
-        );
+        text += &format!("  This may be a circle: {} also holds {lock}.\n", safe(subject));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The command that runs under the lock, as a process: how it begins, how signals reach it, and that it ends with us.
+//! The command under the lock as a process: how it starts, how signals reach it, and how the kernel ends it with fairlock.
 
 use crate::outcome::{Failure, Status};
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, test_kill_process_group};
@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep};
 pub(crate) struct Child {
     process: tokio::process::Child,
     pid: Pid,
-    /// The terminal whose keys reach the command too, since it is in our group. Without one it leads its own.
+    /// The terminal whose keys reach the command too, because the command stays in fairlock's process group. `None`: the
+    /// command leads a group of its own.
     terminal: Option<File>,
 }
 
@@ -31,7 +32,7 @@ impl Child {
         if terminal.is_none() {
             command.process_group(0);
         }
-        // Who is told to ignore the end of its children, as we may have been, is not told how they ended.
+        // A process that ignores SIGCHLD, as this one may have been told to, never learns how its children ended.
         let _ends = signal(SignalKind::child())
             .map_err(|error| Failure::new(Status::BROKEN, format!("cannot hear of the command's end: {error}")))?;
         let process = command.spawn().map_err(|error| cannot_run(program, &error))?;
@@ -44,30 +45,30 @@ impl Child {
         self.process.wait().await
     }
 
-    /// Passes a signal on that came to us. Only until the command has been waited for, while its number is its own.
+    /// Forwards a signal. Only before [`wait`](Self::wait) has returned: later the process number may be another process's.
     pub(crate) fn forward(&self, signal: Signal) {
         let of_the_terminal = matches!(signal, Signal::INT | Signal::QUIT);
         if of_the_terminal && self.is_in_the_foreground() {
-            // The key that was pressed has reached the command too. One from kill(1) looks the same.
+            // The terminal has sent the key's signal to the command too. A signal from kill(1) looks the same.
             return;
         }
         self.send(signal);
     }
 
     pub(crate) fn send(&self, signal: Signal) {
-        // It fails if nobody is there any more.
+        // This fails if the process or group is gone.
         let _ = match self.terminal {
             Some(_) => kill_process(self.pid, signal),
             None => kill_process_group(self.pid, signal),
         };
     }
 
-    /// Whatever the command has left of its group when it ended: waits for it, and kills it then.
+    /// Waits for the processes of its group that the command has left behind, and kills them at that time.
     pub(crate) async fn clear_group(&self, until: Instant) {
         if self.terminal.is_some() {
             return;
         }
-        // A group's number is not used again as long as somebody is in it.
+        // The system does not reuse a group's number while a process is in the group.
         while test_kill_process_group(self.pid).is_ok() {
             if Instant::now() >= until {
                 let _ = kill_process_group(self.pid, Signal::KILL);
@@ -83,7 +84,7 @@ impl Child {
     }
 }
 
-/// As a shell shows how a command ended.
+/// The status by which a shell shows how a command ended.
 pub(crate) fn status_of(ended: ExitStatus) -> Status {
     match (ended.code(), ended.signal()) {
         (Some(code), _) => Status(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -111,15 +112,15 @@ pub(crate) use on_linux::become_command;
 #[cfg(target_os = "linux")]
 use on_linux::prepared;
 
-/// On Linux a process can ask to be killed when its parent ends, also by KILL. It has to ask itself; what it asked for
-/// survives exec. So we start ourselves, and the new process asks and then becomes the command.
+/// On Linux a process can ask the kernel to kill it when its parent ends. Only the process itself can ask, and the wish
+/// survives exec. So fairlock starts itself again, and the new process asks and then becomes the command.
 #[cfg(target_os = "linux")]
 mod on_linux {
     use super::*;
     use rustix::process::{getpid, getppid, set_parent_process_death_signal};
     use std::path::Path;
 
-    /// What the new process is told. Nobody types it.
+    /// The subcommand of the new process, hidden from the help.
     const BECOME: &str = "__become";
     const OURSELVES: &str = "/proc/self/exe";
 
@@ -136,7 +137,7 @@ mod on_linux {
         command
     }
 
-    /// Does not return if this process is to become the command and can. `None`: it is not.
+    /// Turns this process into the command and does not return. `None`: this process is not the new one.
     pub(crate) fn become_command() -> Option<Failure> {
         let mut arguments = std::env::args_os().skip(1);
         if arguments.next()? != BECOME {
@@ -144,7 +145,7 @@ mod on_linux {
         }
         let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw);
         let program = arguments.next()?;
-        // Without it the command may outlive us, no more.
+        // If this fails, the command may outlive fairlock, and nothing else changes.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         if getppid() != parent {
             return Some(Failure::new(Status::of_signal(Signal::KILL.as_raw()), ""));

@@ -1,10 +1,11 @@
-//! Complaints of whoever must not be held up: nobody may read the pipe that is stderr, or Ctrl-S stopped the terminal.
+//! Complaints that never block the command. A write to stderr may block for ever: nobody reads the pipe, or Ctrl-S has
+//! stopped the terminal. So a thread of its own writes the complaints, from a queue without bound.
 
 use crate::outcome::complain;
 use std::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// A thread writes them, in order.
+/// The queue of complaints and its writer.
 pub(crate) struct Complaints {
     queue: mpsc::Sender<String>,
     writer: JoinHandle<()>,
@@ -18,11 +19,11 @@ impl Complaints {
     }
 
     pub(crate) fn add(&self, text: impl Into<String>) {
-        // The writer stays for as long as there is a sender.
+        // The writer lives as long as there is a sender.
         let _ = self.queue.send(text.into());
     }
 
-    /// Waits until all have been written.
+    /// Waits until the writer has written all complaints.
     pub(crate) async fn written(self) {
         drop(self.queue);
         let _ = self.writer.await;

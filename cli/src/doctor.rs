@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
-/// What is slower than this delays every hand-over more than a network in one place does.
+/// A slower median delays every hand-over by more than a network within one site does.
 const SLOW: Duration = Duration::from_millis(20);
-/// What the shortest call's time limit is (a lease of 300 ms or less).
+/// The time-out of the library's shortest calls, those of a lease of 300 ms or less.
 const TOO_SLOW: Duration = Duration::from_millis(50);
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,11 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Good,
-    /// It works, but something may come as a surprise.
+    /// Locks work, but something may come as a surprise.
     Note,
     /// Locks do not work, or may be lost.
     Wrong,
-    /// It could not be found out.
+    /// Doctor could not find out.
     Unknown,
 }
 
@@ -230,7 +230,7 @@ fn memory(findings: &mut Findings, info: &Info) {
             "INFO does not say",
             "the maxmemory-policy should be noeviction",
         ),
-        // Every key of a lock expires, so the volatile policies take them too.
+        // Every key of a lock expires, so the volatile policies drop locks too.
         (policy, 0) => findings.note("eviction", format!("{policy}, harmless while maxmemory is 0"), remedy),
         (policy, _) => findings.wrong("eviction", format!("{policy} may drop locks that are held"), remedy),
     }
@@ -272,7 +272,7 @@ fn persistence(findings: &mut Findings, info: &Info) {
     } else {
         findings.good("persistence", "append-only file");
     }
-    // With appendonly the default: refuses writes when a snapshot failed.
+    // By default a server refuses writes after a failed snapshot, also with appendonly.
     if field(info, "rdb_last_bgsave_status") == "err" {
         let remedy =
             "look at the server's disk and log; with stop-writes-on-bgsave-error it refuses all writes meanwhile";
@@ -322,7 +322,7 @@ async fn clock(findings: &mut Findings, redis: &mut MultiplexedConnection) {
     let before = SystemTime::now();
     let begun = Instant::now();
     let Ok((seconds, micros)) = redis::cmd("TIME").query_async::<(u64, u64)>(redis).await else {
-        // Its right is looked at below.
+        // The probe of the rights reports a missing right.
         return;
     };
     let took = begun.elapsed();
@@ -342,7 +342,7 @@ async fn clock(findings: &mut Findings, redis: &mut MultiplexedConnection) {
     }
 }
 
-/// Says whether the user may only look.
+/// Returns whether the user may only look.
 async fn rights(
     findings: &mut Findings,
     server: &ServerArgs,
@@ -375,7 +375,7 @@ async fn rights(
         (Task::Find, "`ls`, `top` and `blockers`"),
         (Task::Evict, "`evict`"),
     ] {
-        // Whoever may only look evicts nobody.
+        // A user who may only look is not meant to evict.
         let rules = denied.further(task).join(" ");
         if rules.is_empty() || only_looks && task == Task::Evict {
             continue;
@@ -386,7 +386,7 @@ async fn rights(
     Ok(only_looks)
 }
 
-/// A message to ourselves, as a grant travels.
+/// Sends a message to this process, by the way of a grant.
 async fn messages(
     findings: &mut Findings,
     server: &ServerArgs,
@@ -397,7 +397,7 @@ async fn messages(
     let client = server.redis_client()?;
     let prefix = safe(&server.prefix);
     let remedy = format!("let the user run +subscribe +publish on &{prefix}:*");
-    // A rule for channels allows a pattern only if it is the same, letter for letter.
+    // A rule allows a pattern of channels only if both are the same, letter for letter.
     let pattern = format!("{}:{{*}}:events", server.prefix);
     let trip = async {
         let mut ears = client.get_async_pubsub().await?;
@@ -429,7 +429,7 @@ async fn messages(
     Ok(())
 }
 
-/// All of it together: a lock, as its users use it.
+/// Uses a lock as its users do.
 async fn lock(findings: &mut Findings, server: &ServerArgs, probe: &Probe, only_looks: bool) {
     let remedy = "mend what is wrong above";
     let client = match server.client().await {

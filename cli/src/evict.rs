@@ -23,7 +23,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &EvictArgs) -> Outcome {
     let lock = client.rw_lock(args.name.as_str());
     if !args.yes && !confirmed(&lock, &owner).await? {
         client.shutdown().await;
-        complain("nothing was changed");
+        complain("nothing was evicted");
         return Ok(Status::NO);
     }
     let requests = lock.evict(&owner).await?;
@@ -48,12 +48,12 @@ pub(crate) async fn run(server: &ServerArgs, args: &EvictArgs) -> Outcome {
 async fn confirmed(lock: &RwLock, owner: &Owner) -> Result<bool, Failure> {
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Err(Failure::usage(
-            "there is no terminal to ask on whether to evict: say --yes",
+            "cannot ask whether to evict, because there is no terminal: add --yes",
         ));
     }
     let status = lock.status().await?;
     if status.holding + status.waiting == 0 {
-        // There is nothing to ask about.
+        // The eviction changes nothing, so there is nothing to ask.
         return Ok(true);
     }
     let holders: Vec<_> = status.holders.iter().filter(|holder| holder.owner == *owner).collect();
@@ -65,11 +65,11 @@ async fn confirmed(lock: &RwLock, owner: &Owner) -> Result<bool, Failure> {
     if !waiters.is_empty() {
         question += &format!("{} is waited for by\n{}", safe(lock.name()), show::waiters(waiters));
     }
-    question += "Until it learns of it, it believes that it holds the lock. Evict it? [y/N] ";
+    question += "Until the owner learns of the eviction, it believes that it holds the lock. Evict it? [y/N] ";
     let mut stderr = io::stderr();
     let _ = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
     let mut answer = String::new();
-    // Nothing is held here: nobody misses our turns meanwhile.
+    // This blocks the runtime's only thread. The client holds nothing, so no renewal is late.
     let read = io::stdin().lock().read_line(&mut answer);
     read.map_err(|error| Failure::new(Status::BROKEN, format!("cannot read the answer: {error}")))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -74,7 +74,7 @@ pub(crate) fn longest_wait(found: &Found) -> Option<Duration> {
     found.status.waiters.iter().map(|waiter| waiter.waited).max()
 }
 
-/// The one who has been inside longest.
+/// The holder that has held the lock longest.
 fn oldest(found: &Found) -> Option<&Holder> {
     found.status.holders.iter().max_by_key(|holder| holder.held_for)
 }
@@ -84,7 +84,7 @@ pub(crate) fn held_by(found: &Found) -> String {
         return "-".to_owned();
     };
     let origin = text::origin_in_short(&holder.client);
-    // In front, where a narrow column does not cut it off.
+    // The mark comes first, because a narrow column cuts off the end.
     let named = match holder.expired_for {
         None => origin,
         Some(since) => format!("{}: {origin}", text::expired(since)),

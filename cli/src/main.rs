@@ -1,7 +1,7 @@
 //! The command `fairlock`: runs commands under locks, and shows operators what the locks of a server do.
 //!
-//! A thin layer over the library's public API. What the library does not offer (finding locks, looking at the server's
-//! settings) is asked of the server directly, in `locks.rs` and `doctor.rs`.
+//! The command is a thin layer over the library's public API. The command asks the server directly only for what the
+//! library does not offer: what the server is (`server.rs`), and what doctor examines (`doctor.rs`, `rights.rs`).
 
 mod args;
 mod blockers;

@@ -1,4 +1,4 @@
-//! The longer texts, for `--help` and for the man pages, and what is made of the command line's description.
+//! The longer texts for `--help` and the man pages; the man pages and completions made from the command line.
 
 use crate::args::Cli;
 use crate::outcome::{Failure, Outcome, Status, say};
@@ -9,53 +9,53 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use std::io;
 
-/// A heading and what stands under it, as it is laid out here.
+/// A heading, and the text under it with its line breaks.
 type Section = (&'static str, &'static str);
 
 const STATUSES: Section = (
     "EXIT STATUS",
     "0    done
-1    not there: nothing to evict, nobody who waits; for doctor: something is wrong
-64   wrong usage, also a lock's name or a time that is refused
+1    evict, blockers: there is no such owner or waiter; doctor: something is wrong
+64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
-69   the server cannot be reached or refuses, or is a Sentinel or a node of a cluster
-70   something else went wrong: no terminal, a file that cannot be written
-128+N  ended by signal N; 141: nobody reads the output any more",
+69   the server does not answer or refuses, or is a Sentinel or a node of a cluster
+70   something else went wrong, such as a missing terminal
+128+N  signal N ended fairlock; 141: nobody reads the output any more",
 );
 
 const RUN_STATUSES: Section = (
     "EXIT STATUS",
-    "COMMAND's own, 128+N if signal N ended it. Otherwise:
-64   wrong usage, also a lock's name or a time that is refused
-69   the server cannot be reached or refuses, or is a Sentinel or a node of a cluster
+    "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
+64   wrong usage, or a lock's name or a time that cannot be
+69   the server does not answer or refuses, or is a Sentinel or a node of a cluster
      (--unavailable-status)
 70   something else went wrong
-75   the lock is busy, or was not acquired in time (--busy-status, -E)
-76   the lock was lost, also if COMMAND ended well meanwhile (--lost-status)
+75   the lock is busy, or the wait timed out (--busy-status, -E)
+76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)
 126  COMMAND cannot be executed
 127  COMMAND was not found
-128+N  signal N came while fairlock waited for the lock",
+128+N  signal N ended fairlock while it waited for the lock",
 );
 
 const VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL  the server, unless --url is given. A password in it does not show in the list
-           of processes, one in --url does.",
+    "REDIS_URL  the server, unless --url names one. The list of processes shows a password in --url,
+           and does not show one in REDIS_URL.",
 );
 
 const RUN_VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL       the server, unless --url is given
-FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number that is greater than that of every
-                earlier grant of the lock
+    "REDIS_URL       the server, unless --url names one
+FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
+                grant of the lock
 FAIRLOCK_NAME   for COMMAND: the lock's name",
 );
 
 const NOT_PROMISED: Section = (
     "WHAT IS NOT PROMISED",
-    "COMMAND is told to end a moment before others may enter, but nobody can make it stop at once:
-it may catch TERM, be frozen, or have work under way elsewhere. Only what it works on can
-refuse such late work, by the token. A server that loses its data loses the locks.",
+    "fairlock sends TERM a moment before the server gives the lock to others. COMMAND may still go on:
+it may catch TERM, be frozen, or have work under way elsewhere. Only the resource can refuse
+such late work, by the token. A server that loses its data loses the locks.",
 );
 
 const RUN_EXAMPLES: Section = (
@@ -76,22 +76,22 @@ fairlock doctor",
 
 const WATCH_FORM: Section = (
     "OUTPUT",
-    "queued    could not enter at once and took its place in the queue
-granted   entered
-released  left the lock
-expired   its lease ran out, while it held or waited
-left      left the queue without having entered
-evicted   was thrown out by an operator
-With --json events that were missed show as an object of their own, \"event\": \"missed\".",
+    "queued    the request could not enter at once and joined the queue
+granted   the request entered the lock
+released  the holder released the lock
+expired   the lease of a holder or waiter ran out
+left      the waiter left the queue and did not enter
+evicted   an operator evicted the holder or waiter
+With --json an object with \"event\": \"missed\" stands for events that fairlock missed.",
 );
 
 const DOCTOR_RIGHTS: Section = (
-    "WHAT IT DOES TO THE SERVER",
-    "It tries commands under keys of a lock with a random name and deletes them; it publishes to a
-channel of its own. It changes no setting. Whoever may not use INFO or CONFIG sees fewer
-findings; locks need neither. With a user's name in the URL it finds out what that user may do.
-A user who may look at locks and not use them is fit for that: the last line says so, and with
---json \"fit_for\": locking, looking or nothing.",
+    "WHAT DOCTOR DOES TO THE SERVER",
+    "Doctor tries commands on the keys of a lock with a random name and deletes the keys. Doctor
+publishes to a channel of its own. Doctor changes no setting. A user without the right to INFO
+sees fewer findings; locks do not need INFO. Doctor tries the rights of the user in the URL.
+Some users may look at locks and not use them. The last line tells that, and with --json the
+field \"fit_for\" does: locking, looking or nothing.",
 );
 
 fn sections(name: &str) -> &'static [Section] {
@@ -105,7 +105,7 @@ fn sections(name: &str) -> &'static [Section] {
     }
 }
 
-/// The command line, with its longer texts.
+/// The description of the command line, with the longer texts.
 pub(crate) fn command() -> clap::Command {
     let with_sections = |command: clap::Command| {
         let sections = sections(command.get_name()).iter();
@@ -129,7 +129,7 @@ pub(crate) fn completions(shell: Shell) -> Outcome {
 
 pub(crate) fn man(page: Option<&str>) -> Outcome {
     let mut command = command();
-    // Gives subcommands their full names and the options that all have.
+    // Gives the subcommands their full names and the global options.
     command.build();
     let name = page.unwrap_or("fairlock");
     let command = match page {
@@ -152,7 +152,7 @@ fn render(command: clap::Command, name: &str, page: &mut Vec<u8>) -> io::Result<
         _ => format!("fairlock-{name}"),
     };
     let has_subcommands = command.has_subcommands();
-    // What is said in a line of the name need not be said again below it.
+    // The section NAME has the first line already.
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
     let long = long

@@ -1,4 +1,4 @@
-//! How the command ends: exit statuses, and what is said on the way. Nobody who closes our output makes us panic.
+//! How the command ends: its exit statuses and its last message. A closed output ends the command and never panics.
 
 use fairlock::Error;
 use std::io::{self, Write as _};
@@ -9,18 +9,18 @@ pub(crate) struct Status(pub(crate) u8);
 
 impl Status {
     pub(crate) const OK: Self = Self(0);
-    /// What was looked for is not there, or something is wrong.
+    /// There is no such owner or waiter, or doctor found something wrong.
     pub(crate) const NO: Self = Self(1);
-    // The rest as in sysexits.h, like flock(1): EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_SOFTWARE, EX_TEMPFAIL, EX_PROTOCOL.
+    // The others are those of sysexits.h: EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_SOFTWARE, EX_TEMPFAIL, EX_PROTOCOL.
     pub(crate) const USAGE: Self = Self(64);
-    /// The lock that was named does not exist.
+    /// The named lock does not exist.
     pub(crate) const NO_LOCK: Self = Self(66);
     pub(crate) const UNAVAILABLE: Self = Self(69);
     pub(crate) const BROKEN: Self = Self(70);
     pub(crate) const BUSY: Self = Self(75);
     pub(crate) const LOST: Self = Self(76);
 
-    /// As a shell shows that a signal ended a command.
+    /// The status by which a shell shows that a signal ended a command.
     pub(crate) fn of_signal(signal: i32) -> Self {
         Self(u8::try_from(128 + signal).unwrap_or(u8::MAX))
     }
@@ -28,7 +28,7 @@ impl Status {
 
 pub(crate) type Outcome = Result<Status, Failure>;
 
-/// Why the command cannot go on. An empty message: there is nobody to tell.
+/// Why the command cannot go on. With an empty message the command ends silently.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -66,18 +66,18 @@ impl From<Error> for Failure {
     }
 }
 
-/// Writes data to stdout, at once.
+/// Writes to stdout and flushes.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     written.map_err(|error| match error.kind() {
-        // As if SIGPIPE had ended us.
+        // The status of a process that SIGPIPE ended.
         io::ErrorKind::BrokenPipe => Failure::signal(13),
         _ => Failure::new(Status::BROKEN, format!("cannot write: {error}")),
     })
 }
 
-/// Says something to whoever runs the command.
+/// Writes a line to stderr.
 pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "fairlock: {text}");
 }

@@ -1,5 +1,5 @@
-//! What the user of the server may do: each right of [`fairlock::rights`] that concerns one server, tried on the keys of a
-//! lock that nobody uses.
+//! What the server lets its user do. The probe tries each right of [`fairlock::rights`] that concerns one server, on the keys
+//! of a lock that nobody uses, because only a trial tells the truth about every version of ACLs.
 
 use fairlock::redis::aio::MultiplexedConnection;
 use fairlock::redis::{self, Cmd, ErrorKind, RedisError, ServerErrorKind};
@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 /// What a server does not let its user do.
 #[derive(Debug, Default)]
 pub(crate) struct Denied {
-    /// With the rules that would allow it, as ACL SETUSER takes them.
+    /// The rules that would allow each denied task, as ACL SETUSER takes them.
     rules: BTreeSet<(Task, String)>,
-    /// Of what only those need who use locks, some is allowed.
+    /// The server allows some command that only users of locks need.
     may_write: bool,
 }
 
-/// What locks need, without which nothing works.
+/// Without these no lock works.
 const NEEDED: [Task; 3] = [Task::Connect, Task::Look, Task::Lock];
 
 impl Denied {
@@ -39,13 +39,13 @@ impl Denied {
             .collect()
     }
 
-    /// The user may look at locks, and may do nothing of what using them takes besides.
+    /// The user may look at locks and may run no command that changes one.
     pub(crate) fn only_looks(&self) -> bool {
         !self.may_write && self.of(&[Task::Connect, Task::Look]).is_empty()
     }
 }
 
-/// Keys and channels of a probe.
+/// The keys and channels of a probe.
 pub(crate) struct Probe {
     pub(crate) state: String,
     queue: String,
@@ -62,7 +62,7 @@ impl Probe {
         Self {
             queue: format!("{state}:queue"),
             leases: format!("{state}:leases"),
-            // What nobody reads: the real ones tell clients something.
+            // No client reads these keys or listens on this channel.
             introduction: format!("{prefix}:client:doctor-{id}"),
             audience: format!("{prefix}:listen:doctor-{id}"),
             channel: format!("{prefix}:c:doctor-{id}"),
@@ -75,13 +75,13 @@ impl Probe {
         name.trim_end_matches('}')
     }
 
-    /// In the order in which they leave nothing behind.
+    /// The commands, in an order that leaves nothing behind.
     fn commands(&self) -> Vec<(Task, Cmd)> {
         use Task::{Connect, Events, Evict, Find, Inspect, Introduce, Lock, Look, Status};
         let (state, queue, leases) = (&*self.state, &*self.queue, &*self.leases);
         let (introduction, audience) = (&*self.introduction, &*self.audience);
         let none = "0000000000000000000000000000000000000000";
-        // Should DEL be denied.
+        // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
         let commands: [(Task, &[&str]); 33] = [
@@ -127,15 +127,15 @@ impl Probe {
         commands.map(|(task, words)| (task, command(words))).into()
     }
 
-    /// What a lock leaves until it expires.
+    /// Removes the keys that a lock leaves until they expire.
     pub(crate) async fn remove(&self, redis: &mut MultiplexedConnection) {
         let mut delete = redis::cmd("DEL");
         delete.arg(&self.state).arg(&self.queue).arg(&self.leases);
-        // Otherwise it goes by itself.
+        // If the command fails, the keys expire.
         let _ = delete.query_async::<redis::Value>(redis).await;
     }
 
-    /// Tries all of them.
+    /// Tries all commands.
     pub(crate) async fn denied(&self, prefix: &str, redis: &mut MultiplexedConnection) -> Result<Denied, RedisError> {
         let mut denied = Denied::default();
         for (task, command) in self.commands() {
@@ -159,7 +159,7 @@ impl Probe {
     }
 }
 
-/// The rule that would allow it.
+/// The rule that would allow a denied command.
 fn rule(prefix: &str, words: &[redis::Arg<&[u8]>], said: &str) -> String {
     if said.contains("command") {
         let word = |at: usize| match words.get(at) {
@@ -188,7 +188,7 @@ mod tests {
             let words: Vec<_> = command.args_iter().collect();
             tried.insert((task, rule("fairlock", &words, "command")));
         }
-        // Tried by messages, on connections of their own.
+        // Doctor tries these by a message, on a connection of its own.
         let elsewhere = ["subscribe", "unsubscribe", "psubscribe", "punsubscribe"];
         for task in Task::ALL.into_iter().filter(|task| *task <= Task::Evict) {
             for command in task.commands().iter().filter(|command| !elsewhere.contains(command)) {
@@ -197,7 +197,7 @@ mod tests {
         }
         for (task, rule) in &tried {
             let listed = task.commands().iter().any(|command| format!("+{command}") == *rule);
-            // What a client leaves behind goes by the command that a lock's keys go by.
+            // Introductions are deleted by the command that the list names for locks.
             assert!(
                 listed || (*task, rule.as_str()) == (Task::Introduce, "+del"),
                 "{task:?}: {rule}"

@@ -23,11 +23,11 @@ const FORWARDED: [Signal; 6] = [
     Signal::USR2,
 ];
 
-/// Forever, as far as clocks can count.
+/// A longer grace would overflow the clock.
 const LONGEST_GRACE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
-    // Before anything is asked of the server: whoever interrupts us leaves nothing behind.
+    // Before the first call to the server, so that an interrupted command leaves nothing behind.
     let signals = Signals::listen(&FORWARDED);
     let mut signals = signals.map_err(|error| Failure::new(Status::BROKEN, format!("no signals: {error}")))?;
     let label = args.label.clone().or_else(|| label_of(args.command.first()?));
@@ -62,14 +62,14 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
     })
 }
 
-/// A signal that ends what may take forever once the command has ended. Not at once: what came together with the
-/// command's end was meant for the command.
+/// Waits for a signal that ends a wait without limit after the command has ended. Signals of the first second do not count,
+/// because they were meant for the command.
 async fn impatience(signals: &mut Signals) {
     sleep(Duration::from_secs(1)).await;
     signals.next().await;
 }
 
-/// The failure, of which nothing is left to say.
+/// Queues the failure's message, and returns the failure without it.
 fn said(failure: Failure, complaints: &Complaints) -> Failure {
     if !failure.message.is_empty() {
         complaints.add(failure.message);
@@ -105,7 +105,7 @@ async fn under<M: Access>(
     };
     let guard = tokio::select! {
         biased;
-        // The place in the queue goes with the future; the client's shutdown waits until the server knows.
+        // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
         guard = Box::pin(acquiring) => guard?,
     };
@@ -142,7 +142,7 @@ async fn while_it_runs<M: Access>(
     let lost = guard.lost();
     tokio::pin!(lost);
     let mut is_lost = false;
-    // None: not yet, or not any more.
+    // `None`: the grace has not begun, or is over.
     let mut kill_at = None;
     let ended = loop {
         tokio::select! {
@@ -157,7 +157,7 @@ async fn while_it_runs<M: Access>(
             }
             () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                 child.send(Signal::KILL);
-                complaints.add("the command has not ended in time: killing it");
+                complaints.add("the command has not ended within the grace: killing it");
                 kill_at = None;
             }
         }
@@ -172,13 +172,13 @@ async fn while_it_runs<M: Access>(
     })
 }
 
-/// Releases, and says how all of it ended. A command that ran without its lock, if only at its end, has not succeeded.
+/// Releases the lock and returns the exit status. A command that ran without its lock, even only at its end, has failed.
 async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
     let released = tokio::select! {
         released = guard.release() => released,
-        // It is tried for as long as the lease may last. The client's shutdown tries it once more, not for long.
+        // The release goes on until the lease may have ended. The client's shutdown tries it once more, with a time-out.
         () = impatience(signals) => {
-            complaints.add("the release is not confirmed: the lock is free at the latest when its lease has run out");
+            complaints.add("the server has not confirmed the release: the lock is free at the latest when its lease has run out");
             return Ok(ended.status);
         }
     };
@@ -193,13 +193,15 @@ async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, signals: &mut Signals
             Err(Failure::new(Status::LOST, message))
         }
         Err(error) => {
-            complaints.add(format!("not released, it is free when its lease has run out: {error}"));
+            complaints.add(format!(
+                "the lock was not released and is free when its lease has run out: {error}"
+            ));
             Ok(ended.status)
         }
     }
 }
 
-/// The command's name, as far as it can be a label.
+/// The characters of the command's name that a label may have.
 fn label_of(program: impl AsRef<OsStr>) -> Option<String> {
     let name = Path::new(program.as_ref()).file_name()?.to_string_lossy();
     let label: String = name.chars().filter(char::is_ascii_graphic).take(128).collect();

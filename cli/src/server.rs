@@ -1,4 +1,4 @@
-//! Which server, how to reach it, and what to say when it does not answer.
+//! The server: which one is meant, how the command connects to it, and what the command says when that fails.
 
 use crate::outcome::{Failure, Status};
 use crate::text::safe;
@@ -11,7 +11,7 @@ use std::env::VarError;
 use std::time::Duration;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
-/// A machine that is busy may take longer than the two seconds that the library allows.
+/// How often the command tries to connect: a busy machine may need longer than the two seconds that the library allows.
 const ATTEMPTS: usize = 5;
 
 #[derive(Args, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct ServerArgs {
     /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
     #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     url: Option<String>,
-    /// What the keys of the locks begin with
+    /// The prefix of the locks' keys
     #[arg(
         long,
         global = true,
@@ -49,7 +49,7 @@ impl ServerArgs {
         })
     }
 
-    /// The URL without its secrets. A URL that cannot be read is not shown: nobody knows where its password is.
+    /// The URL without its secrets. A URL that cannot be parsed is not shown, because its password may be anywhere.
     pub(crate) fn shown(&self) -> String {
         let url = self.url().ok();
         let Some(mut url) = url.and_then(|url| redis::parse_redis_url(&url)) else {
@@ -61,13 +61,13 @@ impl ServerArgs {
         url.to_string()
     }
 
-    /// A client that operators look through.
+    /// A client for the subcommands that show something.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         self.connect(Client::builder().label("fairlock")).await
     }
 
     pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
-        // Whether the server keeps locks at all.
+        // Fails if the server keeps no locks.
         self.redis().await?;
         let builder = builder.prefix(&self.prefix);
         let url = self.url()?;
@@ -82,7 +82,8 @@ impl ServerArgs {
         }
     }
 
-    /// A plain connection, for what the library does not offer. Every command makes one, and so learns what the server is.
+    /// A plain connection, for what the library does not offer. Every subcommand makes one and learns by it what the server
+    /// is.
     pub(crate) async fn redis(&self) -> Result<MultiplexedConnection, Failure> {
         let failed = |error: RedisError| self.unreachable(&error, fairlock::remedy(&error));
         let config = AsyncConnectionConfig::new()
@@ -105,8 +106,8 @@ impl ServerArgs {
     /// One node knows the locks of its own slots only: an answer about "all" locks would be wrong.
     fn is_in_a_cluster(&self) -> Failure {
         let message = format!(
-            "{} is a node of a cluster, which this command does not speak to yet: one node knows only a part of the locks\n\
-             Name a server that belongs to no cluster. In services the crate's feature `cluster` uses the locks of this one.",
+            "{} is a node of a cluster: one node knows only a part of the locks, so this command refuses it\n\
+             Name a server that belongs to no cluster. Services use the locks of a cluster by the crate's feature `cluster`.",
             self.shown()
         );
         Failure::new(Status::UNAVAILABLE, message)
@@ -132,7 +133,7 @@ impl ServerArgs {
             Err(error) => format!("it does not say which that is: {error}"),
         };
         let message = format!(
-            "{} is a Sentinel, which watches servers and keeps no locks; connect to its master: {masters}",
+            "{} is a Sentinel: it watches servers and keeps no locks; connect to its master: {masters}",
             self.shown()
         );
         Failure::new(Status::UNAVAILABLE, message)
@@ -147,7 +148,7 @@ impl ServerArgs {
         })
     }
 
-    /// The server answered a plain command with an error, or not at all.
+    /// The server replied to a plain command with an error, or did not reply.
     pub(crate) fn refused(&self, what: &str, error: &RedisError) -> Failure {
         let message = format!("{what}: {} says: {error}", self.shown());
         Failure::new(Status::UNAVAILABLE, message)
@@ -168,16 +169,16 @@ impl ServerArgs {
         }
         let mut message = format!("no server answers at {shown}: {error_text}\n");
         if error.is_timeout() && shown.starts_with("rediss:") {
-            // A server without TLS waits for the rest of what it takes for a command.
-            message += "If its port speaks no TLS, write redis:// instead of rediss://.\n";
+            // A server without TLS takes the handshake for the beginning of a command and waits for the rest.
+            message += "If the server's port speaks no TLS, write redis:// instead of rediss://.\n";
         }
-        message += "Name yours by --url or REDIS_URL, or start one:\n    \
+        message += "Name a server by --url or REDIS_URL, or start one:\n    \
                     redis-server --port 6379\n    \
                     docker run --rm -p 6379:6379 valkey/valkey";
         Failure::new(Status::UNAVAILABLE, message)
     }
 
-    /// Who logs in.
+    /// The user that logs in.
     pub(crate) fn user(&self) -> String {
         let client = self.redis_client().ok();
         let settings = client.map(|client| client.get_connection_info().redis_settings().clone());

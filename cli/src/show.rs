@@ -31,7 +31,7 @@ fn page(name: &str, status: &fairlock::Status) -> String {
     let state = match status.mode {
         None => "free".to_owned(),
         Some(mode) if status.is_expired() => {
-            format!("expired: the next asker enters; was held to {}", text::mode(mode))
+            format!("expired: the next request enters; was held to {}", text::mode(mode))
         }
         Some(mode) => format!("held to {}", text::mode(mode)),
     };

@@ -1,21 +1,21 @@
-//! Signals that come to this process.
+//! The signals that this process gets, as a queue.
 
 use rustix::process::Signal;
 use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// What ends a program that shows something.
+/// The signals that end a subcommand that shows something.
 pub(crate) const ENDING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// Signals as a queue. From the moment it is made they do not do anything else.
+/// A queue of signals. From its creation on these signals do nothing else to this process.
 pub(crate) struct Signals {
     queue: mpsc::UnboundedReceiver<Signal>,
 }
 
 impl Signals {
-    /// Those that were ignored when this process began stay so, for us and for our children: nohup(1), and shells that
-    /// start something in the background, rely on it.
+    /// Signals that this process ignored at its start stay ignored, here and in its children. nohup(1) relies on that, and
+    /// so do shells that start a command in the background.
     pub(crate) fn listen(signals: &[Signal]) -> io::Result<Self> {
         let ignored = ignored();
         let (sender, queue) = mpsc::unbounded_channel();
@@ -33,7 +33,7 @@ impl Signals {
                 }
             });
         }
-        // Where all are ignored the queue is silent, not closed.
+        // If all signals are ignored, the queue stays open and empty.
         tokio::spawn(async move { sender.closed().await });
         Ok(Self { queue })
     }
@@ -46,7 +46,7 @@ impl Signals {
     }
 }
 
-/// One bit per signal. Only Linux tells.
+/// The signals that this process ignores, one bit each. Only Linux tells.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

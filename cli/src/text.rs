@@ -1,11 +1,11 @@
-//! Text for people: safe to print, durations as one reads them, aligned columns.
+//! Text for people: safe to print, short durations, aligned columns.
 
 use fairlock::{ClientInfo, Mode, Policy};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
-/// The text without anything that a terminal could act on, or that is not visible: that is shown as an escape. Names
-/// and labels come from whoever can write to the server.
+/// The text with escapes in place of control and invisible characters. A terminal acts on those, and names and labels come
+/// from everybody who can write to the server.
 pub(crate) fn safe(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -17,7 +17,7 @@ pub(crate) fn safe(text: &str) -> String {
     shown
 }
 
-/// Bytes that need not be UTF-8.
+/// The same for bytes that may not be UTF-8.
 pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
     chunks
@@ -25,7 +25,7 @@ pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// At most three digits that matter: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
+/// A duration in at most five characters or so: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
 pub(crate) fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -37,7 +37,7 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
-/// What is left of a lease, or how long it has been over.
+/// The rest of a lease, or the time since its end.
 pub(crate) fn lease(left: Duration, expired_for: Option<Duration>) -> String {
     expired_for.map_or_else(|| span(left), expired)
 }
@@ -87,7 +87,7 @@ pub(crate) fn origin_in_short(client: &ClientInfo) -> String {
     }
 }
 
-/// Rows under a heading, in columns as wide as they need to be.
+/// Rows under a heading. Each column is as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     indent: &'static str,

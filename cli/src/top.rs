@@ -58,23 +58,23 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
     done.map(|()| Status::OK)
 }
 
-/// What looks at the server.
+/// The way to the server's locks.
 struct Eye<'a> {
     server: &'a ServerArgs,
     client: &'a Client,
 }
 
-/// What is shown.
+/// The state of the screen.
 struct Screen {
     server: String,
     pattern: Option<String>,
     /// The busiest first.
     locks: Vec<Found>,
     at: SystemTime,
-    /// Its name: it moves as others become busier.
+    /// The name of the selected lock: its line moves as other locks become busier.
     selected: Option<String>,
     paused: bool,
-    /// Why what is shown is old, or what is missing.
+    /// Why the screen is old, or which lock is missing.
     trouble: Option<String>,
 }
 
@@ -109,7 +109,7 @@ async fn show(
             () = sleep(interval.max(Duration::from_millis(50))), if !screen.paused => {
                 screen.trouble = match screen.look(eye).await {
                     Ok(complaints) => complaints.into_iter().next(),
-                    // What one could do about it follows in further lines.
+                    // Further lines say what to do.
                     Err(failure) => failure.message.lines().next().map(str::to_owned),
                 };
             }
@@ -125,7 +125,7 @@ enum Key {
     Redraw,
 }
 
-/// Keys are read by a thread of their own: there is no other way that needs no further library.
+/// A thread reads the keys, because reading asynchronously would need one more library.
 fn keys() -> mpsc::UnboundedReceiver<Key> {
     let (sender, keys) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -151,7 +151,7 @@ fn keys() -> mpsc::UnboundedReceiver<Key> {
 }
 
 impl Screen {
-    /// Looks again. What is wrong with single locks comes back.
+    /// Looks again. Returns what is wrong with single locks.
     async fn look(&mut self, eye: &Eye<'_>) -> Result<Vec<String>, Failure> {
         let (mut locks, complaints) = locks::find(eye.server, eye.client, self.pattern.as_deref()).await?;
         locks.retain(Found::in_use);
@@ -177,7 +177,7 @@ impl Screen {
         }
     }
 
-    /// Of the selected lock. One that is not in use any more gives way to the busiest.
+    /// The line of the selected lock, or the first line if that lock is no longer in use.
     fn position(&self) -> usize {
         let selected = |lock: &Found| Some(&lock.name) == self.selected.as_ref();
         self.locks.iter().position(selected).unwrap_or(0)
@@ -254,7 +254,7 @@ impl Screen {
             .header(Row::new(heading).style(Style::new().fg(Color::DarkGray)))
             .row_highlight_style(Style::new().bold().reversed());
         let mut state = TableState::new();
-        // A frame that is not shown live has nobody who selects.
+        // A frame that is not live has no selected lock.
         state.select(self.selected.as_ref().map(|_| self.position()));
         frame.render_stateful_widget(table, area, &mut state);
     }
@@ -267,7 +267,7 @@ fn color(mode: Mode) -> Color {
     }
 }
 
-/// The queue from its head.
+/// The queue, the first waiter first.
 fn queue(waiters: &[Waiter]) -> Line<'static> {
     let spans = waiters
         .iter()

@@ -15,7 +15,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         Some(name) => client.rw_lock(name.as_str()).events().await?,
         None => client.events().await?,
     };
-    // Before the word by which others know that they may signal.
+    // Before the first message: after it others may send a signal.
     let interrupted = interrupted();
     tokio::pin!(interrupted);
     let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
@@ -53,11 +53,11 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     outcome
 }
 
-/// Nobody asked for the end of the stream: see [`fairlock::Events`].
+/// The stream of events ended by itself: see [`fairlock::Events`].
 fn ended(subject: &str) -> Failure {
     let message = format!(
-        "watching {subject} no more: the connection was lost, and then the server refused to bring events; \
-         look at the channels that its ACL user may use"
+        "watching {subject} no more: the connection was lost, and then the server refused to subscribe; \
+         check which channels the ACL user may use"
     );
     Failure::new(Status::UNAVAILABLE, message)
 }
@@ -76,7 +76,7 @@ fn line(event: &Event) -> String {
     line + "\n"
 }
 
-/// Somebody asks us to end. From the call on: a signal that comes before the future is polled is not lost.
+/// Waits for a signal to end. A signal counts from the call on, even before the first poll.
 pub(crate) fn interrupted() -> impl Future<Output = i32> {
     #[cfg(unix)]
     let signals = crate::signals::Signals::listen(&crate::signals::ENDING);

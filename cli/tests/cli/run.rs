@@ -355,7 +355,7 @@ async fn a_signal_ends_the_wait_for_a_release_that_no_server_confirms() {
     running.signal(Signal::TERM);
     let (_, ended) = running.end().await;
     assert_eq!(ended.status, 3, "{ended:?}");
-    assert!(said(&ended.stderr, &["release is not confirmed"]), "{ended:?}");
+    assert!(said(&ended.stderr, &["not confirmed the release"]), "{ended:?}");
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ async fn a_holder_whose_lease_is_over_is_marked() {
     let _held = holder.rw_lock("a").write().acquire_fair().await.unwrap();
     end_lease(&server, "a", 'w').await;
     let shown = cli.says(&["show", "a"]).await;
-    let words = ["a: expired", "the next asker enters", "Holding", "expired ", " ago"];
+    let words = ["a: expired", "the next request enters", "Holding", "expired ", " ago"];
     assert!(said(&shown, &words), "{shown}");
     let listed = cli.says(&["ls"]).await;
     assert!(said(&listed, &["\na ", "expired ", " ago: frozen "]), "{listed}");
