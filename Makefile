@@ -36,19 +36,19 @@ TESTS = cargo test -p fairlock -p fairlock-cli -p fairlock-support \
 test: setup ## Run what a change usually needs, in minutes: all tests but the slow ones, on real servers that they start
 	$(TESTS) -- --skip slow::
 
-# The command, as each user of SECURITY.md, on the servers that .ci/servers has put there.
-RIGHTS = set -e; for server in target/servers/*; do \
-	test -x "$$server" || continue; echo "the command's rights on $$server"; \
-	FAIRLOCK_TEST_SERVER="$$PWD/$$server" $(TESTS) --test cli -- rights::; done
+# These tests of the command, on each server that .ci/servers has put there.
+COMMAND_ON_ALL = set -e; for server in target/servers/*; do \
+	test -x "$$server" || continue; echo "fairlock-cli on $$server"; \
+	FAIRLOCK_TEST_SERVER="$$PWD/$$server" $(TESTS) --test cli -- $(1); done
 
 check: setup servers clock ## Run everything: all tests, some on all servers at hand, the slice of the attacks, loom
 	$(TESTS)
-	@$(RIGHTS)
+	@$(call COMMAND_ON_ALL,rights::)
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 matrix: setup servers ## Run all tests on all servers at hand, side by side
 	FAIRLOCK_MATRIX=all $(TESTS) --test it -- --nocapture slow::servers::
-	@$(subst rights::,,$(RIGHTS))
+	@$(call COMMAND_ON_ALL,)
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --
