@@ -78,7 +78,7 @@ PREEMPTIONS ?= 3
 # Flags of its own, so a directory of its own.
 loom: ## Check the interleavings of the client's threads, up to PREEMPTIONS preemptions in each
 	RUSTFLAGS="--cfg fairlock_loom" CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) \
-		cargo test --target-dir target/loom --lib loom_models
+		cargo test --target-dir target/loom --lib state::loom
 
 # What measures the lock: tests/bench. Each takes ARGS, such as ARGS=--help.
 BENCH = cargo run --release -p fairlock-bench --

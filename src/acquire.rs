@@ -1,17 +1,20 @@
 //! What a caller asks for: a mode, options, and how long to wait.
 
-use crate::attempt::{Attempt, Outcome, When};
-use crate::claim::Claim;
-use crate::client::{Handle, check_duration, check_lease};
-use crate::error::{Error, LostReason};
+use crate::engine::attempt::{Attempt, Attempted};
+use crate::engine::confirm;
+use crate::engine::runtime;
+use crate::engine::session::Handle;
 use crate::guard::{Guard, ReadGuard};
-use crate::key::{Lock, shown};
-use crate::observe::Wait;
-use crate::owner::Owner;
-use crate::registry::Request;
-use crate::replication::{self, Replication};
-use crate::runtime;
-use crate::rw_lock::Policy;
+use crate::observe::{Hold, Wait};
+use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
+use crate::protocol::replication::Replication;
+use crate::state::claim::Claim;
+use crate::state::request::Request;
+use crate::types::error::{Error, LostReason, shown};
+use crate::types::limits::{check_duration, check_lease};
+use crate::types::mode::{Access, Policy, Read, When};
+use crate::types::owner::Owner;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
@@ -19,53 +22,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-
-/// Whether a request shares the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Together with other readers.
-    Read,
-    /// Alone.
-    Write,
-}
-
-impl Mode {
-    /// As a field of spans and a label of metrics.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
-
-/// The mode of a [`ReadGuard`](crate::ReadGuard), as a type.
-#[derive(Debug)]
-pub struct Read;
-
-/// The mode of a [`WriteGuard`](crate::WriteGuard), as a type.
-#[derive(Debug)]
-pub struct Write;
-
-/// [`Read`] or [`Write`].
-pub trait Access: sealed::Sealed + Send + Sync + 'static {
-    /// The mode as a value.
-    const MODE: Mode;
-}
-
-impl Access for Read {
-    const MODE: Mode = Mode::Read;
-}
-
-impl Access for Write {
-    const MODE: Mode = Mode::Write;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Read {}
-    impl Sealed for super::Write {}
-}
 
 /// A request for a lock that has not been sent yet: set its options, then acquire.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
@@ -84,7 +40,7 @@ pub struct Acquire<M> {
 
 impl<M> Acquire<M> {
     pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>, owner: Option<Owner>, policy: Policy) -> Self {
-        let (lease, replication) = (handle.inner.lease, handle.inner.replication);
+        let (lease, replication) = (handle.shared().lease, handle.session.replication);
         Self {
             handle,
             lock,
@@ -101,7 +57,7 @@ impl<M> Acquire<M> {
     /// A further request of an owner that holds the lock, with the settings of that hold.
     pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
         Self {
-            replication: handle.inner.replication,
+            replication: handle.session.replication,
             handle,
             lock: Arc::clone(&hold.lock),
             owner: Some(owner),
@@ -260,9 +216,9 @@ impl<M: Access> Acquire<M> {
         };
         match waited {
             Ok(Some((attempt, token))) => {
-                let (source, heard) = attempt.grant();
-                wait.granted(token, source, heard);
-                Ok(Some(attempt.into_guard(token)))
+                let (via, heard) = attempt.granted_via();
+                wait.granted(token, via, heard);
+                Ok(Some(guard(attempt, Arc::clone(&self.handle), token)))
             }
             Ok(None) => {
                 wait.not_granted();
@@ -292,11 +248,11 @@ impl<M: Access> Acquire<M> {
                 (None, When::Now | When::InTurn) => attempt.wait().await?,
             };
             match outcome {
-                Outcome::HandOut(token) => {
+                Attempted::Granted(token) => {
                     let counts = match self.replication {
                         None => true,
                         // In a box, so that who does not ask for it has no longer a future.
-                        Some(wish) => Box::pin(replication::counts(&mut attempt, wish)).await?,
+                        Some(wish) => Box::pin(confirm::counts(&mut attempt, wish)).await?,
                     };
                     if counts {
                         return Ok(Some((attempt, token)));
@@ -305,16 +261,16 @@ impl<M: Access> Acquire<M> {
                     // As good a place as it had.
                     ticket = Some(token);
                 }
-                Outcome::Busy => return Ok(None),
+                Attempted::Busy => return Ok(None),
                 // An upgrade is over when the server does not know it: its read hold may be, and this would be a plain
                 // writer then.
-                Outcome::AskAgain(_) if self.further => {
+                Attempted::AskAgain(_) if self.further => {
                     return Err(Error::Lost {
                         lock: shown(&self.lock.name),
                         reason: LostReason::UnknownToServer,
                     });
                 }
-                Outcome::AskAgain(place) => {
+                Attempted::AskAgain(place) => {
                     wait.requeued(&self.lock);
                     ticket = place;
                 }
@@ -348,16 +304,13 @@ impl<M: Access> Acquire<M> {
 
     /// A request under a new name, registered before anything is sent: no message can come too early.
     fn attempt(&self, when: When, ticket: Option<u64>) -> Attempt {
-        let inner = &self.handle.inner;
-        let (number, now) = (inner.next_number(), Instant::now());
-        let mode = if M::MODE == Mode::Write { 'w' } else { 'r' };
-        let name = match &self.owner {
-            Some(owner) => format!("{mode}{}:{number}:{}", inner.id, owner.name()),
-            None => format!("{mode}{}:{number}", inner.id),
-        };
+        let shared = self.handle.shared();
+        let (number, now) = (shared.next_number(), Instant::now());
+        let owner = self.owner.map(|owner| owner.name());
+        let name = RequestName::write(M::MODE, shared.id, number, owner.as_deref());
         let claim = Claim::new(self.lease, self.max_hold.unwrap_or(Duration::MAX), now);
         let request = Arc::new(Request::new(number, name, Arc::clone(&self.lock), self.policy, claim));
-        inner.requests.insert(Arc::clone(&request), now);
+        shared.registry.insert(Arc::clone(&request), now);
         Attempt::new(Arc::clone(&self.handle), request, when, ticket, self.lease)
     }
 }
@@ -370,8 +323,21 @@ impl Acquire<Read> {
             return Ok(None);
         }
         match attempt.wait().await? {
-            Outcome::HandOut(token) => Ok(Some(attempt.into_guard(token))),
-            Outcome::AskAgain(_) | Outcome::Busy => Ok(None),
+            Attempted::Granted(token) => Ok(Some(guard(attempt, Arc::clone(&self.handle), token))),
+            Attempted::AskAgain(_) | Attempted::Busy => Ok(None),
         }
     }
+}
+
+/// The guard of an attempt that was granted.
+fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, token: u64) -> Guard<M> {
+    let request = attempt.into_request();
+    request.observe(Hold::begin(&request.lock, M::MODE, token));
+    // The end of its max_hold, if it has one, may come before the watchdog looks again.
+    let now = Instant::now();
+    let left = request.claim().limit_left(now);
+    if let Some(end) = now.checked_add(left) {
+        handle.shared().registry.schedule_check(&request.lock, end);
+    }
+    Guard::new(handle, request, token)
 }

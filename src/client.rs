@@ -1,43 +1,19 @@
 //! The client: one per process, shared by all of its locks.
 
-use crate::error::{Error, runtime_ended};
-use crate::event::{Audience, Events};
-use crate::keeper;
-use crate::key::{self, Lock};
-use crate::link::Lane;
+use crate::engine::runtime;
+use crate::engine::session::{Handle, Settings};
+use crate::events::Events;
 use crate::locks::Locks;
-use crate::notify::Listener;
 use crate::observe;
-use crate::owner::ClientId;
-use crate::quarantine::Quarantine;
-use crate::registry::{Registry, Request};
-use crate::replication::Replication;
-use crate::requests::Requests;
-use crate::route::Route;
-use crate::runtime;
+use crate::protocol::key::{self, Lock};
+use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
-use crate::script::{Call, Channel, Snapshot, read_request};
-use crate::server::{IntoServer, Server};
-use crate::status::ClientInfo;
-use crate::sync::MutexGuard;
-#[cfg(feature = "cluster")]
-use crate::wire::Backend;
-use redis::Cmd;
-use std::collections::{BTreeSet, HashMap};
+use crate::target::{IntoServer, Server};
+use crate::types::error::Error;
+use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
-
-/// For the releases of a shutdown: one reconnect, not the leases.
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);
-
-pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
-pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
 /// A connection to the server that keeps the locks. One per process is enough; clones share it.
 ///
@@ -59,33 +35,15 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    handle: Arc<Handle>,
-}
-
-/// What keeps a client's tasks alive: when the last one goes, so does the only sender of releases.
-pub(crate) struct Handle {
-    pub(crate) inner: Arc<Inner>,
-    releases: mpsc::UnboundedSender<Arc<Request>>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) route: Route,
-    pub(crate) id: ClientId,
-    pub(crate) lease: Duration,
-    pub(crate) prefix: String,
-    pub(crate) channel: Channel,
-    pub(crate) audience: Audience,
-    pub(crate) replication: Option<Replication>,
-    pub(crate) requests: Requests,
-    numbers: AtomicU64,
-    tasks: Mutex<Vec<AbortHandle>>,
+    pub(crate) handle: Arc<Handle>,
 }
 
 impl Client {
     /// Connects with the defaults: see [`ClientBuilder`].
     ///
     /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`]; with
-    /// the features `cluster` and `sentinel` a `redis::cluster::ClusterClient` and a `redis::sentinel::SentinelClient`.
+    /// the feature `cluster` a list of nodes, each a URL or a [`redis::ConnectionInfo`]; with the feature `sentinel` a
+    /// `redis::sentinel::SentinelClient`.
     ///
     /// # Cancel safety
     /// Dropped, it closes its connections again.
@@ -127,7 +85,7 @@ impl Client {
     /// A name has 1 to 1024 bytes, any of them; another one is refused when the lock is acquired.
     #[must_use]
     pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
-        let lock = Lock::new(&self.handle.inner.prefix, name.into());
+        let lock = Lock::new(&self.handle.shared().prefix, name.into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
     }
 
@@ -142,7 +100,7 @@ impl Client {
     /// Those of [`RwLock::events`], and [`Error::Unsupported`] on a cluster: its nodes know channels, no patterns.
     pub async fn events(&self) -> Result<Events, Error> {
         runtime::check_timers()?;
-        if self.handle.inner.is_closed() {
+        if self.handle.session.is_closed() {
             return Err(Error::Shutdown { lock: "*".to_owned() });
         }
         Events::of_all(Arc::clone(&self.handle)).await
@@ -207,176 +165,23 @@ impl Client {
     /// From its first poll on the background releases what there is, also if the future is dropped or not polled again. Then
     /// the connections stay until the last handle, guard or acquisition of the client is gone.
     pub async fn shutdown(&self) {
-        let inner = &self.handle.inner;
-        let requests = inner.requests.close();
-        inner.route.turn_away();
-        for request in &requests {
-            self.handle.abandon(Arc::clone(request));
-        }
-        if let Err(error) = runtime::check_timers() {
+        let timers = runtime::check_timers();
+        if let Err(error) = &timers {
             tracing::warn!(%error, "the shutdown does not wait for its releases");
-            return inner.audience.end();
         }
-        let released = async {
-            for request in &requests {
-                inner.requests.out_of(request).await;
-            }
-        };
-        // A bound for all: many locks of a server that is away would have their turns one after the other.
-        if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
-            tracing::warn!("not all was released in time: left to the leases");
-        }
-        inner.audience.end();
-        inner.bid_farewell().await;
-        inner.stop();
-        inner.route.close();
-        tracing::info!("client shut down");
-    }
-}
-
-#[cfg(feature = "attack")]
-impl Client {
-    /// What the subscription connection does with a push.
-    pub(crate) fn hear(&self, push: &redis::PushInfo) {
-        let releases = self.handle.releases.downgrade();
-        crate::notify::on_push(
-            &Arc::downgrade(&self.handle.inner),
-            &releases,
-            &tokio::sync::Notify::new(),
-            push,
-        );
+        self.handle.session.shut_down(timers.is_ok()).await;
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &self.handle.inner;
+        let shared = self.handle.shared();
         f.debug_struct("Client")
-            .field("id", &format_args!("{}", inner.id))
-            .field("prefix", &inner.prefix)
-            .field("lease", &inner.lease)
+            .field("id", &format_args!("{}", shared.id))
+            .field("prefix", &shared.prefix)
+            .field("lease", &shared.lease)
             .finish_non_exhaustive()
     }
-}
-
-impl Handle {
-    /// Has a request released, and waits until the server has confirmed that, or its lease is over.
-    pub(crate) async fn withdraw(&self, request: Arc<Request>) {
-        self.abandon(Arc::clone(&request));
-        self.inner.requests.out_of(&request).await;
-    }
-
-    /// Lets go of a request whose user did, in the background. Works outside of a runtime too.
-    pub(crate) fn abandon(&self, request: Arc<Request>) {
-        self.inner.requests.abandon(request, &self.releases);
-    }
-}
-
-/// Lives in the client's task. Dropped without a shutdown, it says that the runtime has ended, or that the last handle is
-/// gone: then nobody listens.
-struct Alive(Arc<Inner>);
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        let inner = &self.0;
-        if inner.is_closed() {
-            return;
-        }
-        if inner.requests.end() {
-            tracing::warn!("the client's runtime has ended: waits fail, holds end with their leases");
-        }
-        inner.audience.fail(&runtime_ended());
-        inner.route.close();
-    }
-}
-
-impl Inner {
-    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.requests.registry()
-    }
-
-    pub(crate) fn call<'a>(&'a self, lock: &'a Lock, lease: Duration) -> Call<'a> {
-        Call {
-            route: &self.route,
-            requests: &self.requests,
-            channel: &self.channel,
-            lock,
-            limit: call_limit(lease),
-            patience: call_limit(lease),
-            listened: self.audience.listens(&lock.state),
-            sent: AtomicBool::new(false),
-        }
-    }
-
-    /// What the clients in a snapshot have said of themselves, where it can be had.
-    pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> HashMap<String, ClientInfo> {
-        let requests = snapshot.holders.iter().map(|holder| &holder.request);
-        let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
-        let ids: BTreeSet<&str> = requests
-            .filter_map(|request| read_request(request))
-            .map(|(id, _)| id)
-            .collect();
-        if ids.is_empty() {
-            return HashMap::new();
-        }
-        let keys: Vec<_> = ids.iter().map(|id| key::introduction(&self.prefix, id)).collect();
-        let texts = self.route.texts(call_limit(self.lease), &keys).await;
-        let clients = ids.iter().zip(texts);
-        clients
-            .map(|(id, text)| ((*id).to_owned(), ClientInfo::read(id, text.as_deref())))
-            .collect()
-    }
-
-    /// Nothing is left of a client that ends in order.
-    async fn bid_farewell(&self) {
-        let key = key::introduction(&self.prefix, &self.id.to_string());
-        let delete = |cmd: &mut Cmd| {
-            cmd.arg("DEL").arg(&key);
-        };
-        let gone = self
-            .route
-            .command(Lane::Background, call_limit(self.lease), &key, &delete);
-        if let Err(error) = gone.await {
-            tracing::debug!(%error, "the client's introduction stays until it expires");
-        }
-    }
-
-    /// A call sent then says that the request waits, if it does: its grant should be heard.
-    pub(crate) fn listen_for(&self, request: &Request, sent: Instant) {
-        #[cfg(feature = "cluster")]
-        if let Route::Cluster(cluster) = &self.route
-            && request.claim().is_waiting()
-        {
-            cluster.watch(self, &request.lock, sent);
-        }
-        #[cfg(not(feature = "cluster"))]
-        let _ = (request, sent);
-    }
-
-    pub(crate) fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Whether this client has given that number to a request.
-    pub(crate) fn has_named(&self, client: &str, number: u64) -> bool {
-        (1..self.numbers.load(Ordering::Relaxed)).contains(&number) && client == self.id.to_string()
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.requests.is_closed()
-    }
-
-    fn stop(&self) {
-        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        for task in tasks.iter() {
-            task.abort();
-        }
-    }
-}
-
-/// How long a call may take: several fit into a third of the lease, the time between two renewals.
-pub(crate) fn call_limit(lease: Duration) -> Duration {
-    (lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))
 }
 
 /// Settings of a [`Client`].
@@ -477,111 +282,31 @@ impl ClientBuilder {
         if let Some(quarantine) = self.quarantine {
             check_duration("", "quarantine", quarantine, LEAST_LEASE, MOST_LEASE)?;
         }
-        let Server(server) = server
+        let Server(target) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
-        if server.needs_io() {
+        if target.needs_io() {
             runtime::check_io()?;
         }
-        let address = server.address();
-        let failed = |source| Error::of_connect(address.clone(), source);
-
-        let id = ClientId::new();
-        let channel = match &server {
-            #[cfg(feature = "cluster")]
-            Backend::Cluster(_) => Channel::InSlot,
-            _ => Channel::OfClient(key::channel_base(&self.prefix)),
-        };
-        #[cfg(feature = "cluster")]
-        if self.quarantine.is_some() && matches!(server, Backend::Cluster(_)) {
+        if self.quarantine.is_some() && target.is_cluster() {
             return Err(Error::Unsupported {
                 lock: "*".to_owned(),
                 what: "quarantine",
-                remedy: "in a cluster nothing says for all slots when a node began anew; use wait_for_replicas",
+                remedy: "in a cluster nothing says for all slots when a node has restarted; use wait_for_replicas",
             });
         }
-        let quarantine = self.quarantine.map(|lasts| Quarantine::new(&self.prefix, lasts));
-        let listener = Listener::new(server.clone(), &self.prefix, id, self.label.clone());
-        let route = Route::connect(&server, id, self.label, quarantine);
-        let (releases, dropped) = mpsc::unbounded_channel();
-        let inner = Arc::new(Inner {
-            route: route.await.map_err(failed)?,
-            id,
+        let address = target.address();
+        let settings = Settings {
             lease: self.lease,
             prefix: self.prefix,
-            channel,
-            audience: Audience::default(),
+            label: self.label,
             replication: self.replication,
-            requests: Requests::new(),
-            numbers: AtomicU64::new(1),
-            tasks: Mutex::default(),
-        });
-        let subscription = match &inner.route {
-            Route::Server(_) => Some(listener.subscribe(&inner, releases.downgrade()).await.map_err(failed)?),
-            #[cfg(feature = "cluster")]
-            Route::Cluster(_) => None,
+            quarantine: self.quarantine,
         };
-
-        let keeper = server.spawn({
-            let inner = Arc::clone(&inner);
-            let releases = releases.downgrade();
-            let alive = Alive(Arc::clone(&inner));
-            async move {
-                let _alive = alive;
-                let connections = async {
-                    match (&inner.route, subscription) {
-                        (Route::Server(link), Some(subscription)) => {
-                            let listening = listener.run(&inner, &releases, subscription);
-                            // It may have forgotten holds.
-                            let recheck = |is_up| {
-                                if is_up {
-                                    inner.requests.recheck(Instant::now(), |_| true);
-                                }
-                            };
-                            futures::join!(link.run(recheck), listening, link.watch());
-                        }
-                        #[cfg(feature = "cluster")]
-                        (Route::Cluster(cluster), _) => cluster.run(&inner, &releases).await,
-                        (Route::Server(_), None) => {}
-                    }
-                };
-                futures::join!(connections, keeper::renew_due(&inner, &releases));
-            }
-        });
-        let releaser = server.spawn({
-            let (inner, keeper) = (Arc::clone(&inner), keeper.clone());
-            async move {
-                keeper::release_dropped(&inner, dropped).await;
-                inner.bid_farewell().await;
-                keeper.abort();
-            }
-        });
-        *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![keeper, releaser];
-        tracing::info!(server = %address, client = %id, "connected");
-        let handle = Arc::new(Handle { inner, releases });
+        let handle = Handle::connect(&target, settings)
+            .await
+            .map_err(|source| Error::of_connect(address.clone(), source))?;
+        tracing::info!(server = %address, client = %handle.shared().id, "connected");
         Ok(Client { handle })
     }
-}
-
-pub(crate) fn check_lease(lock: &str, lease: Duration) -> Result<(), Error> {
-    check_duration(lock, "lease", lease, LEAST_LEASE, MOST_LEASE)
-}
-
-pub(crate) fn check_duration(
-    lock: &str,
-    what: &'static str,
-    given: Duration,
-    least: Duration,
-    most: Duration,
-) -> Result<(), Error> {
-    if (least..=most).contains(&given) {
-        return Ok(());
-    }
-    Err(Error::InvalidDuration {
-        lock: key::shown(lock),
-        what,
-        given,
-        least,
-        most,
-    })
 }

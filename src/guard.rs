@@ -1,17 +1,17 @@
 //! A hold on a lock.
 
-use crate::acquire::{Access, Acquire, Read, Write};
-use crate::claim::{End, Standing};
-use crate::client::Handle;
-use crate::error::{Error, LostReason, is_transient};
-use crate::keeper::finish;
-use crate::key::shown;
-use crate::link::Backoff;
-use crate::observe::{Ending, Hold};
-use crate::owner::Owner;
-use crate::registry::Request;
-use crate::runtime;
-use crate::token::FencingToken;
+use crate::engine::release::finish;
+use crate::engine::runtime;
+use crate::engine::session::Handle;
+use crate::observe::{Hold, HoldEnd};
+use crate::protocol::reply::Standing;
+use crate::state::claim::EndedBy;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use crate::types::error::{Error, LostReason, is_transient, shown};
+use crate::types::mode::{Access, Read, Write};
+use crate::types::owner::Owner;
+use crate::types::token::FencingToken;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -37,10 +37,10 @@ pub type WriteGuard = Guard<Write>;
 /// lives.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<M> {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     /// Taken when it has been released.
     request: Option<Arc<Request>>,
-    token: FencingToken,
+    pub(crate) token: FencingToken,
     mode: PhantomData<fn() -> M>,
 }
 
@@ -54,9 +54,16 @@ impl<M> Guard<M> {
         }
     }
 
-    fn request(&self) -> &Arc<Request> {
+    pub(crate) fn request(&self) -> &Arc<Request> {
         // Taken at the very end of release(), which consumes the guard.
         self.request.as_ref().expect("a released guard is not used again")
+    }
+
+    /// Its request is over and forgotten: another has taken its place.
+    pub(crate) fn forget(mut self) {
+        if let Some(ended) = self.request.take() {
+            self.handle.shared().registry.remove(&ended);
+        }
     }
 
     /// The number to give to the resource with every write: see [`FencingToken`].
@@ -70,7 +77,7 @@ impl<M> Guard<M> {
     pub fn owner(&self) -> Owner {
         let request = self.request();
         let named = request.owner().and_then(Owner::of_name);
-        named.unwrap_or_else(|| Owner::anonymous(self.handle.inner.id, request.number))
+        named.unwrap_or_else(|| Owner::anonymous(self.handle.shared().id, request.number))
     }
 
     /// Whether the lock is certainly still held. Does no I/O. Once `false`, it stays so.
@@ -111,11 +118,11 @@ impl<M> Guard<M> {
     /// For callers whose runtime has no timers. The keeper, whose runtime has some, tells them of the end of a proof. When
     /// the keeper is gone nobody can tell the time: the hold ends early.
     async fn untimed(&self) {
-        if !self.handle.inner.requests.has_ended() {
+        if !self.handle.shared().registry.has_ended() {
             return std::future::pending().await;
         }
         self.request()
-            .change(|claim| claim.end(End::Lost(LostReason::LeaseExpired)));
+            .change(|claim| claim.end(EndedBy::Lost(LostReason::LeaseExpired)));
     }
 
     /// Runs a job for as long as the lock is held. When the lock is lost first, the job is dropped.
@@ -158,17 +165,17 @@ impl<M> Guard<M> {
             return Err(self.lost_because(self.reason()));
         };
         // From here on the keeper does not renew it.
-        let hold = end_hold(&request);
-        let inner = &self.handle.inner;
+        let hold = request.end_hold();
+        let session = &self.handle.session;
         let lease = request.claim().lease();
         let mut backoff = Backoff::new();
         let mut sent_before = false;
         loop {
-            let call = inner.call(&request.lock, lease);
+            let call = session.call(&request.lock, lease);
             match call.release(&[request.name.as_str()]).await {
                 Ok((stood, next)) => {
                     self.request = None;
-                    inner.registry().remove(&request);
+                    session.shared.registry.remove(&request);
                     let released = match stood[..] {
                         // A greater token: its owner came in once more since.
                         [Standing::Holds { token }] => token <= self.token.get(),
@@ -177,13 +184,13 @@ impl<M> Guard<M> {
                         _ => false,
                     };
                     if released {
-                        end(hold, Ending::Released);
-                        finish(inner, &request.lock, next).await;
+                        tell(hold, HoldEnd::Released);
+                        finish(session, &request.lock, next).await;
                         return Ok(());
                     }
                     let reason = LostReason::UnknownToServer;
-                    end(hold, Ending::Lost(reason));
-                    finish(inner, &request.lock, next).await;
+                    tell(hold, HoldEnd::Lost(reason));
+                    finish(session, &request.lock, next).await;
                     return Err(Error::Lost {
                         lock: shown(&request.lock.name),
                         reason,
@@ -203,14 +210,14 @@ impl<M> Guard<M> {
         }
     }
 
-    fn reason(&self) -> LostReason {
+    pub(crate) fn reason(&self) -> LostReason {
         match self.request().claim().ended() {
-            Some(End::Lost(reason)) => *reason,
+            Some(EndedBy::Lost(reason)) => *reason,
             _ => LostReason::LeaseExpired,
         }
     }
 
-    fn lost_because(&self, reason: LostReason) -> Error {
+    pub(crate) fn lost_because(&self, reason: LostReason) -> Error {
         Error::Lost {
             lock: shown(&self.request().lock.name),
             reason,
@@ -218,146 +225,17 @@ impl<M> Guard<M> {
     }
 }
 
-impl ReadGuard {
-    /// Waits until the other readers have left, then writes too: this read hold stays, and when the write guard goes
-    /// its owner falls back to reading.
-    ///
-    /// ```no_run
-    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
-    /// let reading = lock.read().acquire_fair().await?;
-    /// let writing = reading.upgrade().await?; // a new token: nobody has written since it began to read
-    /// writing.release().await?;               // it reads on
-    /// reading.release().await
-    /// # }
-    /// ```
-    ///
-    /// # Fairness
-    /// It waits ahead of the queue: nobody enters between. Its own owner's other reads count as its own.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the queue; the read hold stays, and those behind move on.
-    ///
-    /// # Errors
-    /// [`Error::UpgradeConflict`], at once, if another reader is waiting to upgrade already: the two would wait for each
-    /// other. This read hold stays; release it to let the other one through. [`Error::Lost`], at once, if the read hold is
-    /// lost meanwhile, or the server forgot the upgrade. Otherwise those of [`Acquire::acquire_fair`].
-    pub async fn upgrade(&self) -> Result<WriteGuard, Error> {
-        let waiting = self.upgrading()?.acquire_fair();
-        let writing = tokio::select! {
-            biased;
-            // Dropped, the upgrade leaves the queue.
-            reason = self.lost() => return Err(self.lost_because(reason)),
-            writing = waiting => writing,
-        };
-        match writing {
-            Ok(writing) => {
-                self.still_reading(&writing)?;
-                Ok(writing)
-            }
-            // The server may have said so first.
-            Err(Error::Lost { .. }) if !self.is_held() => Err(self.lost_because(self.reason())),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Writes too if nobody else reads. `None`: others do. Like [`upgrade`](Self::upgrade) otherwise.
-    ///
-    /// # Fairness
-    /// It goes before all who wait, like every upgrade: they could not have entered before this read hold ends.
-    ///
-    /// # Cancel safety
-    /// Dropping the future gives the write back, in the background, if it was granted; the read hold stays.
-    ///
-    /// # Errors
-    /// Those of [`upgrade`](Self::upgrade).
-    pub async fn try_upgrade(&self) -> Result<Option<WriteGuard>, Error> {
-        let writing = self.upgrading()?.try_acquire().await?;
-        if let Some(writing) = &writing {
-            self.still_reading(writing)?;
-        }
-        Ok(writing)
-    }
-
-    fn upgrading(&self) -> Result<Acquire<Write>, Error> {
-        if !self.is_held() {
-            return Err(self.lost_because(self.reason()));
-        }
-        Ok(Acquire::again(Arc::clone(&self.handle), self.request(), self.owner()))
-    }
-
-    /// Whoever stopped reading meanwhile did not upgrade: others may have written in between.
-    fn still_reading(&self, writing: &WriteGuard) -> Result<(), Error> {
-        if self.is_held() {
-            return Ok(());
-        }
-        tracing::debug!(token = %writing.token, "read hold lost while it was upgraded");
-        Err(self.lost_because(self.reason()))
-    }
-}
-
-impl WriteGuard {
-    /// Turns the write hold into a read hold. Never waits for anybody; readers at the head of the queue come in with it.
-    /// The token stays. If its owner holds other writes, the lock stays written.
-    ///
-    /// ```no_run
-    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
-    /// let writing = lock.write().acquire_fair().await?;
-    /// let reading = writing.downgrade().await?; // nobody has written in between
-    /// reading.release().await
-    /// # }
-    /// ```
-    ///
-    /// # Fairness
-    /// Readers enter beside it up to the first writer in the queue. Nobody is passed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases the hold, in the background.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the hold had been lost. [`Error::Unavailable`] or [`Error::Server`] if the server did not
-    /// confirm within the lease; then the hold is released in the background.
-    pub async fn downgrade(mut self) -> Result<ReadGuard, Error> {
-        runtime::check_timers()?;
-        let held_until = self.request().claim().held_until(Instant::now());
-        let Some(held_until) = held_until else {
-            return Err(self.lost_because(self.reason()));
-        };
-        let limit = self.request().claim().limit_left(Instant::now());
-        // From here on the keeper does not renew it.
-        let hold = end_hold(self.request());
-        let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);
-        let reading = again.instead_of(self.request(), held_until).await?;
-        // With a greater token its owner came in once more since: others may have been inside in between.
-        let Some(reading) = reading.filter(|reading| reading.token <= self.token) else {
-            let reason = LostReason::UnknownToServer;
-            end(hold, Ending::Lost(reason));
-            return Err(self.lost_because(reason));
-        };
-        end(hold, Ending::Downgraded);
-        if let Some(ended) = self.request.take() {
-            self.handle.inner.registry().remove(&ended);
-        }
-        Ok(reading)
-    }
-}
-
-/// Ends the hold, as far as this client is concerned. What is kept of it tells its end, by when it is dropped.
-fn end_hold(request: &Request) -> Option<Box<Hold>> {
-    let mut claim = request.claim();
-    claim.end(End::Released);
-    claim.ended_hold().map(|(hold, _)| hold)
-}
-
-fn end(hold: Option<Box<Hold>>, ending: Ending) {
+/// Tells the record of a hold how it ended.
+pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
     if let Some(hold) = hold {
-        hold.end(ending);
+        hold.end(end);
     }
 }
 
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.abandon(request);
+            self.handle.shared().abandon(request);
         }
     }
 }

@@ -85,7 +85,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
-//! | `cluster` | `redis::cluster::ClusterClient`: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
+//! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //!
@@ -96,63 +96,52 @@
 // On docs.rs items say which feature they need.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod types;
+
+mod protocol;
+
+pub mod observe;
+
+mod state;
+
+mod transport;
+
+mod engine;
+
 mod acquire;
-#[cfg(feature = "attack")]
-#[doc(hidden)]
-pub mod attack;
-mod attempt;
-mod claim;
 mod client;
-#[cfg(feature = "cluster")]
-mod cluster;
-mod error;
-mod event;
+mod events;
 mod guard;
 pub mod guide;
-mod keeper;
-mod key;
-mod link;
 mod locks;
-mod lookup;
-#[cfg(all(test, fairlock_loom))]
-mod loom_models;
-mod metrics;
-mod notify;
-pub mod observe;
-mod owner;
-mod pulse;
-mod quarantine;
-mod random;
-mod registry;
-mod replication;
-mod requests;
-pub mod rights;
-mod route;
-mod runtime;
 mod rw_lock;
-mod script;
-#[cfg(feature = "sentinel")]
-mod sentinel;
-mod server;
 mod status;
-mod sync;
-mod token;
-mod wire;
+mod target;
+mod upgrade;
+
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 /// The client library, in the version whose types this crate takes.
 pub use redis;
 
-pub use acquire::{Access, Acquire, Mode, Read, Write};
+pub use acquire::Acquire;
 pub use client::{Client, ClientBuilder};
-pub use error::{Error, LostReason, remedy};
-pub use event::{Event, EventKind, Events};
+pub use events::Events;
 pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use locks::Locks;
-pub use owner::Owner;
-pub use rw_lock::{Policy, RwLock};
-pub use server::IntoServer;
-pub use status::{ClientInfo, Holder, Status, Waiter};
-pub use token::FencingToken;
+pub use protocol::event::{Event, EventKind};
+pub use protocol::introduction::ClientInfo;
+pub use rw_lock::RwLock;
+pub use status::{Holder, Status, Waiter};
+pub use target::IntoServer;
+pub use types::error::{Error, LostReason};
+pub use types::mode::{Access, Mode, Policy, Read, Write};
+pub use types::owner::Owner;
+pub use types::remedy::remedy;
+pub use types::rights;
+pub use types::token::FencingToken;
 
 #[doc = include_str!("../design.md")]
 pub mod design {}

@@ -4,15 +4,16 @@
 //! own. So the stream steps through all keys by SCAN, on each master in turn. It keeps the names that it has brought,
 //! because SCAN may bring a key twice.
 
-use crate::client::{Handle, call_limit};
-use crate::error::{Error, runtime_ended};
-use crate::key::{self, Lock};
-use crate::link::Lane;
-use crate::lookup;
-use crate::route::Master;
-use crate::runtime;
+use crate::engine::runtime;
+use crate::engine::session::Handle;
+use crate::protocol::key::{self, Lock};
+use crate::protocol::lookup;
+use crate::transport::link::Lane;
+use crate::transport::route::Master;
+use crate::types::error::{Error, runtime_ended};
+use crate::types::limits::call_limit;
 use futures::stream::{self, StreamExt as _};
-use redis::{Cmd, RedisError};
+use redis::RedisError;
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::pin::Pin;
@@ -95,31 +96,32 @@ impl Search {
             return Ok(false);
         }
         runtime::check_timers()?;
-        let inner = &self.handle.inner;
-        if inner.is_closed() {
+        let session = &self.handle.session;
+        let shared = self.handle.shared();
+        if session.is_closed() {
             let lock = ALL_LOCKS.to_owned();
             return Err(Error::Shutdown { lock });
         }
         let failed = |error: RedisError| Error::of_server(ALL_LOCKS, error);
-        if inner.requests.has_ended() {
+        if shared.registry.has_ended() {
             return Err(failed(runtime_ended()));
         }
         let masters = match &mut self.masters {
             Some(masters) => masters,
-            None => self.masters.insert(inner.route.masters().map_err(failed)?),
+            None => self.masters.insert(session.route.masters().map_err(failed)?),
         };
         let Some(master) = masters.last() else {
             return Ok(false);
         };
-        let scan = |cmd: &mut Cmd| lookup::scan(cmd, &inner.prefix, &self.pattern, self.cursor);
-        let limit = call_limit(inner.lease);
-        let reply = inner.route.command_to(master, Lane::Users, limit, &scan).await;
+        let scan = lookup::scan(&shared.prefix, &self.pattern, self.cursor);
+        let limit = call_limit(shared.lease);
+        let reply = session.route.command_to(master, Lane::Users, limit, &scan).await;
         let page = reply.and_then(lookup::read_page).map_err(failed)?;
         self.cursor = page.next.unwrap_or(0);
         if page.next.is_none() {
             masters.pop();
         }
-        self.names.add(&inner.prefix, page.keys);
+        self.names.add(&shared.prefix, page.keys);
         Ok(true)
     }
 }

@@ -1,17 +1,18 @@
 //! The lock as its users name it.
 
-use crate::acquire::{Acquire, Read, Write};
-use crate::client::{Handle, Inner, call_limit};
-use crate::error::{Error, runtime_ended};
-use crate::event::Events;
-use crate::keeper::finish;
-use crate::key::{Lock, shown};
-use crate::link::Lane;
-use crate::lookup;
-use crate::owner::Owner;
-use crate::runtime;
+use crate::acquire::Acquire;
+use crate::engine::release::finish;
+use crate::engine::runtime;
+use crate::engine::session::{Handle, Session};
+use crate::events::Events;
+use crate::protocol::key::Lock;
+use crate::protocol::lookup;
 use crate::status::Status;
-use redis::Cmd;
+use crate::transport::link::Lane;
+use crate::types::error::{Error, runtime_ended, shown};
+use crate::types::limits::call_limit;
+use crate::types::mode::{Policy, Read, Write};
+use crate::types::owner::Owner;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,21 +28,6 @@ pub struct RwLock {
     lock: Arc<Lock>,
     owner: Option<Owner>,
     policy: Policy,
-}
-
-/// Who enters first when several wait. A property of the lock: all its users must agree, or get
-/// [`Error::PolicyMismatch`](crate::Error::PolicyMismatch).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Policy {
-    /// First come, first served. Nobody starves.
-    #[default]
-    Fifo,
-    /// Once a writer waits no new reader passes it, and it passes the readers that wait. Writers among themselves
-    /// keep their order. Readers starve while writers keep coming.
-    WriterFirst,
-    /// Readers enter whenever no writer is inside. Writers starve while readers keep coming.
-    ReaderFirst,
 }
 
 impl RwLock {
@@ -119,14 +105,14 @@ impl RwLock {
     pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
         const PAGE: usize = 1000;
         runtime::check_timers()?;
-        let inner = self.inner()?;
+        let session = self.session()?;
         let failed = |error| Error::of_server(&self.lock.name, error);
-        let snapshot = inner
-            .call(&self.lock, inner.lease)
+        let snapshot = session
+            .call(&self.lock, session.shared.lease)
             .status(first, PAGE)
             .await
             .map_err(failed)?;
-        let clients = inner.introductions(&snapshot).await;
+        let clients = session.introductions(&snapshot).await;
         Ok(Status::of(&snapshot, first, &clients))
     }
 
@@ -149,12 +135,12 @@ impl RwLock {
     /// Those of [`status`](Self::status).
     pub async fn exists(&self) -> Result<bool, Error> {
         runtime::check_timers()?;
-        let inner = self.inner()?;
-        let look = |cmd: &mut Cmd| lookup::look_for(cmd, &self.lock);
-        let limit = call_limit(inner.lease);
-        let reply = match inner.requests.has_ended() {
+        let session = self.session()?;
+        let limit = call_limit(session.shared.lease);
+        let look = lookup::look_for(&self.lock);
+        let reply = match session.shared.registry.has_ended() {
             true => Err(runtime_ended()),
-            false => inner.route.command(Lane::Users, limit, &self.lock.state, &look).await,
+            false => session.route.command(Lane::Users, limit, &self.lock.state, &look).await,
         };
         let exists = reply.and_then(|reply| lookup::read_existence(&reply));
         exists.map_err(|error| Error::of_server(&self.lock.name, error))
@@ -182,11 +168,11 @@ impl RwLock {
     /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn evict(&self, owner: &Owner) -> Result<usize, Error> {
         runtime::check_timers()?;
-        let inner = self.inner()?;
-        let call = inner.call(&self.lock, inner.lease);
+        let session = self.session()?;
+        let call = session.call(&self.lock, session.shared.lease);
         let evicted = call.evict(&owner.name()).await;
         let (number, next) = evicted.map_err(|error| Error::of_server(&self.lock.name, error))?;
-        finish(inner, &self.lock, next).await;
+        finish(session, &self.lock, next).await;
         tracing::warn!(lock = %self.lock.name, %owner, requests = number, "evicted");
         Ok(number)
     }
@@ -218,18 +204,18 @@ impl RwLock {
     /// [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
         runtime::check_timers()?;
-        self.inner()?;
+        self.session()?;
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await
     }
 
-    fn inner(&self) -> Result<&Arc<Inner>, Error> {
+    fn session(&self) -> Result<&Arc<Session>, Error> {
         self.lock.check_name()?;
-        if self.handle.inner.is_closed() {
+        if self.handle.session.is_closed() {
             return Err(Error::Shutdown {
                 lock: shown(&self.lock.name),
             });
         }
-        Ok(&self.handle.inner)
+        Ok(&self.handle.session)
     }
 
     fn request<M>(&self) -> Acquire<M> {

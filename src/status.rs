@@ -1,12 +1,12 @@
 //! A look inside a lock: who holds it and who waits, at one moment.
 
-use crate::acquire::Mode;
-use crate::owner::Owner;
-use crate::rw_lock::Policy;
-use crate::script::{Snapshot, read_name};
-use crate::token::FencingToken;
+use crate::protocol::introduction::ClientInfo;
+use crate::protocol::name::RequestName;
+use crate::protocol::snapshot::Snapshot;
+use crate::types::mode::{Mode, Policy};
+use crate::types::owner::Owner;
+use crate::types::token::FencingToken;
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 /// A lock at one moment, by one script: see [`RwLock::status`](crate::RwLock::status).
@@ -36,12 +36,12 @@ impl Status {
         let since = |us: u64| Duration::from_micros(snapshot.now_us.saturating_sub(us));
         let client = |id: &str| clients.get(id).cloned().unwrap_or_else(|| ClientInfo::read(id, None));
         let holders = snapshot.holders.iter().filter_map(|holder| {
-            let (mode, id, owner) = read_name(&holder.request)?;
+            let name = RequestName::read(&holder.request)?;
             Some(Holder {
-                owner,
-                client: client(id),
-                mode,
-                holds: match mode {
+                owner: name.owner()?,
+                client: client(name.client),
+                mode: name.mode,
+                holds: match name.mode {
                     Mode::Read => holder.read_holds,
                     Mode::Write => snapshot.write_holds,
                 },
@@ -52,11 +52,11 @@ impl Status {
             })
         });
         let waiters = snapshot.waiters.iter().zip(first..).filter_map(|(waiter, position)| {
-            let (mode, id, owner) = read_name(&waiter.request)?;
+            let name = RequestName::read(&waiter.request)?;
             Some(Waiter {
-                owner,
-                client: client(id),
-                mode,
+                owner: name.owner()?,
+                client: client(name.client),
+                mode: name.mode,
                 upgrade: waiter.upgrade,
                 position,
                 lease_left: left(waiter.deadline_ms),
@@ -130,69 +130,4 @@ pub struct Waiter {
     pub expired_for: Option<Duration>,
     /// How long it has waited.
     pub waited: Duration,
-}
-
-/// A client of the server, as it introduced itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClientInfo {
-    /// Its number among the clients: what its requests' names begin with.
-    pub id: String,
-    /// Its label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
-    pub label: Option<String>,
-    /// The name of its host, if it is known.
-    pub host: Option<String>,
-    /// Its process number, if it is known.
-    pub process: Option<u32>,
-}
-
-impl ClientInfo {
-    /// What this process says of itself, as it is stored.
-    pub(crate) fn introduction(label: Option<&str>) -> String {
-        // No library for a name that is only shown.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-        let host = host.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
-        format!("{}\n{}\n{}", std::process::id(), host.trim(), label.unwrap_or_default())
-    }
-
-    pub(crate) fn read(id: &str, introduction: Option<&str>) -> Self {
-        let mut lines = introduction.unwrap_or_default().splitn(3, '\n');
-        let process = lines.next().and_then(|line| line.parse().ok());
-        let mut text = || lines.next().filter(|line| !line.is_empty()).map(str::to_owned);
-        Self {
-            id: id.to_owned(),
-            process,
-            host: text(),
-            label: text(),
-        }
-    }
-}
-
-impl fmt::Display for ClientInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label.as_deref().unwrap_or(&self.id))?;
-        match (self.process, &self.host) {
-            (Some(process), Some(host)) => write!(f, " (process {process} on {host})"),
-            (Some(process), None) => write!(f, " (process {process})"),
-            (None, _) => Ok(()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_introduction_is_read_back() {
-        let info = ClientInfo::read("0a", Some(&ClientInfo::introduction(Some("billing"))));
-        assert_eq!(info.process, Some(std::process::id()));
-        assert_eq!(info.label.as_deref(), Some("billing"));
-        assert!(info.to_string().starts_with("billing (process "));
-    }
-
-    #[test]
-    fn a_client_that_did_not_introduce_itself_is_known_by_its_number() {
-        assert_eq!(ClientInfo::read("0a", None).to_string(), "0a");
-    }
 }

@@ -372,7 +372,7 @@ async fn cluster() -> Server {
 
 #[cfg(feature = "cluster")]
 async fn serve_in_a_cluster(server: &Server, url: &str, user: &str) -> Result<(), Error> {
-    let nodes = redis::cluster::ClusterClient::new([url]).unwrap();
+    let nodes = [url];
     let client = Client::builder().lease(LEASE).label(user).connect(nodes).await?;
     let lock = client.rw_lock(user);
     let writing = lock.write().acquire_fair().await?;

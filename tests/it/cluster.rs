@@ -7,7 +7,6 @@ use fairlock::{Client, Error, EventKind, Events, FencingToken, LostReason, Owner
 use fairlock_support::cluster::{Cluster, ask};
 use futures::future::join_all;
 use redis::Value;
-use redis::cluster::ClusterClient;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -452,12 +451,10 @@ async fn nothing_is_lost_while_slots_move_under_load() {
 #[tokio::test]
 async fn what_is_no_cluster_is_refused() {
     let server = Server::start().await;
-    let error = Client::connect(ClusterClient::new([server.url()]).unwrap())
-        .await
-        .unwrap_err();
+    let error = Client::connect([server.url()]).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("it is not a cluster"), "{error}");
-    let nobody = ClusterClient::new([format!("redis://127.0.0.1:{}", free_port())]).unwrap();
+    let nobody = [format!("redis://127.0.0.1:{}", free_port())];
     let error = Client::connect(nobody).await.unwrap_err();
     assert!(error.to_string().contains("check that it is up"), "{error}");
 }
@@ -466,7 +463,7 @@ async fn what_is_no_cluster_is_refused() {
 async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     let cluster = Cluster::of(3, 1).await;
     let (removed, id) = (&cluster.nodes[3], &cluster.ids[3]);
-    let library = || ClusterClient::new([removed.url(), cluster.nodes[0].url()]).unwrap();
+    let library = || [removed.url(), cluster.nodes[0].url()];
     let client = Client::builder().lease(ms(10_000)).connect(library()).await.unwrap();
     let (name, held) = (cluster.lock_on(0).await, cluster.lock_on(1).await);
     let guard = client.rw_lock(&*held).write().acquire_fair().await.unwrap();
@@ -495,7 +492,7 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
         .release()
         .await
         .unwrap();
-    let alone = ClusterClient::new([removed.url()]).unwrap();
+    let alone = [removed.url()];
     let error = Client::connect(alone).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("without a cluster"), "{error}");
@@ -569,9 +566,7 @@ async fn who_may_not_subscribe_to_a_locks_grants_is_told_and_others_are_heard() 
     ];
     ask::<Value>(node, &rules).await;
     let url = node.url().replace("redis://", "redis://guest:guest@");
-    let guest = Client::builder()
-        .lease(LONG)
-        .connect(ClusterClient::new([url]).unwrap());
+    let guest = Client::builder().lease(LONG).connect([url]);
     let (holder, guest) = (cluster.client(LONG).await, guest.await.unwrap());
     let [fine, hidden] = ["fine", "hidden"].map(|name| holder.rw_lock(name).write().acquire_fair());
     let (fine, hidden) = (fine.await.unwrap(), hidden.await.unwrap());
@@ -633,7 +628,7 @@ async fn old_server() -> u16 {
 async fn a_grant_waits_for_the_replicas_of_its_node() {
     let cluster = Cluster::start().await;
     let builder = Client::builder().lease(LONG).wait_for_replicas(1, LONG);
-    let client = soon("a client", builder.connect(cluster.library())).await.unwrap();
+    let client = soon("a client", builder.connect(cluster.urls())).await.unwrap();
     let guards = (0..3).map(async |node| {
         let lock = client.rw_lock(cluster.lock_on(node).await);
         lock.write().acquire_fair().await.unwrap()
@@ -658,13 +653,13 @@ async fn a_grant_waits_for_the_replicas_of_its_node() {
         ),
         "{more:?}"
     );
-    let careful = Client::builder().quarantine(LONG).connect(cluster.library()).await;
+    let careful = Client::builder().quarantine(LONG).connect(cluster.urls()).await;
     assert!(matches!(careful, Err(Error::Unsupported { .. })), "{careful:?}");
 }
 
 #[tokio::test]
 async fn a_cluster_without_sharded_channels_is_refused() {
-    let old = ClusterClient::new([format!("redis://127.0.0.1:{}", old_server().await)]).unwrap();
+    let old = [format!("redis://127.0.0.1:{}", old_server().await)];
     let error = Client::connect(old).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("a cluster needs Redis 7"), "{error}");

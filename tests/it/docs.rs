@@ -115,7 +115,7 @@ fn the_crate_page_names_every_feature() {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once(" = "));
     let page = read_to_string(root.join("src/lib.rs")).expect("src/lib.rs");
-    for (name, _) in names.filter(|(name, _)| *name != "attack") {
+    for (name, _) in names.filter(|(name, _)| *name != "testing") {
         assert!(
             page.contains(&format!("//! | `{name}` |")),
             "{name} is not in the table of src/lib.rs"
@@ -151,37 +151,45 @@ fn formulae_of_the_guide_to_leases_are_those_of_the_code() {
     for (said, file, code) in [
         (
             "10 s unless set",
-            "client.rs",
+            "types/limits.rs",
             "DEFAULT_LEASE: Duration = Duration::from_secs(10)",
         ),
         (
             "from 100 ms to a year",
-            "client.rs",
+            "types/limits.rs",
             "LEAST_LEASE: Duration = Duration::from_millis(100)",
         ),
         (
             "from 100 ms to a year",
-            "client.rs",
+            "types/limits.rs",
             "MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600)",
         ),
         (
             "`L / 6`, but 50 ms to 1 s",
-            "client.rs",
+            "types/limits.rs",
             "(lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))",
         ),
         (
             "`max(L / 50, 2 ms)`",
-            "claim.rs",
+            "state/claim.rs",
             "(self.lease / 50).max(Duration::from_millis(2))",
         ),
-        ("renewed every | `L / 3`", "claim.rs", "self.renewed + self.lease / 3"),
+        (
+            "renewed every | `L / 3`",
+            "state/claim.rs",
+            "self.renewed + self.lease / 3",
+        ),
         (
             "`L / 12`, but 25 ms to 0.5 s",
-            "pulse.rs",
+            "transport/pulse.rs",
             "LOOKS_OF_DOUBT: u32 = LOOKS / 2",
         ),
-        ("two such calls", "pulse.rs", "TIMEOUTS_BEFORE_RECONNECT: u32 = 2"),
-        ("up to 500 of", "script.rs", "CHUNK: usize = 500"),
+        (
+            "two such calls",
+            "transport/pulse.rs",
+            "TIMEOUTS_BEFORE_RECONNECT: u32 = 2",
+        ),
+        ("up to 500 of", "protocol/script.rs", "CHUNK: usize = 500"),
     ] {
         let source = read_to_string(root.join("src").join(file)).expect("a source");
         assert!(

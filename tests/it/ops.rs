@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-const METRICS: &str = include_str!("../../src/metrics.rs");
+const METRICS: &str = include_str!("../../src/observe/metrics.rs");
 const DASHBOARD: &str = include_str!("../../ops/grafana.json");
 const ALERTS: &str = include_str!("../../ops/alerts.yml");
 const ALERTS_TEST: &str = include_str!("../../ops/alerts_test.yml");
@@ -28,7 +28,10 @@ fn what_ops_names_is_recorded() {
     let recorded = names(METRICS);
     for text in [DASHBOARD, ALERTS, ALERTS_TEST, README] {
         for series in names(text) {
-            assert!(recorded.contains(metric(series)), "{series} is not in src/metrics.rs");
+            assert!(
+                recorded.contains(metric(series)),
+                "{series} is not in src/observe/metrics.rs"
+            );
             let buckets = series.ends_with("_bucket");
             assert_eq!(
                 series.contains("_seconds"),

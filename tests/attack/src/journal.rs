@@ -44,9 +44,11 @@ pub fn install() -> bool {
 }
 
 pub fn install_with(options: Options) -> bool {
-    fairlock::attack::transform_scripts(move |name, body| journaled(name, &(options.mutate)(name, body), options.most));
+    fairlock::testing::transform_scripts(move |name, body| {
+        journaled(name, &(options.mutate)(name, body), options.most)
+    });
     // Made now: whoever asks is told what is sent, not what was meant.
-    fairlock::attack::scripts()
+    fairlock::testing::scripts()
         .iter()
         .all(|(name, texts)| *name == "status" || texts.iter().all(|text| text.contains("journal_body")))
 }

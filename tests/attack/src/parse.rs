@@ -3,7 +3,7 @@
 //! Here words are read without any I/O, beside what ought to be made of them; `make fuzz` does the same guided by
 //! coverage, and wild.rs is the whole client before a server that answers at random.
 
-use fairlock::attack::{self, Words, parse};
+use fairlock::testing::{self, Words, parse};
 use fairlock::{Error, Owner};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -565,18 +565,18 @@ fn every_name_has_keys_of_its_own_in_one_slot_and_is_read_back() {
         ]
     };
     holds((name(), name(), "[^{}]{1,9}"), |(one, other, prefix)| {
-        let (keys, others) = (attack::keys(&prefix, &one), attack::keys(&prefix, &other));
+        let (keys, others) = (testing::keys(&prefix, &one), testing::keys(&prefix, &other));
         assert!(keys.iter().all(|key| hash_tag(key) == hash_tag(&keys[0])), "{keys:?}");
         let shared = keys.iter().any(|key| others.contains(key));
         assert_eq!(shared, one == other, "{keys:?} {others:?}");
-        let channel = attack::event_channel(&prefix, &one);
+        let channel = testing::event_channel(&prefix, &one);
         assert_eq!(
-            attack::name_of_event_channel(&prefix, &channel),
+            testing::name_of_event_channel(&prefix, &channel),
             Some(one),
             "{channel:?}"
         );
         assert_eq!(
-            keys.each_ref().map(|key| attack::is_state(&prefix, key)),
+            keys.each_ref().map(|key| testing::is_state(&prefix, key)),
             [true, false, false],
             "{keys:?}"
         );
@@ -586,7 +586,7 @@ fn every_name_has_keys_of_its_own_in_one_slot_and_is_read_back() {
 #[test]
 fn a_prefix_or_label_that_would_break_keys_or_commands_is_refused() {
     holds("[ -~{}ä\n]{0,140}", |given| {
-        let [prefix, label] = attack::lets_through(&given, Some(&given));
+        let [prefix, label] = testing::lets_through(&given, Some(&given));
         assert_eq!(
             prefix,
             (1..=128).contains(&given.len()) && !given.contains(['{', '}']),
@@ -615,16 +615,16 @@ fn owners_survive_their_names_and_no_two_share_one() {
         let owner = Owner::from_uuid(uuid::Uuid::from_u128(id));
         let unowned = owner.uuid().get_version_num() == 8;
         if !unowned || owner.uuid().get_variant() == uuid::Variant::RFC4122 {
-            assert_eq!(owner_of_name(&attack::owner_name(owner)), Some(owner), "{owner}");
+            assert_eq!(owner_of_name(&testing::owner_name(owner)), Some(owner), "{owner}");
         }
         // Whatever is read has a name that is read alike.
         if let Some(owner) = owner_of_name(&name) {
-            assert_eq!(owner_of_name(&attack::owner_name(owner)), Some(owner), "{name:?}");
+            assert_eq!(owner_of_name(&testing::owner_name(owner)), Some(owner), "{name:?}");
             if let Some((client, number)) = name.split_once(':') {
                 let client = u64::from_str_radix(client, 16).expect("a client's number");
                 let number: u64 = number.parse().expect("a request's number");
                 assert_eq!(
-                    attack::owner_name(owner),
+                    testing::owner_name(owner),
                     format!("{client:015x}:{number}"),
                     "of {name:?}"
                 );
@@ -691,7 +691,7 @@ fn an_error_is_worth_a_retry_only_if_it_passes() {
         let value = redis::parse_redis_value(format!("-{code}{detail}\r\n").as_bytes()).expect("an error");
         let source = value.extract_error().expect_err("an error");
         let said = source.to_string();
-        let error = attack::error(&lock, source);
+        let error = testing::error(&lock, source);
         let told = error.to_string();
         assert!(told.contains(&said), "{told}");
         match error {

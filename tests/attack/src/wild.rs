@@ -2,7 +2,7 @@
 //! guard without a grant.
 
 use crate::parse::{number, push_kind, runner, seed, value};
-use fairlock::attack;
+use fairlock::testing;
 use fairlock::{Client, Error, LostReason};
 use futures::FutureExt;
 use proptest::strategy::{Strategy, ValueTree};
@@ -112,7 +112,7 @@ impl Server {
     async fn start(mood: Mood, seed: u128) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let texts = attack::scripts()
+        let texts = testing::scripts()
             .into_iter()
             .flat_map(|(name, texts)| texts.map(|text| (text, name)));
         let scripts = texts.map(|(text, name)| (redis::Script::new(text).get_hash().to_owned(), name));
@@ -516,7 +516,7 @@ impl Seen {
 
 /// A guard was granted by some reply or message, to just that request.
 fn check_guard<M: fairlock::Access>(shared: &Shared, guard: &fairlock::Guard<M>, mode: char) {
-    let request = format!("{mode}{}", attack::owner_name(guard.owner()));
+    let request = format!("{mode}{}", testing::owner_name(guard.owner()));
     let token = guard.fencing_token().get();
     let granted = shared
         .granted
@@ -641,7 +641,7 @@ fn a_client_passes_on_its_own_forgotten_grants_and_no_others() {
                 .count()
         };
         assert_eq!(released(&own), 1);
-        let hear = |payload: &str| attack::push(&client, &message(&format!("fairlock:c:{id}"), payload));
+        let hear = |payload: &str| testing::push(&client, &message(&format!("fairlock:c:{id}"), payload));
         // Another client's, one that was never made, one on keys that are no lock's, and what has no number.
         let others = [
             "w0123456789abcde:1 5\nfairlock:{a}".to_owned(),
@@ -674,7 +674,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         eventually("it asks", || server.shared.asked.lock().expect("a list").contains(&own)).await;
         let channel = format!("fairlock:c:{id}");
         for name in [format!("r{id}:1"), format!("{own}:6ba7b8109dad41d180b400c04fd430c8")] {
-            attack::push(&client, &message(&channel, &format!("{name} 5\nfairlock:{{a}}")));
+            testing::push(&client, &message(&channel, &format!("{name} 5\nfairlock:{{a}}")));
         }
         server.shared.renewed.lock().expect("a list").clear();
         eventually("it is renewed", || {
@@ -682,7 +682,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         })
         .await;
         let token = (FIRST_TOKEN * 2).cast_unsigned();
-        attack::push(&client, &message(&channel, &format!("{own} {token}\nfairlock:{{a}}")));
+        testing::push(&client, &message(&channel, &format!("{own} {token}\nfairlock:{{a}}")));
         let guard = timeout(PATIENCE, waiter)
             .await
             .expect("a grant wakes it")
@@ -692,7 +692,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         assert_eq!(*server.shared.released.lock().expect("a list"), [""; 0]);
         // And it is told when an operator throws it out.
         let lost = guard.lost();
-        attack::push(&client, &message(&channel, &format!("{own} 0\nfairlock:{{a}}")));
+        testing::push(&client, &message(&channel, &format!("{own} 0\nfairlock:{{a}}")));
         assert_eq!(timeout(PATIENCE, lost).await.expect("told"), LostReason::Evicted);
     });
 }
@@ -720,7 +720,7 @@ fn no_push_of_any_shape_does_harm() {
                 kind: random(&mut runner, push_kind()),
                 data,
             };
-            let heard = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attack::push(&client, &push)));
+            let heard = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| testing::push(&client, &push)));
             assert!(heard.is_ok(), "PARSE_SEED={seed:032x}: {push:?}");
         }
         assert!(

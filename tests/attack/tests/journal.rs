@@ -32,7 +32,7 @@ impl Lock {
     }
 
     async fn call(&mut self, script: Script, args: &str) -> Result<Vec<i64>, redis::RedisError> {
-        let scripts = fairlock::attack::scripts();
+        let scripts = fairlock::testing::scripts();
         let (_, texts) = scripts
             .iter()
             .find(|(name, _)| *name == script.name())

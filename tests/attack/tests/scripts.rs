@@ -5,7 +5,7 @@ use fairlock_attack::record::Script;
 
 #[test]
 fn the_scripts_compared_with_the_model_are_those_that_the_client_sends() {
-    let sent = fairlock::attack::scripts();
+    let sent = fairlock::testing::scripts();
     for script in Script::ALL {
         let (_, [plain, flagged]) = sent
             .iter()

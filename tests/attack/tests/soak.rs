@@ -357,7 +357,7 @@ struct Rogue {
 
 impl Rogue {
     async fn call(&mut self, script: Script, lock: usize, args: &[&str]) -> Vec<i64> {
-        let scripts = fairlock::attack::scripts();
+        let scripts = fairlock::testing::scripts();
         let (_, texts) = scripts
             .iter()
             .find(|(name, _)| *name == script.name())

@@ -1,7 +1,7 @@
 //! Whatever comes on a channel: a client's messages, events, and what clients say of themselves.
 #![no_main]
 
-use fairlock::attack::{Words, name_of_event_channel, parse};
+use fairlock::testing::{Words, name_of_event_channel, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use fairlock::Owner;
-use fairlock::attack::{Words, event_channel, is_state, keys, lets_through, name_of_event_channel, owner_name, parse};
+use fairlock::testing::{Words, event_channel, is_state, keys, lets_through, name_of_event_channel, owner_name, parse};
 use libfuzzer_sys::fuzz_target;
 
 /// What Redis Cluster hashes of a key.

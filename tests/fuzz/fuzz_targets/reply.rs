@@ -1,7 +1,7 @@
 //! Whatever bytes a server answers, read as RESP and then as the reply of each script.
 #![no_main]
 
-use fairlock::attack::{Words, parse};
+use fairlock::testing::{Words, parse};
 use libfuzzer_sys::fuzz_target;
 
 /// The first byte says how many requests were asked about.

@@ -8,8 +8,6 @@ use fairlock::Client;
 use futures::future::join_all;
 use redis::Value;
 #[cfg(feature = "cluster")]
-use redis::cluster::ClusterClient;
-#[cfg(feature = "cluster")]
 use std::time::{Duration, Instant};
 
 /// After so long without an answer a node is taken for failed by the others.
@@ -158,16 +156,16 @@ impl Cluster {
         names
     }
 
-    #[cfg(feature = "cluster")]
-    pub fn library(&self) -> ClusterClient {
-        ClusterClient::new(self.nodes.iter().map(Server::url)).unwrap()
+    /// Where each node is.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
     }
 
     #[cfg(feature = "cluster")]
     pub async fn client(&self, lease: Duration) -> Client {
         let begun = Instant::now();
         loop {
-            match Client::builder().lease(lease).connect(self.library()).await {
+            match Client::builder().lease(lease).connect(self.urls()).await {
                 Ok(client) => return client,
                 Err(error) if begun.elapsed() < PATIENCE => println!("once more: {error}"),
                 Err(error) => panic!("the cluster is up, but: {error}"),

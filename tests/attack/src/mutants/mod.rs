@@ -394,6 +394,7 @@ mod tests {
                 }
                 Check::Lib(name) => {
                     let (module, test) = name.split_once("::tests::").expect("module::tests::test");
+                    let module = module.replace("::", "/");
                     let of_its_own = format!("src/{module}/tests.rs");
                     let file = match root().join(&of_its_own).exists() {
                         true => of_its_own,
@@ -401,7 +402,7 @@ mod tests {
                     };
                     (file, test)
                 }
-                Check::Loom(test) => ("src/loom_models.rs".to_owned(), test),
+                Check::Loom(test) => ("src/state/loom/mod.rs".to_owned(), test),
                 Check::Attack(name) => {
                     let (module, test) = name.rsplit_once("::").expect("module::test");
                     (attack(module), test)

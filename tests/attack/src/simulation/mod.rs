@@ -13,7 +13,7 @@ mod world;
 
 use crate::record::Script;
 use dice::Dice;
-use fairlock::attack::Network;
+use fairlock::testing::Network;
 use fairlock::{Client, Error, Owner, Policy, RwLock};
 use process::{Process, pausable};
 use server::Server;
@@ -391,7 +391,7 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Re
         .start_paused(true)
         .build()
         .expect("a runtime without I/O");
-    fairlock::attack::seed(seed);
+    fairlock::testing::seed(seed);
     let mut dice = Dice::new(seed);
     let plan = Plan::new(&mut dice);
     runtime.block_on(async {

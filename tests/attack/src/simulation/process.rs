@@ -1,6 +1,6 @@
 //! A simulated process: tasks that can be stopped at any await, as by SIGSTOP, and killed.
 
-use fairlock::attack::OnPush;
+use fairlock::testing::OnPush;
 use redis::PushInfo;
 use std::future::Future;
 use std::pin::Pin;

@@ -50,7 +50,7 @@ pub struct Server {
 
 /// The scripts by the hash under which this process's clients send them.
 pub fn hashes() -> HashMap<String, Script> {
-    let scripts = fairlock::attack::scripts().into_iter();
+    let scripts = fairlock::testing::scripts().into_iter();
     scripts
         .filter_map(|(name, [_, flagged])| {
             let script = Script::of_name(name)?;

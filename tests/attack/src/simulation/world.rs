@@ -4,7 +4,7 @@
 use super::dice::Dice;
 use super::process::{Process, pausable};
 use super::server::{Data, Server};
-use fairlock::attack::{self, OnPush};
+use fairlock::testing::{self, OnPush};
 use redis::{Cmd, PushInfo, PushKind, RedisError, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -596,8 +596,8 @@ fn io(kind: ErrorKind) -> RedisError {
     std::io::Error::from(kind).into()
 }
 
-impl attack::Network for Net {
-    fn connect(&self, on_push: Option<OnPush>) -> BoxFuture<Result<Arc<dyn attack::Connection>, RedisError>> {
+impl testing::Network for Net {
+    fn connect(&self, on_push: Option<OnPush>) -> BoxFuture<Result<Arc<dyn testing::Connection>, RedisError>> {
         let (world, process) = (Arc::clone(&self.world), Arc::clone(&self.process));
         Box::pin(async move {
             let delay = world.core().delay();
@@ -620,7 +620,7 @@ impl attack::Network for Net {
             };
             core.wires.insert(id, state);
             drop(core);
-            Ok(Arc::new(Wire { world, id }) as Arc<dyn attack::Connection>)
+            Ok(Arc::new(Wire { world, id }) as Arc<dyn testing::Connection>)
         })
     }
 
@@ -644,7 +644,7 @@ impl Wire {
     }
 }
 
-impl attack::Connection for Wire {
+impl testing::Connection for Wire {
     fn send(&self, command: &Cmd) -> BoxFuture<Result<Value, RedisError>> {
         let words = command.args_iter().map(|word| match word {
             redis::Arg::Simple(bytes) => bytes.to_vec(),

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn each_sabotage_changes_a_script() {
         for sabotage in Sabotage::value_variants() {
-            let scripts = fairlock::attack::scripts();
+            let scripts = fairlock::testing::scripts();
             let changed = |(name, [text, _]): &(&str, [&str; 2])| (sabotage.mutation())(name, text) != *text;
             assert!(scripts.iter().any(changed), "{sabotage:?}");
         }

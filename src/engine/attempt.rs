@@ -1,0 +1,291 @@
+//! A request on its way to a guard: asking, waiting, and what happens when it is dropped.
+//!
+//! The future that waits does the first call itself. From then on it only watches its claim, which messages and the
+//! keeper change. However it ends without a guard, its request is released in the background.
+
+use super::call::Call;
+use super::release::finish;
+use super::session::{Handle, Session};
+use crate::protocol::name::RequestName;
+use crate::protocol::order::AskToAcquire;
+use crate::protocol::reply::{Acquired, Answer};
+use crate::state::claim::{EndedBy, Outcome};
+use crate::state::registry::Registry;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use crate::types::error::{Error, LostReason, is_transient, shown};
+use crate::types::limits::call_limit;
+use crate::types::mode::{GrantVia, Mode, When};
+use redis::RedisError;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+pub(crate) enum Attempted {
+    Granted(u64),
+    Busy,
+    /// The request is unknown to the server: ask under a new name, with the old ticket.
+    AskAgain(Option<u64>),
+}
+
+/// A request on its way to a guard. Dropped, it is released in the background.
+pub(crate) struct Attempt {
+    handle: Arc<Handle>,
+    /// Taken when it becomes a guard.
+    request: Option<Arc<Request>>,
+    only_now: bool,
+    /// How long to ask without any answer.
+    patience: Duration,
+    ticket: Option<u64>,
+    lease: Duration,
+    /// Why the last call got no answer.
+    unanswered: Option<RedisError>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.shared().abandon(request);
+        }
+    }
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        handle: Arc<Handle>,
+        request: Arc<Request>,
+        when: When,
+        ticket: Option<u64>,
+        lease: Duration,
+    ) -> Self {
+        let patience = match when {
+            When::Now => Duration::ZERO,
+            When::Within(limit) => limit.min(lease),
+            When::InTurn => lease,
+        };
+        Self {
+            handle,
+            request: Some(request),
+            only_now: matches!(when, When::Now),
+            patience: patience.max(call_limit(lease) * 2),
+            ticket,
+            lease,
+            unanswered: None,
+        }
+    }
+
+    /// Asks under the same name until there is an answer. `None`: now wait for the claim to change.
+    pub(crate) async fn ask(&mut self) -> Result<Option<Attempted>, Error> {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new();
+        loop {
+            // Former requests of this owner that were dropped and are not yet out of the queue.
+            while let Some(former) = self.leaving()
+                && begun.elapsed() < self.patience
+                && !self.session().is_closed()
+                && !self.registry().has_ended()
+            {
+                // The time is a bound, not a pause: the release is usually answered at once.
+                let _ = timeout(call_limit(self.session().shared.lease), self.registry().out_of(&former)).await;
+            }
+            // A shutdown that came before is seen here, as late as can be: it may have released the request already. One
+            // that comes after sees the request in the registry.
+            if self.session().is_closed() {
+                return Err(self.shut_down());
+            }
+            let sent = Instant::now();
+            // In a box: who waits has no room for a call in its future.
+            let patience = self.patience.saturating_sub(begun.elapsed());
+            match Box::pin(self.call_acquire(patience)).await {
+                Ok(Acquired::Answered(answer, next)) => {
+                    self.unanswered = None;
+                    self.request().claim().on_reply(sent, answer);
+                    self.session().route.listen_for(self.request(), sent);
+                    if let Some(next) = next {
+                        let lock = &self.request().lock;
+                        self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
+                    }
+                    return Ok(None);
+                }
+                Ok(Acquired::OwnerWaits(_)) => {
+                    let lock = self.lock_name();
+                    return self.refused(Error::OwnerWaiting { lock });
+                }
+                Ok(Acquired::Busy) => {
+                    self.forget();
+                    return Ok(Some(Attempted::Busy));
+                }
+                Ok(Acquired::Conflict) => return self.refused(Error::UpgradeConflict { lock: self.lock_name() }),
+                Ok(Acquired::OtherPolicy(stored)) => {
+                    let lock = self.lock_name();
+                    return self.refused(Error::PolicyMismatch { lock, stored });
+                }
+                Err(error) => {
+                    if !is_transient(&error) || begun.elapsed() >= self.patience {
+                        return Err(self.failed(error));
+                    }
+                    tracing::debug!(%error, "no answer, asking again");
+                    self.unanswered = Some(error);
+                    backoff.pause().await;
+                }
+            }
+        }
+    }
+
+    /// A call that has not been sent keeps its place in line for that long.
+    async fn call_acquire(&self, patience: Duration) -> Result<Acquired, RedisError> {
+        let request = self.request();
+        let ask = AskToAcquire {
+            request: &request.name,
+            lease: self.lease,
+            only_now: self.only_now,
+            policy: request.policy,
+            ticket: self.ticket,
+        };
+        loop {
+            let call = self.session().call(&request.lock, self.lease);
+            let patience = patience.max(call.limit);
+            match (Call { patience, ..call }).acquire(ask).await? {
+                Acquired::OwnerWaits(Some(number)) if self.session().shared.has_forgotten(number) => {
+                    self.release_orphan(number).await?
+                }
+                acquired => return Ok(acquired),
+            }
+        }
+    }
+
+    /// An acquire that the network had kept was executed after its cancel: its owner must not be refused for that.
+    async fn release_orphan(&self, number: u64) -> Result<(), RedisError> {
+        let (session, request) = (self.session(), self.request());
+        // Nobody knows any more whether it was to read or to write.
+        let [read, write] =
+            [Mode::Read, Mode::Write].map(|mode| RequestName::write(mode, session.shared.id, number, request.owner()));
+        let call = session.call(&request.lock, self.lease);
+        let (_, next) = call.release(&[read.as_str(), write.as_str()]).await?;
+        finish(session, &request.lock, next).await;
+        Ok(())
+    }
+
+    /// Watches the claim until it is granted and proven, or over.
+    pub(crate) async fn wait(&self) -> Result<Attempted, Error> {
+        let request = self.request();
+        let mut backoff = Backoff::new();
+        loop {
+            match request.outcome(Instant::now).await {
+                Outcome::HandOut { token } => return Ok(Attempted::Granted(token)),
+                Outcome::Renew => {
+                    let sent = Instant::now();
+                    let call = self.session().call(&request.lock, self.lease);
+                    match Box::pin(call.renew(&[(request.name.as_str(), self.lease)])).await {
+                        Ok((standings, _)) => {
+                            for standing in standings {
+                                request.on_renewal(sent, Instant::now(), self.lease, standing);
+                            }
+                        }
+                        Err(error) if is_transient(&error) => backoff.pause().await,
+                        Err(error) => return Err(self.failed(error)),
+                    }
+                }
+                Outcome::Ended(EndedBy::Displaced { ticket }) => return Ok(Attempted::AskAgain(ticket)),
+                Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
+                Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
+                // An operator's eviction: the other reasons concern holds that were handed out.
+                Outcome::Ended(EndedBy::Released | EndedBy::Lost(_)) => {
+                    let lock = self.lock_name();
+                    return Err(Error::Lost {
+                        lock,
+                        reason: LostReason::Evicted,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The server did not take the request: there is nothing to release.
+    fn refused<T>(&mut self, error: Error) -> Result<T, Error> {
+        self.forget();
+        Err(error)
+    }
+
+    /// Has the request released, and waits until it is. The attempt is over.
+    pub(crate) async fn withdraw(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.withdraw(request).await;
+        }
+    }
+
+    fn forget(&mut self) {
+        // After an unanswered call an earlier sending may have been taken all the same.
+        if self.unanswered.is_none()
+            && let Some(request) = self.request.take()
+        {
+            request.claim().end(EndedBy::Released);
+            self.registry().remove(&request);
+        }
+    }
+
+    fn leaving(&self) -> Option<Arc<Request>> {
+        let request = self.request();
+        request.owner()?;
+        self.registry().leaving(request)
+    }
+
+    /// What told of the grant, and when the last message came.
+    pub(crate) fn granted_via(&self) -> (GrantVia, Option<Instant>) {
+        self.request().claim().granted_via()
+    }
+
+    /// Its request, which the caller releases from now on.
+    pub(crate) fn into_request(mut self) -> Arc<Request> {
+        let request = Arc::clone(self.request());
+        self.request = None;
+        request
+    }
+
+    /// Has the server put this read request in the place of a write hold, at the latest until then. The token, or
+    /// `None` if the server does not know the hold.
+    pub(crate) async fn take_over(&self, from: &Request, until: Instant) -> Result<Option<u64>, Error> {
+        let request = self.request();
+        let mut backoff = Backoff::new();
+        loop {
+            let sent = Instant::now();
+            let call = self.session().call(&request.lock, self.lease);
+            match call.downgrade(&from.name, &request.name, self.lease).await {
+                Ok((token, next)) => {
+                    if let Some(token) = token {
+                        request.claim().on_reply(sent, Answer::Granted { token });
+                    }
+                    finish(self.session(), &request.lock, next).await;
+                    return Ok(token);
+                }
+                Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.handle.session
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.handle.session.shared.registry
+    }
+
+    pub(crate) fn request(&self) -> &Arc<Request> {
+        // Taken only by the methods that end the attempt.
+        self.request.as_ref().expect("an attempt that ended is not used again")
+    }
+
+    fn lock_name(&self) -> String {
+        shown(&self.request().lock.name)
+    }
+
+    fn failed(&self, error: RedisError) -> Error {
+        Error::of_server(&self.request().lock.name, error)
+    }
+
+    fn shut_down(&self) -> Error {
+        Error::Shutdown { lock: self.lock_name() }
+    }
+}

@@ -1,0 +1,129 @@
+//! One call of a script: sent by the route, read by the protocol.
+
+use crate::protocol::channel::Channel;
+use crate::protocol::key::Lock;
+use crate::protocol::order::{Ask, AskToAcquire, Order, ScriptCall, is_unknown_script};
+use crate::protocol::replication::{Reached, Replication};
+use crate::protocol::reply::{
+    Acquired, Look, Standing, malformed, numbers, read_downgraded, read_evicted, read_released, read_renewed,
+};
+use crate::protocol::snapshot::Snapshot;
+use crate::state::registry::Registry;
+use crate::transport::link::{How, Lane, Sending};
+use crate::transport::route::Route;
+use crate::types::error::{is_refusal, runtime_ended};
+use redis::{RedisError, Value};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// One call of a script: about which lock, and how long its reply may take.
+pub(crate) struct Call<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) registry: &'a Registry,
+    pub(crate) channel: &'a Channel,
+    pub(crate) lock: &'a Lock,
+    pub(crate) limit: Duration,
+    /// How long it may wait for being sent: at least as long.
+    pub(crate) patience: Duration,
+    /// Somebody listens to events of this lock.
+    pub(crate) listened: bool,
+    /// It was sent, or was about to be.
+    pub(crate) sent: AtomicBool,
+}
+
+impl Call<'_> {
+    pub(crate) async fn acquire(&self, ask: AskToAcquire<'_>) -> Result<Acquired, RedisError> {
+        let reply = self.reply(Lane::Users, Ask::Acquire(ask)).await?;
+        Acquired::read(&numbers(reply)?, ask.only_now)
+    }
+
+    /// Says how each request stood until then, and when to look again.
+    pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<Standing>, Look), RedisError> {
+        let reply = self.reply(Lane::Users, Ask::Release(requests)).await?;
+        read_released(&numbers(reply)?, requests.len())
+    }
+
+    /// Says how each request stands, and when to look again.
+    pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
+        let reply = self.reply(Lane::Background, Ask::Renew(requests)).await?;
+        read_renewed(&numbers(reply)?, requests.len())
+    }
+
+    /// How a request stands on a server, and how many of its replicas know that.
+    pub(crate) async fn confirm(
+        &self,
+        request: &str,
+        lease: Duration,
+        wish: Replication,
+    ) -> Result<(Standing, Reached), RedisError> {
+        if self.registry.has_ended() {
+            return Err(runtime_ended());
+        }
+        let key = &self.lock.state;
+        let renew = |whole| self.order(Ask::Confirm(request, lease), whole);
+        let (renewed, reached) = match self.route.confirm(self.limit, key, wish, &renew(false)).await {
+            Err(_) if self.registry.has_ended() => return Err(runtime_ended()),
+            Err(error) if is_unknown_script(&error) => self.route.confirm(self.limit, key, wish, &renew(true)).await?,
+            other => other?,
+        };
+        let (standings, _) = read_renewed(&numbers(renewed)?, 1)?;
+        let standing = standings.into_iter().next().unwrap_or(Standing::Unknown);
+        Ok((standing, reached))
+    }
+
+    /// The owner's token if it now reads by `to`; `None`: the write hold `from` is unknown. And when to look again.
+    pub(crate) async fn downgrade(
+        &self,
+        from: &str,
+        to: &str,
+        lease: Duration,
+    ) -> Result<(Option<u64>, Look), RedisError> {
+        let reply = self.reply(Lane::Users, Ask::Downgrade { from, to, lease }).await?;
+        read_downgraded(&numbers(reply)?)
+    }
+
+    /// How many requests of the owner were evicted, and when to look again.
+    pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
+        let reply = self.reply(Lane::Users, Ask::Evict(owner)).await?;
+        read_evicted(&numbers(reply)?)
+    }
+
+    pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
+        let reply = self.reply(Lane::Users, Ask::Status { first, most }).await?;
+        Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
+    }
+
+    /// Whether it may have been executed, after that error.
+    pub(crate) fn may_be_done(&self, error: &RedisError) -> bool {
+        self.sent.load(Ordering::Relaxed) && !is_refusal(error)
+    }
+
+    async fn reply(&self, lane: Lane, ask: Ask<'_>) -> Result<Value, RedisError> {
+        if self.registry.has_ended() {
+            return Err(runtime_ended());
+        }
+        let how = How {
+            lane,
+            limit: self.limit,
+            patience: self.patience,
+            sending: Sending::Plainly,
+        };
+        let key = &self.lock.state;
+        match self.route.call(how, key, &self.order(ask, false)).await {
+            Err(_) if self.registry.has_ended() => Err(runtime_ended()),
+            // EVAL fills the server's cache of scripts again, on this server only.
+            Err(error) if is_unknown_script(&error) => self.route.call(how, key, &self.order(ask, true)).await,
+            other => other,
+        }
+    }
+
+    fn order<'a>(&'a self, ask: Ask<'a>, whole: bool) -> Order<'a> {
+        let call = ScriptCall {
+            lock: self.lock,
+            channel: self.channel,
+            listened: self.listened,
+            ask,
+        };
+        Order::script_call(call, whole, &self.sent)
+    }
+}

@@ -1,0 +1,55 @@
+//! Grants that count only when replicas have them.
+
+use super::attempt::Attempt;
+use super::session::Session;
+use crate::protocol::replication::Replication;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use crate::types::error::{Error, is_transient, shown};
+use tokio::time::Instant;
+
+/// Whether enough replicas know of a hold. If not, it is withdrawn. `false`: it was lost meanwhile, before its user had it.
+pub(crate) async fn counts(attempt: &mut Attempt, wish: Replication) -> Result<bool, Error> {
+    let counts = confirmed(attempt.session(), attempt.request(), wish).await;
+    if counts.is_err() {
+        // By the time that its caller hears of it the server has confirmed, or the lease is over.
+        attempt.withdraw().await;
+    }
+    counts
+}
+
+async fn confirmed(session: &Session, request: &Request, wish: Replication) -> Result<bool, Error> {
+    let lease = request.claim().lease();
+    let begun = Instant::now();
+    let mut backoff = Backoff::new();
+    while is_held(request) {
+        let sent = Instant::now();
+        match session
+            .call(&request.lock, lease)
+            .confirm(&request.name, lease, wish)
+            .await
+        {
+            Ok((standing, reached)) => {
+                request.on_renewal(sent, Instant::now(), lease, standing);
+                if is_held(request) && reached.master && reached.replicas >= wish.replicas {
+                    return Ok(true);
+                }
+                if is_held(request) && begun.elapsed() >= wish.timeout {
+                    return Err(Error::NotReplicated {
+                        lock: shown(&request.lock.name),
+                        wanted: wish.replicas,
+                        reached: reached.replicas,
+                        timeout: wish.timeout,
+                    });
+                }
+            }
+            Err(error) if is_transient(&error) && begun.elapsed() < wish.timeout => backoff.pause().await,
+            Err(error) => return Err(Error::of_server(&request.lock.name, error)),
+        }
+    }
+    Ok(false)
+}
+
+fn is_held(request: &Request) -> bool {
+    request.claim().held_until(Instant::now()).is_some()
+}

@@ -1,0 +1,9 @@
+//! What a client does: calls of scripts, a request's way to its grant, renewals, releases, and the tasks that run them.
+
+pub(crate) mod attempt;
+pub(crate) mod call;
+pub(crate) mod confirm;
+pub(crate) mod release;
+pub(crate) mod renew;
+pub(crate) mod runtime;
+pub(crate) mod session;

@@ -1,0 +1,108 @@
+//! The releaser: one task that releases what was dropped, and what is left to be done when a script stops at its limit.
+
+use super::session::Session;
+use crate::protocol::key::Lock;
+use crate::protocol::script::CHUNK;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use crate::types::limits::call_limit;
+use crate::types::timers::FINISH_PATIENCE;
+use futures::stream::FuturesUnordered;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::StreamExt;
+
+/// Releases what was dropped, until nobody can drop anything any more.
+pub(crate) async fn release_dropped(session: &Session, mut dropped: mpsc::UnboundedReceiver<Arc<Request>>) {
+    let mut calls = FuturesUnordered::new();
+    let mut requests = Vec::new();
+    let mut open = true;
+    while open || !calls.is_empty() {
+        tokio::select! {
+            biased;
+            count = dropped.recv_many(&mut requests, 1024), if open => {
+                open = count > 0;
+                calls.push(release_all(session, std::mem::take(&mut requests)));
+            }
+            Some(()) = calls.next(), if !calls.is_empty() => {}
+        }
+    }
+}
+
+/// Releases requests that are over, by lock, and forgets them.
+async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
+    let mut by_lock: BTreeMap<Arc<str>, Vec<Arc<Request>>> = BTreeMap::new();
+    for request in requests {
+        by_lock
+            .entry(Arc::clone(&request.lock.state))
+            .or_default()
+            .push(request);
+    }
+    let mut calls = FuturesUnordered::new();
+    for requests in by_lock.values() {
+        calls.extend(requests.chunks(CHUNK).map(|chunk| release_chunk(session, chunk)));
+    }
+    while calls.next().await.is_some() {}
+}
+
+/// Some requests of one lock. Tries until their leases must have ended.
+async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
+    let Some(first) = requests.first() else { return };
+    let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
+    let longest = requests
+        .iter()
+        .map(|request| request.claim().lease())
+        .max()
+        .unwrap_or_default();
+    let shortest = requests
+        .iter()
+        .map(|request| request.claim().lease())
+        .min()
+        .unwrap_or_default();
+    let call = session.call(&first.lock, shortest);
+    let gone_by = Instant::now() + longest + call_limit(longest);
+    let mut backoff = Backoff::new();
+    loop {
+        let released = {
+            let slots = session.route.background(&first.lock.state);
+            // It is never closed. Not kept over a pause: what one lock's server refuses holds up no other lock.
+            let _slot = slots.releasing.acquire().await;
+            call.release(&names).await
+        };
+        match released {
+            Ok((_, next)) => {
+                finish(session, &first.lock, next).await;
+                break;
+            }
+            Err(error) if Instant::now() < gone_by && !session.shared.registry.has_ended() => {
+                tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
+            }
+            Err(error) => {
+                tracing::warn!(lock = %first.lock.name, requests = names.len(), %error, "left to their leases");
+                break;
+            }
+        }
+        backoff.pause().await;
+    }
+    for request in requests {
+        session.shared.registry.remove(request);
+    }
+}
+
+/// A script stopped at its batch limit: has the rest done, unless there is no end to it. Should that fail, the renewals of
+/// those who wait do it.
+pub(crate) async fn finish(session: &Session, lock: &Lock, mut next: Option<Duration>) {
+    let begun = Instant::now();
+    while next == Some(Duration::ZERO) && begun.elapsed() < FINISH_PATIENCE {
+        match session.call(lock, session.shared.lease).renew(&[]).await {
+            Ok((_, after)) => next = after,
+            Err(error) => {
+                tracing::debug!(lock = %lock.name, %error, "left the rest to renewals");
+                return;
+            }
+        }
+    }
+}

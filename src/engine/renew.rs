@@ -1,0 +1,127 @@
+//! The watchdog: one task that renews what is due, one call per lock, and looks for leases that others have left behind.
+
+use super::session::Session;
+use crate::observe;
+use crate::protocol::key::Lock;
+use crate::protocol::reply::Standing;
+use crate::protocol::script::CHUNK;
+use crate::state::Due;
+use crate::state::request::Request;
+use crate::types::error::is_transient;
+use crate::types::timers::{RETRY_PAUSE, UNDER_WAY_PAUSE};
+use futures::stream::FuturesUnordered;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+
+/// Renews whatever is due, for ever.
+pub(crate) async fn renew_due(session: &Session) {
+    let registry = &session.shared.registry;
+    let mut calls = FuturesUnordered::new();
+    let mut under_way = UnderWay::default();
+    loop {
+        tokio::select! {
+            biased;
+            () = registry.something_due(sleep_until) => {}
+            Some(lock) = calls.next() => {
+                under_way.end(&lock);
+                continue;
+            }
+        }
+        let due = registry.take_due(Instant::now());
+        for Due { lock, renew, lost } in due {
+            for request in lost {
+                // Time alone ended it: nobody has said so yet.
+                request.change(|_| {});
+                request.changed.notify_waiters();
+                // Without a releaser the request ends with its lease.
+                let _ = session.shared.release(request);
+            }
+            // Nothing to renew: one call that only looks.
+            let chunks = if renew.is_empty() {
+                vec![Vec::new()]
+            } else {
+                renew.chunks(CHUNK).map(<[_]>::to_vec).collect()
+            };
+            if under_way.begin(&lock.state, chunks.len()) {
+                let call = |chunk| renew_chunk(session, Arc::clone(&lock), chunk);
+                calls.extend(chunks.into_iter().map(call));
+            } else {
+                registry.schedule_check(&lock, Instant::now() + UNDER_WAY_PAUSE);
+            }
+        }
+    }
+}
+
+/// How many calls of each lock are not answered yet. While the server is away this keeps them from piling up; since a
+/// time limit ends every call, no lock is left out for longer than that.
+#[derive(Default)]
+struct UnderWay(HashMap<Arc<str>, usize>);
+
+impl UnderWay {
+    /// Says whether the calls may begin: not while earlier ones are under way.
+    fn begin(&mut self, lock: &Arc<str>, calls: usize) -> bool {
+        match self.0.entry(Arc::clone(lock)) {
+            Entry::Vacant(slot) => {
+                slot.insert(calls);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    fn end(&mut self, lock: &Arc<str>) {
+        if let Some(calls) = self.0.get_mut(lock) {
+            *calls -= 1;
+            if *calls == 0 {
+                self.0.remove(lock);
+            }
+        }
+    }
+}
+
+/// Returns the lock's key, so that the caller knows whose call has ended.
+async fn renew_chunk(session: &Session, lock: Arc<Lock>, requests: Vec<(Arc<Request>, Duration)>) -> Arc<str> {
+    // It is never closed.
+    let slots = session.route.background(&lock.state);
+    let _slot = slots.renewing.acquire().await;
+    let lease = requests
+        .iter()
+        .map(|(_, lease)| *lease)
+        .min()
+        .unwrap_or(session.shared.lease);
+    let names: Vec<_> = requests
+        .iter()
+        .map(|(request, lease)| (request.name.as_str(), *lease))
+        .collect();
+    let sent = Instant::now();
+    let reply = session.call(&lock, lease).renew(&names).await;
+    let now = Instant::now();
+    observe::renewal(reply.is_ok());
+    match reply {
+        Ok((standings, next)) => {
+            tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");
+            for ((request, lease), standing) in requests.iter().zip(&standings) {
+                request.on_renewal(sent, now, *lease, *standing);
+            }
+            let waits = requests.is_empty()
+                || standings
+                    .iter()
+                    .any(|standing| matches!(standing, Standing::Waits { .. }));
+            if let Some(next) = next.filter(|_| waits) {
+                session.shared.registry.schedule_check_if_waiting(&lock, now + next);
+            }
+        }
+        Err(error) => {
+            tracing::warn!(lock = %lock.name, requests = requests.len(), %error, "renewal failed");
+            if !is_transient(&error) {
+                requests.iter().for_each(|(request, _)| request.refuse(&error));
+            }
+            session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);
+        }
+    }
+    Arc::clone(&lock.state)
+}

@@ -1,0 +1,93 @@
+//! What happens to locks, as a stream. Scripts publish events only while somebody listens.
+//!
+//! Who listens announces it every few seconds on a channel that all clients of a prefix hear; they pass it on to the
+//! scripts that they call. So events cost neither state nor commands while nobody listens.
+
+use crate::engine::session::Handle;
+use crate::protocol::event::{ALL_LOCKS, Event};
+use crate::protocol::key::{self, Lock};
+use crate::state::subscribers::Item;
+use crate::transport::route::Route;
+use crate::types::error::{Error, runtime_ended, shown, timed_out};
+use crate::types::timers::CONNECT_TIMEOUT;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::time::{Instant, timeout};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+
+/// The events of one lock, or of all locks of a client: see [`RwLock::events`](crate::RwLock::events).
+///
+/// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds. It ends when the client is
+/// shut down, with an error when the client's runtime ends, or if the server refuses to subscribe again after a lost connection.
+#[must_use = "events are dropped if nobody reads the stream"]
+pub struct Events {
+    stream: BroadcastStream<Item>,
+    lock: String,
+    _handle: Arc<Handle>,
+}
+
+impl Events {
+    pub(crate) async fn of_lock(handle: Arc<Handle>, lock: &Lock) -> Result<Self, Error> {
+        let channel = key::event_channel(&lock.state);
+        Self::subscribe(handle, channel, lock.state.to_string(), &lock.name).await
+    }
+
+    pub(crate) async fn of_all(handle: Arc<Handle>) -> Result<Self, Error> {
+        let pattern = key::event_pattern(&handle.shared().prefix);
+        if !matches!(handle.session.route, Route::Server(_)) {
+            return Err(Error::Unsupported {
+                lock: ALL_LOCKS.to_owned(),
+                what: "the events of all locks",
+                remedy: "a cluster brings those of single locks; poll the status of the others",
+            });
+        }
+        Self::subscribe(handle, pattern, ALL_LOCKS.to_owned(), ALL_LOCKS).await
+    }
+
+    async fn subscribe(handle: Arc<Handle>, channel: String, subject: String, name: &str) -> Result<Self, Error> {
+        if handle.shared().registry.has_ended() {
+            return Err(Error::of_server(name, runtime_ended()));
+        }
+        let subscribers = &handle.shared().subscribers;
+        let stream = subscribers.listen(Instant::now(), channel.clone(), subject);
+        let subscribed = timeout(CONNECT_TIMEOUT, subscribers.subscribed(&channel)).await;
+        let subscribed = subscribed.unwrap_or_else(|_| Err(timed_out()));
+        subscribed.map_err(|error| Error::of_server(name, error))?;
+        Ok(Self {
+            stream: BroadcastStream::new(stream),
+            lock: shown(name),
+            _handle: handle,
+        })
+    }
+
+    fn missed(&self, why: &'static str) -> Error {
+        let lock = self.lock.clone();
+        Error::EventsMissed { lock, why }
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<Event, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = ready!(Pin::new(&mut self.stream).poll_next(cx));
+        Poll::Ready(item.map(|item| match item {
+            Ok(Item::Event(event)) => Ok(event),
+            Ok(Item::Failed(error)) => Err(Error::of_server(&self.lock, error)),
+            Ok(Item::Gap) => Err(self.missed("the connection was lost")),
+            Err(BroadcastStreamRecvError::Lagged(_)) => Err(self.missed("they were read too slowly")),
+        }))
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events")
+            .field("lock", &self.lock)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,369 @@
+//! What a program that uses this crate can see of it: spans and events by [`tracing`], metrics by the crate `metrics`.
+//!
+//! Nobody needs to ask for either: who installs a subscriber or a recorder sees them, and who does not pays next to
+//! nothing. What concerns all processes rather than this one is seen by [`RwLock::status`](crate::RwLock::status) and
+//! [`RwLock::events`](crate::RwLock::events).
+//!
+//! # Spans
+//!
+//! Both are of the level `DEBUG`. All targets begin with `fairlock`.
+//!
+//! | span | from, to | fields | recorded at its end |
+//! |---|---|---|---|
+//! | `acquire` | first poll, guard or other outcome | `lock`, `mode` | `outcome`, `wait_us`; with a guard `token`, `source` |
+//! | `hold` | guard, end of the hold | `lock`, `mode`, `token` | `outcome`, `hold_us`; if it was lost `reason` |
+//!
+//! An upgrade is an acquisition to write. `acquire` is entered while its future is polled; `hold` is nobody's context and
+//! never entered: its parent is the span in which the lock was acquired, which thus stays open for as long. A position in the queue is not among the
+//! fields: the server is not asked for it when a request queues; see [`RwLock::status`](crate::RwLock::status).
+//!
+//! # Events
+//!
+//! | level | message | fields |
+//! |---|---|---|
+//! | `WARN` | `hold lost` (`DEBUG` if by a shutdown) | `lock`, `mode`, `token`, `reason` |
+//! | `WARN` | `connection lost` | `connection`, `error`; in a cluster `node` |
+//! | `INFO` | `connection made again` | `connection`, `outage_ms` |
+//! | `WARN` | `renewal failed` | `lock`, `requests`, `error` |
+//! | `WARN` | `place in the queue lost ...; asking again`, in the span `acquire` | `lock` |
+//! | `WARN` | `left to their leases`: releases that the server did not confirm | `lock`, `requests`, `error` |
+//! | `WARN` | `evicted`, by this process | `lock`, `owner`, `requests` |
+//! | `INFO` | `connected`, `client shut down` | `server`, `client` |
+//! | `DEBUG` | `acquired`, `not acquired`, in the span `acquire` | as recorded in the span |
+//! | `DEBUG` | `hold ended`, in the span `hold` | as recorded in the span |
+//! | `TRACE` | `renewed` | `lock`, `requests` |
+//!
+//! There are others, for whoever looks into this crate. While the subscription is lost, grants are learned from renewals.
+//!
+//! # Metrics
+//!
+//! With the feature `metrics`, by the facade of that name, to whatever recorder the program installs. Each is of one
+//! process; sum them over processes. `mode` is `read` or `write`. Names of locks are no labels. Install the recorder before
+//! the first client connects: then all counters and gauges begin at zero.
+//!
+//! | metric | kind | labels | meaning |
+//! |---|---|---|---|
+//! | `fairlock_waiting` | gauge | `mode` | acquisitions under way: asking, or in the queue |
+//! | `fairlock_held` | gauge | `mode` | guards whose hold is not over |
+//! | `fairlock_disconnected` | gauge | `connection` | connections that are lost and not yet made again |
+//! | `fairlock_wait_seconds` | histogram | `mode`, `outcome` | time of an acquisition, whatever its outcome |
+//! | `fairlock_hold_seconds` | histogram | `mode`, `outcome` | time of a hold, with its release's confirmation |
+//! | `fairlock_handover_seconds` | histogram | `mode` | from the arrival of a grant's message to the guard: what this process adds to a hand-over |
+//! | `fairlock_acquisitions_total` | counter | `mode`, `outcome` | acquisitions that ended |
+//! | `fairlock_grants_total` | counter | `mode`, `source` | guards handed out, by what told of the grant |
+//! | `fairlock_requeued_total` | counter | `mode` | places in the queue that were lost and asked for again: the process was frozen, or the server lost its data |
+//! | `fairlock_lost_total` | counter | `mode`, `reason` | holds that were lost |
+//! | `fairlock_renewals_total` | counter | `outcome` | calls that renew all that is due of one lock: `ok`, `failed` |
+//! | `fairlock_reconnects_total` | counter | `connection` | connections that were lost and made again |
+//!
+//! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
+//!   upgrades), `refused` (another policy, or an owner that waits already), `evicted`, `unavailable`, `server_error`, `shutdown`.
+//! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
+//! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
+//! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than
+//!   after a lost subscription this should be rare.
+//! * `connection`: `command`, `subscription`; in a cluster those to all nodes.
+//!
+//! A hold that is lost counts as over when this process knows it, also while its guard still exists. Times are spread
+//! from a tenth of a millisecond (a hand-over) to minutes (a queue): give the recorder buckets to match.
+//! The repository has alerts and a dashboard for them in `ops`, and an exporter in `examples/services`.
+
+mod metrics;
+
+use crate::protocol::key::Lock;
+use crate::types::error::{Error, LostReason};
+use crate::types::mode::{GrantVia, Mode, When};
+use metrics::{Labels, One};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::Span;
+use tracing::field::Empty;
+
+const LABELS: Labels = Labels {
+    modes: &[Mode::Read.label(), Mode::Write.label()],
+    outcomes: &[
+        Outcome::Granted.label(),
+        Outcome::Busy.label(),
+        Outcome::Timeout.label(),
+        Outcome::Cancelled.label(),
+        Outcome::Conflict.label(),
+        Outcome::Refused.label(),
+        Outcome::Evicted.label(),
+        Outcome::Unavailable.label(),
+        Outcome::ServerError.label(),
+        Outcome::Shutdown.label(),
+    ],
+    sources: &[
+        GrantVia::Reply.label(),
+        GrantVia::Message.label(),
+        GrantVia::Renewal.label(),
+    ],
+    reasons: &[
+        LostReason::LeaseExpired.label(),
+        LostReason::UnknownToServer.label(),
+        LostReason::MaxHold.label(),
+        LostReason::Shutdown.label(),
+        LostReason::Evicted.label(),
+    ],
+    connections: &[Outage::COMMAND, Outage::SUBSCRIPTION],
+    renewals: &RENEWALS,
+};
+
+const RENEWALS: [&str; 2] = ["failed", "ok"];
+
+/// Tells a recorder of metrics what will come.
+pub(crate) fn begin() {
+    metrics::begin(&LABELS);
+}
+
+pub(crate) fn renewal(answered: bool) {
+    metrics::renewal(RENEWALS[usize::from(answered)]);
+}
+
+/// How an acquisition ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Granted,
+    Busy,
+    Timeout,
+    Cancelled,
+    Conflict,
+    Refused,
+    Evicted,
+    Unavailable,
+    ServerError,
+    Shutdown,
+}
+
+impl Outcome {
+    fn of(error: &Error) -> Self {
+        match error {
+            Error::UpgradeConflict { .. } => Self::Conflict,
+            Error::OwnerWaiting { .. } | Error::PolicyMismatch { .. } => Self::Refused,
+            Error::Lost { .. } => Self::Evicted,
+            Error::Unavailable { .. } => Self::Unavailable,
+            Error::Shutdown { .. } => Self::Shutdown,
+            _ => Self::ServerError,
+        }
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Busy => "busy",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Evicted => "evicted",
+            Self::Unavailable => "unavailable",
+            Self::ServerError => "server_error",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// An acquisition, from its first poll to its outcome. Dropped before, it was cancelled.
+pub(crate) struct Wait {
+    pub(crate) span: Span,
+    mode: Mode,
+    pub(crate) begun: Instant,
+    outcome: Outcome,
+    /// What it is if there is no guard.
+    without: Outcome,
+    _waiting: One,
+}
+
+impl Wait {
+    /// In a box, for the sake of users' futures.
+    pub(crate) fn begin(lock: &Lock, mode: Mode, when: When) -> Box<Self> {
+        let span = tracing::debug_span!(
+            "acquire",
+            lock = %lock.name,
+            mode = mode.label(),
+            outcome = Empty,
+            wait_us = Empty,
+            token = Empty,
+            source = Empty,
+        );
+        Box::new(Self {
+            span,
+            mode,
+            begun: Instant::now(),
+            outcome: Outcome::Cancelled,
+            without: match when {
+                When::Within(_) => Outcome::Timeout,
+                When::Now | When::InTurn => Outcome::Busy,
+            },
+            _waiting: One::waiting(mode.label()),
+        })
+    }
+
+    pub(crate) fn requeued(&self, lock: &Lock) {
+        tracing::warn!(
+            lock = %lock.name,
+            "place in the queue lost while the process or the server was away; asking again"
+        );
+        metrics::requeued(self.mode.label());
+    }
+
+    /// `heard`: when a message told of the grant.
+    pub(crate) fn granted(mut self, token: u64, via: GrantVia, heard: Option<Instant>) {
+        self.outcome = Outcome::Granted;
+        self.span.record("token", token).record("source", via.label());
+        metrics::granted(self.mode.label(), via.label());
+        if let Some(heard) = heard.filter(|_| via == GrantVia::Message) {
+            metrics::handed_over(self.mode.label(), heard.elapsed());
+        }
+    }
+
+    pub(crate) fn not_granted(mut self) {
+        self.outcome = self.without;
+    }
+
+    pub(crate) fn failed(mut self, error: &Error) {
+        self.outcome = Outcome::of(error);
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let (waited, outcome) = (self.begun.elapsed(), self.outcome.label());
+        metrics::waited(self.mode.label(), outcome, waited);
+        let wait_us = micros(waited);
+        self.span.record("outcome", outcome).record("wait_us", wait_us);
+        let message = if self.outcome == Outcome::Granted {
+            "acquired"
+        } else {
+            "not acquired"
+        };
+        tracing::debug!(parent: &self.span, outcome, wait_us, "{message}");
+    }
+}
+
+/// How a hold ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HoldEnd {
+    Released,
+    Dropped,
+    Downgraded,
+    Lost(LostReason),
+}
+
+/// A hold, from its guard to its end; kept with the claim, which knows when it is over. Dropped without more ado, its
+/// guard was, or a release that was not confirmed.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    span: Span,
+    lock: Arc<Lock>,
+    mode: Mode,
+    token: u64,
+    begun: Instant,
+    end: HoldEnd,
+    _held: One,
+}
+
+impl Hold {
+    pub(crate) fn begin(lock: &Arc<Lock>, mode: Mode, token: u64) -> Box<Self> {
+        let span = tracing::debug_span!(
+            "hold",
+            lock = %lock.name,
+            mode = mode.label(),
+            token,
+            outcome = Empty,
+            hold_us = Empty,
+            reason = Empty,
+        );
+        Box::new(Self {
+            span,
+            lock: Arc::clone(lock),
+            mode,
+            token,
+            begun: Instant::now(),
+            end: HoldEnd::Dropped,
+            _held: One::held(mode.label()),
+        })
+    }
+
+    pub(crate) fn end(mut self, end: HoldEnd) {
+        self.end = end;
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let (mode, held) = (self.mode.label(), self.begun.elapsed());
+        let (lock, token, hold_us) = (&self.lock.name, self.token, micros(held));
+        let outcome = match self.end {
+            HoldEnd::Released => "released",
+            HoldEnd::Dropped => "dropped",
+            HoldEnd::Downgraded => "downgraded",
+            HoldEnd::Lost(_) => "lost",
+        };
+        metrics::held(mode, outcome, held);
+        self.span.record("outcome", outcome).record("hold_us", hold_us);
+        if let HoldEnd::Lost(why) = self.end {
+            let reason = why.label();
+            self.span.record("reason", reason);
+            metrics::lost(mode, reason);
+            if why == LostReason::Shutdown {
+                tracing::debug!(%lock, mode, token, reason, "hold lost");
+            } else {
+                tracing::warn!(%lock, mode, token, reason, "hold lost");
+            }
+        }
+        tracing::debug!(parent: &self.span, outcome, hold_us, "hold ended");
+    }
+}
+
+/// One of a client's connections is lost, and not yet made again.
+pub(crate) struct Outage {
+    connection: &'static str,
+    begun: Instant,
+    _disconnected: One,
+}
+
+impl Outage {
+    pub(crate) const COMMAND: &str = "command";
+    pub(crate) const SUBSCRIPTION: &str = "subscription";
+
+    pub(crate) fn begin(connection: &'static str) -> Self {
+        Self {
+            connection,
+            begun: Instant::now(),
+            _disconnected: One::disconnected(connection),
+        }
+    }
+
+    /// It is made again. Not so an outage that is dropped: nobody needs the connection any more.
+    pub(crate) fn end(self) {
+        metrics::reconnected(self.connection);
+        let (connection, outage_ms) = (self.connection, micros(self.begun.elapsed()) / 1000);
+        tracing::info!(connection, outage_ms, "connection made again");
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_metric_is_explained_above() {
+        let page = include_str!("mod.rs");
+        let names = include_str!("metrics.rs")
+            .split('"')
+            .filter(|text| text.starts_with("fairlock_"));
+        let mut count = 0;
+        for name in names {
+            assert!(
+                page.contains(&format!("//! | `{name}` |")),
+                "{name} is not in the table"
+            );
+            count += 1;
+        }
+        assert!(count > 9, "only {count} metrics found");
+    }
+}

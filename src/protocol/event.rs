@@ -1,0 +1,146 @@
+//! Events of locks: how the scripts write them, and how a client tells the others that it listens.
+
+use super::key;
+use super::name::RequestName;
+use crate::types::limits::MOST_NUMBER;
+use crate::types::mode::Mode;
+use crate::types::owner::Owner;
+use crate::types::timers::BELIEVED_FOR;
+use crate::types::token::FencingToken;
+use redis::{Cmd, RedisError, Value};
+use std::time::{Duration, SystemTime};
+
+/// What a listener to the events of all locks announces.
+pub(crate) const ALL_LOCKS: &str = "*";
+
+/// Something that happened to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// When, by the server's clock.
+    pub at: SystemTime,
+    /// The lock's name.
+    pub lock: String,
+    /// What happened.
+    pub kind: EventKind,
+    /// Whose request it was.
+    pub owner: Owner,
+    /// The client that asked: see [`ClientInfo::id`](crate::ClientInfo).
+    pub client: String,
+    /// The request's mode.
+    pub mode: Mode,
+    /// The token, of a grant.
+    pub token: Option<FencingToken>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// It could not enter at once and took its place in the queue.
+    Queued,
+    /// It entered.
+    Granted,
+    /// It left the lock.
+    Released,
+    /// Its lease ran out, while it held or waited.
+    Expired,
+    /// It left the queue without having entered.
+    Left,
+    /// An operator threw it out.
+    Evicted,
+}
+
+/// Tells all clients that somebody listens: those that are here by a message, later ones by a set that they look at.
+pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
+    let channel = key::audience_channel(prefix);
+    let mut add = redis::cmd("SADD");
+    add.arg(&channel).arg(subjects);
+    let mut expire = redis::cmd("EXPIRE");
+    expire.arg(&channel).arg(BELIEVED_FOR.as_secs());
+    let tell = subjects.iter().map(|subject| {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&channel).arg(subject);
+        publish
+    });
+    [add, expire].into_iter().chain(tell).collect()
+}
+
+/// Asks who listens already.
+pub(crate) fn listeners(prefix: &str) -> Cmd {
+    let mut members = redis::cmd("SMEMBERS");
+    members.arg(key::audience_channel(prefix));
+    members
+}
+
+/// The reply to [`listeners`].
+pub(crate) fn read_listeners(reply: Value) -> Result<Vec<String>, RedisError> {
+    Ok(redis::from_redis_value(reply)?)
+}
+
+pub(crate) fn read_events(lock: &str, payload: &str) -> Vec<Event> {
+    let mut lines = payload.split('\n');
+    let at = lines
+        .next()
+        .and_then(|line| line.parse().ok())
+        // Later than any token: not of a script, and more than calendars can show.
+        .filter(|at| *at <= MOST_NUMBER)
+        .map(Duration::from_micros);
+    let Some(at) = at.and_then(|at| SystemTime::UNIX_EPOCH.checked_add(at)) else {
+        return Vec::new();
+    };
+    lines.filter_map(|line| read_event(lock, at, line)).collect()
+}
+
+fn read_event(lock: &str, at: SystemTime, line: &str) -> Option<Event> {
+    let mut words = line.split(' ');
+    let kind = match words.next()? {
+        "queued" => EventKind::Queued,
+        "granted" => EventKind::Granted,
+        "released" => EventKind::Released,
+        "expired" => EventKind::Expired,
+        "left" => EventKind::Left,
+        "evicted" => EventKind::Evicted,
+        _ => return None,
+    };
+    let name = RequestName::read(words.next()?)?;
+    let token = words.next()?.parse().ok().filter(|token| *token <= MOST_NUMBER)?;
+    Some(Event {
+        at,
+        lock: lock.to_owned(),
+        kind,
+        owner: name.owner()?,
+        client: name.client.to_owned(),
+        mode: name.mode,
+        token: (token > 0).then(|| FencingToken::new(token)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_line_by_line_and_unknown_ones_skipped() {
+        let payload = "1760400000123456\nqueued w0a:7 0\ngranted r0b:8 1760400000123456\nsung r0b:8 0\nqueued";
+        let events = read_events("a", payload);
+        let kinds: Vec<_> = events
+            .iter()
+            .map(|event| (event.kind, event.mode, event.token))
+            .collect();
+        let token = Some(FencingToken::new(1_760_400_000_123_456));
+        assert_eq!(
+            kinds,
+            [
+                (EventKind::Queued, Mode::Write, None),
+                (EventKind::Granted, Mode::Read, token)
+            ]
+        );
+        assert!(read_events("a", "").is_empty());
+        assert!(read_events("a", "99999999999999999999\nqueued w0a:7 0").is_empty());
+        assert!(
+            read_events("a", "253402300800000000\nqueued w0a:7 0").is_empty(),
+            "the year 10000"
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! What a call asks for, and the command that it becomes for the server at hand.
+//!
+//! An [`Order`] is encoded late, because servers differ: in their dialect, in the scripts that they know, in what is left
+//! of their quarantine. An order that has to wait for its server becomes a [`Draft`], which owns its arguments.
+
+use super::channel::Channel;
+use super::hello::Dialect;
+use super::key::Lock;
+use super::script::{ACQUIRE, DOWNGRADE, EVICT, RELEASE, RENEW, STATUS, Script};
+use crate::types::mode::Policy;
+use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+/// A call of a script about a lock.
+#[derive(Clone, Copy)]
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) lock: &'a Lock,
+    pub(crate) channel: &'a Channel,
+    /// Somebody listens to events of this lock.
+    pub(crate) listened: bool,
+    pub(crate) ask: Ask<'a>,
+}
+
+/// Which script, and its own arguments.
+#[derive(Clone, Copy)]
+pub(crate) enum Ask<'a> {
+    Acquire(AskToAcquire<'a>),
+    /// At most [`CHUNK`](super::script::CHUNK) requests.
+    Release(&'a [&'a str]),
+    /// At most [`CHUNK`](super::script::CHUNK) requests, each with its lease.
+    Renew(&'a [(&'a str, Duration)]),
+    /// Renews one request in such a way that the server writes.
+    Confirm(&'a str, Duration),
+    Downgrade {
+        from: &'a str,
+        to: &'a str,
+        lease: Duration,
+    },
+    Evict(&'a str),
+    Status {
+        first: usize,
+        most: usize,
+    },
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct AskToAcquire<'a> {
+    pub(crate) request: &'a str,
+    pub(crate) lease: Duration,
+    pub(crate) only_now: bool,
+    pub(crate) policy: Policy,
+    pub(crate) ticket: Option<u64>,
+}
+
+impl ScriptCall<'_> {
+    fn script(&self) -> &'static Script {
+        match self.ask {
+            Ask::Acquire(_) => &ACQUIRE,
+            Ask::Release(_) => &RELEASE,
+            Ask::Renew(_) | Ask::Confirm(..) => &RENEW,
+            Ask::Downgrade { .. } => &DOWNGRADE,
+            Ask::Evict(_) => &EVICT,
+            Ask::Status { .. } => &STATUS,
+        }
+    }
+
+    fn add_args(&self, cmd: &mut Cmd) {
+        let lock = self.lock;
+        cmd.arg(&*lock.state).arg(&lock.queue).arg(&lock.leases);
+        self.channel.add_to(cmd, &lock.state, self.listened);
+        match self.ask {
+            Ask::Acquire(ask) => {
+                cmd.arg(ask.request).arg(millis(ask.lease));
+                cmd.arg(if ask.only_now { "try" } else { "queue" })
+                    .arg(policy_code(ask.policy));
+                match ask.ticket {
+                    Some(ticket) => cmd.arg(ticket),
+                    None => cmd.arg(""),
+                };
+            }
+            Ask::Release(requests) => {
+                for request in requests {
+                    cmd.arg(request);
+                }
+            }
+            Ask::Renew(requests) => {
+                for (request, lease) in requests {
+                    cmd.arg(request).arg(millis(*lease));
+                }
+            }
+            Ask::Confirm(request, lease) => {
+                // A millisecond more, so that it writes: WAIT is about what its connection wrote last.
+                cmd.arg(request).arg(millis(lease) + 1);
+            }
+            Ask::Downgrade { from, to, lease } => {
+                cmd.arg(from).arg(to).arg(millis(lease));
+            }
+            Ask::Evict(owner) => {
+                cmd.arg(owner);
+            }
+            Ask::Status { first, most } => {
+                cmd.arg(first).arg(most).arg(most);
+            }
+        }
+    }
+}
+
+fn policy_code(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Fifo => "",
+        Policy::WriterFirst => "w",
+        Policy::ReaderFirst => "r",
+    }
+}
+
+fn millis(lease: Duration) -> u64 {
+    // Leases are checked to be at most a year.
+    lease.as_millis() as u64
+}
+
+/// What a command has to suit: the server at the other end of the connection on which it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) dialect: Dialect,
+    /// The server has restarted and may have forgotten holds: for so long nobody enters a lock that looks free.
+    pub(crate) quarantine_left: Option<Duration>,
+}
+
+/// The scripts that a server has been sent over a connection. The first call of each carries its text, and the server
+/// executes the calls of a connection in order, so no later one is refused and sent again out of its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Known(AtomicU8);
+
+impl Known {
+    fn knows(&self, script: &Script) -> bool {
+        self.0.load(Ordering::Relaxed) & script.bit != 0
+    }
+
+    /// A call with that script's text is on its way.
+    pub(crate) fn learn(&self, script: u8) {
+        self.0.fetch_or(script, Ordering::Relaxed);
+    }
+
+    /// A call failed, which `taught` its script: the server may not have it.
+    pub(crate) fn doubt(&self, script: Option<u8>, taught: bool, error: &RedisError) {
+        if let Some(script) = script.filter(|_| taught || is_unknown_script(error)) {
+            self.0.fetch_and(!script, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The server restarted or its cache was flushed.
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// A command that is encoded for the server at hand.
+pub(crate) struct Order<'a> {
+    what: What<'a>,
+    head: Head,
+    /// It was sent, or was about to be.
+    pub(crate) sent: &'a AtomicBool,
+}
+
+enum What<'a> {
+    Script(ScriptCall<'a>),
+    /// A command of the server's own.
+    Command(&'a Cmd),
+}
+
+#[derive(Clone, Copy)]
+struct Head {
+    /// `None`: a command of the server's own, named by its arguments.
+    script: Option<&'static Script>,
+    /// With the script's text, whatever the server is thought to know.
+    whole: bool,
+}
+
+/// An [`Order`] that waits for its server.
+pub(crate) struct Draft {
+    head: Head,
+    args: Cmd,
+}
+
+pub(crate) struct Made {
+    pub(crate) command: Cmd,
+    /// It carries the text of that script.
+    pub(crate) teaches: Option<u8>,
+}
+
+impl<'a> Order<'a> {
+    /// `whole`: with the script's text, whatever the server is thought to know.
+    pub(crate) fn script_call(call: ScriptCall<'a>, whole: bool, sent: &'a AtomicBool) -> Self {
+        let script = Some(call.script());
+        Self {
+            what: What::Script(call),
+            head: Head { script, whole },
+            sent,
+        }
+    }
+
+    /// A command of the server's own.
+    pub(crate) fn command(command: &'a Cmd, sent: &'a AtomicBool) -> Self {
+        Self {
+            what: What::Command(command),
+            head: Head {
+                script: None,
+                whole: false,
+            },
+            sent,
+        }
+    }
+
+    /// Whether its call carries the text of its script.
+    pub(crate) fn teaches(&self, known: &Known) -> bool {
+        self.head.teaches(known).is_some()
+    }
+
+    pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
+        self.sent.store(true, Ordering::Relaxed);
+        self.head.make(peer, known, |cmd| self.add_args(cmd))
+    }
+
+    pub(crate) fn draft(&self) -> Draft {
+        let mut args = Cmd::new();
+        self.add_args(&mut args);
+        Draft { head: self.head, args }
+    }
+
+    fn add_args(&self, cmd: &mut Cmd) {
+        match &self.what {
+            What::Script(call) => call.add_args(cmd),
+            What::Command(command) => copy_args(command, cmd),
+        }
+    }
+
+    pub(crate) fn script(&self) -> Option<u8> {
+        self.head.script.map(|script| script.bit)
+    }
+}
+
+impl Draft {
+    pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
+        self.head.make(peer, known, |cmd| copy_args(&self.args, cmd))
+    }
+
+    pub(crate) fn script(&self) -> Option<u8> {
+        self.head.script.map(|script| script.bit)
+    }
+}
+
+fn copy_args(from: &Cmd, to: &mut Cmd) {
+    for arg in from.args_iter() {
+        // Ours have no cursors.
+        if let Arg::Simple(arg) = arg {
+            to.arg(arg);
+        }
+    }
+}
+
+impl Head {
+    fn teaches(&self, known: &Known) -> Option<u8> {
+        let script = self.script.filter(|script| self.whole || !known.knows(script))?;
+        Some(script.bit)
+    }
+
+    fn make(&self, peer: Peer, known: &Known, add: impl FnOnce(&mut Cmd)) -> Made {
+        let mut command = Cmd::with_capacity(16, 256);
+        let teaches = self.teaches(known);
+        if let Some(script) = self.script {
+            if teaches.is_some() {
+                command.arg("EVAL").arg(script.body(peer.dialect));
+            } else {
+                command.arg("EVALSHA").arg(script.hash(peer.dialect));
+            }
+            command.arg(3);
+        }
+        add(&mut command);
+        if self.script.is_some_and(|script| script.is_told_of_quarantine)
+            && let Some(left) = peer.quarantine_left
+        {
+            command.arg(millis(left));
+        }
+        Made { command, teaches }
+    }
+}

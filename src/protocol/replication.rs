@@ -1,0 +1,65 @@
+//! The command by which a server says how many of its replicas have a grant, and its reply.
+
+use crate::types::error::Error;
+use crate::types::limits::check_duration;
+use redis::{Cmd, RedisError, Value};
+use std::time::Duration;
+
+/// How many replicas have to have a grant, and how long that may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replication {
+    pub(crate) replicas: usize,
+    pub(crate) timeout: Duration,
+    /// On their disks, and on the master's.
+    pub(crate) on_disk: bool,
+}
+
+impl Replication {
+    /// `None`: of no replica.
+    pub(crate) fn in_memory(replicas: usize, timeout: Duration) -> Option<Self> {
+        (replicas > 0).then_some(Self {
+            replicas,
+            timeout,
+            on_disk: false,
+        })
+    }
+
+    pub(crate) fn check(&self, lock: &str) -> Result<(), Error> {
+        let (least, most) = (Duration::from_millis(1), Duration::from_secs(3600));
+        check_duration(lock, "timeout of replication", self.timeout, least, most)
+    }
+
+    pub(crate) fn command(&self) -> Cmd {
+        let mut wait;
+        if self.on_disk {
+            wait = redis::cmd("WAITAOF");
+            wait.arg(1);
+        } else {
+            wait = redis::cmd("WAIT");
+        }
+        // Checked to be at most an hour.
+        wait.arg(self.replicas).arg(self.timeout.as_millis() as u64);
+        wait
+    }
+
+    /// The reply to `command`. That of WAITAOF has two numbers.
+    pub(crate) fn reached(&self, reply: Value) -> Result<Reached, RedisError> {
+        let (master, replicas): (usize, usize) = if self.on_disk {
+            redis::from_redis_value(reply)?
+        } else {
+            (1, redis::from_redis_value(reply)?)
+        };
+        Ok(Reached {
+            replicas,
+            master: master > 0,
+        })
+    }
+}
+
+/// Who had a grant when the server was asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Reached {
+    pub(crate) replicas: usize,
+    /// Not only in memory, if disks are asked for.
+    pub(crate) master: bool,
+}

@@ -1,0 +1,383 @@
+//! What this client knows of one request, and what that proves. Pure: no I/O, and time comes in as an argument.
+//!
+//! Knowledge only moves forward (asked, waiting, granted, held, over), so replies and messages may come in any order.
+
+use crate::protocol::reply::{Answer, Standing};
+use crate::types::error::LostReason;
+use crate::types::mode::GrantVia;
+use redis::RedisError;
+use std::time::Duration;
+use tokio::time::Instant;
+
+#[derive(Debug)]
+enum Phase {
+    /// No reply yet; perhaps a message.
+    Asked {
+        heard: Option<u64>,
+    },
+    /// `seq`: the lock's counter when it was last told to wait.
+    Waiting {
+        ticket: u64,
+        seq: u64,
+    },
+    /// Granted, but not yet in its user's hands. `since`: a call sent later was executed later.
+    Granted {
+        ticket: Option<u64>,
+        token: u64,
+        since: Instant,
+    },
+    Held {
+        token: u64,
+        since: Instant,
+        until: Option<Instant>,
+    },
+    Over(EndedBy),
+}
+
+/// How a request ended.
+#[derive(Clone, Debug)]
+pub(crate) enum EndedBy {
+    /// Its user let go of it.
+    Released,
+    /// It lost its place before its user had the guard; it may ask again, with its ticket.
+    Displaced {
+        ticket: Option<u64>,
+    },
+    Lost(LostReason),
+    Failed(RedisError),
+}
+
+/// What the one who waits for the guard has to do.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    HandOut {
+        token: u64,
+    },
+    /// Granted, but the proof is too old: ask the server first.
+    Renew,
+    Ended(EndedBy),
+}
+
+#[derive(Debug)]
+pub(crate) struct Claim {
+    phase: Phase,
+    lease: Duration,
+    max_hold: Duration,
+    /// The server keeps the request at least until then, whatever it is doing.
+    proven: Option<Instant>,
+    /// When the last call that was answered about it had been sent.
+    renewed: Instant,
+    /// A message may have been missed before then, or a hold forgotten: ask soon.
+    doubted: Option<Instant>,
+    /// The keeper has been told that it is lost.
+    reported: bool,
+    via: GrantVia,
+    /// When the last message came.
+    heard: Option<Instant>,
+}
+
+impl Claim {
+    pub(crate) fn new(lease: Duration, max_hold: Duration, now: Instant) -> Self {
+        Self {
+            phase: Phase::Asked { heard: None },
+            lease,
+            max_hold,
+            proven: None,
+            renewed: now,
+            doubted: None,
+            reported: false,
+            via: GrantVia::Reply,
+            heard: None,
+        }
+    }
+
+    /// Clocks may run at rates that differ, and the server counts whole milliseconds.
+    fn margin(&self) -> Duration {
+        (self.lease / 50).max(Duration::from_millis(2))
+    }
+
+    /// A call sent then has been answered: the server gave it the lease after that.
+    fn prove(&mut self, sent: Instant, lease: Duration) {
+        let proven = sent + lease.saturating_sub(self.margin());
+        self.proven = self.proven.max(Some(proven));
+        self.renewed = self.renewed.max(sent);
+        self.doubted = self.doubted.filter(|doubted| sent < *doubted);
+    }
+
+    /// A message may have been missed. Says whether that matters.
+    pub(crate) fn doubt(&mut self, now: Instant) -> bool {
+        let waits = self.is_waiting();
+        // A hold may be doubted for another reason.
+        if waits {
+            self.doubted = Some(now);
+        }
+        waits
+    }
+
+    /// The server may have forgotten what it granted. Says whether that matters.
+    pub(crate) fn doubt_hold(&mut self, now: Instant) -> bool {
+        let granted = matches!(self.phase, Phase::Granted { .. } | Phase::Held { .. });
+        if granted {
+            self.doubted = Some(now);
+        }
+        granted
+    }
+
+    pub(crate) fn on_reply(&mut self, sent: Instant, answer: Answer) {
+        if matches!(self.phase, Phase::Over(_)) {
+            return;
+        }
+        self.prove(sent, self.lease);
+        // It was granted after that.
+        let since = sent;
+        match (&self.phase, answer) {
+            (Phase::Asked { .. } | Phase::Waiting { .. }, Answer::Granted { token }) => {
+                self.via = GrantVia::Reply;
+                self.phase = Phase::Granted {
+                    ticket: self.ticket(),
+                    token,
+                    since,
+                };
+            }
+            // A message with an older token is of a former life under the same name: see design.md.
+            (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq }) if token > seq => {
+                self.via = GrantVia::Message;
+                self.phase = Phase::Granted {
+                    ticket: Some(ticket),
+                    token,
+                    since,
+                };
+            }
+            (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => self.phase = Phase::Waiting { ticket, seq },
+            (_, Answer::Queued { seq, .. }) => self.on_waiting(sent, seq),
+            _ => {}
+        }
+    }
+
+    /// A call that was sent then found it waiting, and the lock's counter at `seq`.
+    fn on_waiting(&mut self, sent: Instant, seq: u64) {
+        // A grant up to that number was over by then: its lease had ended, and an acquire that the network had kept put
+        // the request into the queue again. So was one that was known before: the server went back to an earlier state.
+        let is_over = |token: u64, since: Instant| token <= seq || sent > since;
+        match self.phase {
+            Phase::Waiting { ticket, seq: former } => {
+                let seq = former.max(seq);
+                self.phase = Phase::Waiting { ticket, seq };
+            }
+            Phase::Granted { ticket, token, since } if is_over(token, since) => {
+                // No ticket: it never waited here before. Its token will do, it is as old as the request.
+                let ticket = ticket.unwrap_or(token);
+                let seq = seq.max(token);
+                self.phase = Phase::Waiting { ticket, seq };
+            }
+            Phase::Held { token, since, .. } if is_over(token, since) => {
+                self.phase = Phase::Over(EndedBy::Lost(LostReason::UnknownToServer));
+            }
+            _ => {}
+        }
+    }
+
+    /// A message says that it was granted. Says whether that changes anything.
+    ///
+    /// Token 0 says that it was evicted, 1 that it was an upgrade and ended with the last read hold of its owner.
+    pub(crate) fn on_grant(&mut self, now: Instant, token: u64) -> bool {
+        if token == 0 {
+            return self.end(EndedBy::Lost(LostReason::Evicted));
+        }
+        if token == 1 {
+            return self.is_waiting() && self.end(EndedBy::Displaced { ticket: self.ticket() });
+        }
+        if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {
+            self.heard = Some(now);
+        }
+        match self.phase {
+            Phase::Asked { heard } => {
+                self.phase = Phase::Asked {
+                    heard: heard.max(Some(token)),
+                };
+                false
+            }
+            Phase::Waiting { ticket, seq } if token > seq => {
+                self.phase = Phase::Granted {
+                    ticket: Some(ticket),
+                    token,
+                    since: now,
+                };
+                self.via = GrantVia::Message;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The lease to ask for in a renewal: less than its own when `max_hold` ends before. `None`: not to be renewed.
+    pub(crate) fn lease_to_renew(&mut self, now: Instant) -> Option<Duration> {
+        self.expire(now);
+        match self.phase {
+            Phase::Waiting { .. } | Phase::Granted { .. } => Some(self.lease),
+            Phase::Held { until, .. } => {
+                let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+                Some(self.lease.min(left.saturating_add(self.margin())))
+            }
+            Phase::Asked { .. } | Phase::Over(_) => None,
+        }
+    }
+
+    /// A renewal for `lease`, sent at `sent`, was answered. Says whether whoever watches should look.
+    pub(crate) fn on_renewal(&mut self, sent: Instant, now: Instant, lease: Duration, standing: Standing) -> bool {
+        self.expire(now);
+        match (&self.phase, standing) {
+            (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
+            (_, Standing::Waits { seq }) => self.on_waiting(sent, seq),
+            // It was granted once more since the message.
+            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer }) if newer > token => {
+                let token = newer;
+                self.phase = Phase::Granted { ticket, token, since };
+            }
+            // Its owner came in once more since: others may have been inside in between.
+            (&Phase::Held { token, .. }, Standing::Holds { token: newer }) if newer > token => {
+                self.phase = Phase::Over(EndedBy::Lost(LostReason::UnknownToServer));
+                return true;
+            }
+            (Phase::Held { .. }, Standing::Unknown) => {
+                self.phase = Phase::Over(EndedBy::Lost(LostReason::UnknownToServer));
+                return true;
+            }
+            (_, Standing::Unknown) => {
+                self.phase = Phase::Over(EndedBy::Displaced { ticket: self.ticket() });
+                return true;
+            }
+            _ => {}
+        }
+        // A call that overtook it was told otherwise, and this one's grant is over.
+        let outdated = |token: u64, seq: u64| token <= seq && sent < self.renewed;
+        if let (&Phase::Waiting { ticket, seq }, Standing::Holds { token }) = (&self.phase, standing)
+            && !outdated(token, seq)
+        {
+            self.via = GrantVia::Renewal;
+            self.phase = Phase::Granted {
+                ticket: Some(ticket),
+                token,
+                since: now,
+            };
+        }
+        self.prove(sent, lease);
+        matches!(self.phase, Phase::Granted { .. } | Phase::Over(_))
+    }
+
+    /// The step of the one who waits for the guard. `None`: to wait.
+    pub(crate) fn poll_outcome(&mut self, now: Instant) -> Option<Outcome> {
+        Some(match &self.phase {
+            Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Held { .. } => return None,
+            Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Outcome::Renew,
+            &Phase::Granted { token, since, .. } => {
+                self.phase = Phase::Held {
+                    token,
+                    since,
+                    until: now.checked_add(self.max_hold),
+                };
+                Outcome::HandOut { token }
+            }
+            Phase::Over(end) => Outcome::Ended(end.clone()),
+        })
+    }
+
+    /// Until when a hold is certain. `None`: it is not held.
+    pub(crate) fn held_until(&mut self, now: Instant) -> Option<Instant> {
+        self.expire(now);
+        match self.phase {
+            Phase::Held { until, .. } => self.proven.min(until.or(self.proven)),
+            _ => None,
+        }
+    }
+
+    /// What is left of its `max_hold`.
+    pub(crate) fn limit_left(&self, now: Instant) -> Duration {
+        match self.phase {
+            Phase::Held { until: Some(until), .. } => until.saturating_duration_since(now),
+            _ => Duration::MAX,
+        }
+    }
+
+    /// Its user let go of it and the server may not know yet. Not so a hold that was lost: nobody releases that soon.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)))
+    }
+
+    /// A hold whose proof has run out is lost, for ever: its user may have been told.
+    fn expire(&mut self, now: Instant) {
+        if let Phase::Held { until, .. } = self.phase {
+            if until.is_some_and(|until| until <= now) {
+                self.phase = Phase::Over(EndedBy::Lost(LostReason::MaxHold));
+            } else if self.proven.is_none_or(|proven| proven <= now) {
+                self.phase = Phase::Over(EndedBy::Lost(LostReason::LeaseExpired));
+            }
+        }
+    }
+
+    /// When the keeper should look at it next.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let renewal = match self.doubted {
+            Some(_) => self.renewed,
+            None => self.renewed + self.lease / 3,
+        };
+        match self.phase {
+            Phase::Asked { .. } | Phase::Over(_) => None,
+            Phase::Held { until, .. } => Some(until.map_or(renewal, |until| until.min(renewal))),
+            _ => Some(renewal),
+        }
+    }
+
+    /// Ends it, unless it is over already; says whether it was not.
+    pub(crate) fn end(&mut self, end: EndedBy) -> bool {
+        if matches!(self.phase, Phase::Over(_)) {
+            return false;
+        }
+        self.phase = Phase::Over(end);
+        true
+    }
+
+    /// Ends it with an error, unless its user has the guard.
+    pub(crate) fn fail_unless_held(&mut self, error: RedisError) {
+        if !matches!(self.phase, Phase::Held { .. }) {
+            self.end(EndedBy::Failed(error));
+        }
+    }
+
+    pub(crate) fn ended(&self) -> Option<&EndedBy> {
+        match &self.phase {
+            Phase::Over(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Whether it is lost and the keeper has not been told yet.
+    pub(crate) fn report_loss(&mut self) -> bool {
+        let lost = matches!(self.phase, Phase::Over(EndedBy::Lost(_)));
+        lost && !std::mem::replace(&mut self.reported, true)
+    }
+
+    /// What told of the grant, and when the last message came.
+    pub(crate) fn granted_via(&self) -> (GrantVia, Option<Instant>) {
+        (self.via, self.heard)
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    fn ticket(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Waiting { ticket, .. } => Some(ticket),
+            Phase::Granted { ticket, .. } => ticket,
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

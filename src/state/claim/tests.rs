@@ -1,0 +1,308 @@
+use super::*;
+
+const LEASE: Duration = Duration::from_millis(1000);
+const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn claim() -> (Claim, Instant) {
+    let now = Instant::now();
+    (Claim::new(LEASE, Duration::MAX, now), now)
+}
+
+fn handed_out(claim: &mut Claim, now: Instant) -> Option<u64> {
+    match claim.poll_outcome(now) {
+        Some(Outcome::HandOut { token }) => Some(token),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_lease_counts_from_the_sending_less_a_margin() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert_eq!(handed_out(&mut claim, t + ms(900)), Some(1));
+    assert_eq!(claim.held_until(t + ms(979)), Some(t + ms(980)));
+    assert_eq!(claim.held_until(t + ms(980)), None);
+}
+
+#[test]
+fn a_grant_has_one_source() {
+    let granted = |steps: fn(&mut Claim, Instant)| {
+        let (mut claim, t) = claim();
+        steps(&mut claim, t);
+        assert_eq!(handed_out(&mut claim, t + ms(500)), Some(20));
+        let (source, heard) = claim.granted_via();
+        (source, heard.map(|heard| heard - t))
+    };
+    let by_reply = granted(|claim, t| claim.on_reply(t, Answer::Granted { token: 20 }));
+    assert_eq!(by_reply, (GrantVia::Reply, None));
+    let by_message = granted(|claim, t| {
+        claim.on_reply(t, QUEUED);
+        assert!(claim.on_grant(t + ms(300), 20));
+        // A renewal and a second message that come later told nothing new.
+        claim.on_renewal(t + ms(290), t + ms(310), LEASE, Standing::Holds { token: 20 });
+        assert!(!claim.on_grant(t + ms(320), 20));
+    });
+    assert_eq!(by_message, (GrantVia::Message, Some(ms(300))));
+    let before_the_reply = granted(|claim, t| {
+        assert!(!claim.on_grant(t + ms(100), 20));
+        claim.on_reply(t, QUEUED);
+    });
+    assert_eq!(before_the_reply, (GrantVia::Message, Some(ms(100))));
+    let by_renewal = granted(|claim, t| {
+        claim.on_reply(t, QUEUED);
+        claim.on_renewal(t + ms(300), t + ms(301), LEASE, Standing::Holds { token: 20 });
+        assert!(!claim.on_grant(t + ms(400), 20));
+    });
+    assert_eq!(by_renewal, (GrantVia::Renewal, None));
+}
+
+#[test]
+fn a_lapsed_hold_stays_lost_though_a_late_renewal_succeeds() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    assert!(!claim.on_renewal(t + ms(900), t + ms(990), LEASE, Standing::Holds { token: 1 }));
+    assert_eq!(claim.held_until(t + ms(990)), None);
+}
+
+#[test]
+fn a_message_of_before_a_call_that_was_told_to_wait_is_of_a_former_life() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    claim.on_renewal(t + ms(300), t + ms(301), LEASE, Standing::Waits { seq: 20 });
+    assert!(!claim.on_grant(t + ms(400), 20));
+    assert!(claim.poll_outcome(t + ms(400)).is_none());
+    claim.on_reply(t + ms(410), Answer::Queued { ticket: 7, seq: 30 });
+    assert!(!claim.on_grant(t + ms(420), 30));
+    claim.on_renewal(t + ms(430), t + ms(440), LEASE, Standing::Waits { seq: 25 });
+    assert!(!claim.on_grant(t + ms(450), 30), "what was known stays known");
+    assert!(claim.on_grant(t + ms(500), 31));
+    assert_eq!(handed_out(&mut claim, t + ms(500)), Some(31));
+}
+
+#[test]
+fn a_call_that_found_it_waiting_after_its_grant_ends_the_grant_even_if_it_was_sent_before() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t + ms(10), 15));
+    claim.on_renewal(t + ms(5), t + ms(20), LEASE, Standing::Waits { seq: 14 });
+    assert!(
+        matches!(claim.phase, Phase::Granted { .. }),
+        "executed before the grant"
+    );
+    claim.on_renewal(t + ms(5), t + ms(20), LEASE, Standing::Waits { seq: 15 });
+    assert!(claim.poll_outcome(t + ms(21)).is_none());
+    assert!(!claim.on_grant(t + ms(22), 15));
+    assert!(claim.on_grant(t + ms(23), 16));
+    assert_eq!(handed_out(&mut claim, t + ms(24)), Some(16));
+    assert!(claim.on_renewal(t + ms(6), t + ms(30), LEASE, Standing::Waits { seq: 17 }));
+    assert!(matches!(
+        claim.ended(),
+        Some(EndedBy::Lost(LostReason::UnknownToServer))
+    ));
+}
+
+#[test]
+fn a_reply_that_a_later_call_overtook_grants_nothing() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    claim.on_renewal(t + ms(300), t + ms(301), LEASE, Standing::Waits { seq: 20 });
+    assert!(!claim.on_renewal(t + ms(200), t + ms(302), LEASE, Standing::Holds { token: 15 }));
+    assert!(claim.poll_outcome(t + ms(303)).is_none());
+    // The server went back to an earlier state, where it holds.
+    assert!(claim.on_renewal(t + ms(400), t + ms(401), LEASE, Standing::Holds { token: 15 }));
+    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(15));
+}
+
+#[test]
+fn a_grant_that_was_repeated_has_its_last_token() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t + ms(400), 11));
+    assert!(claim.on_renewal(t + ms(401), t + ms(402), LEASE, Standing::Holds { token: 35 }));
+    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(35));
+}
+
+#[test]
+fn a_grant_is_not_handed_out_when_its_proof_has_run_out() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t + ms(500), 11));
+    assert!(matches!(claim.poll_outcome(t + ms(980)), Some(Outcome::Renew)));
+    assert!(claim.on_renewal(t + ms(985), t + ms(986), LEASE, Standing::Holds { token: 11 }));
+    assert_eq!(handed_out(&mut claim, t + ms(987)), Some(11));
+}
+
+#[test]
+fn a_message_alone_proves_nothing_about_time() {
+    let (mut claim, t) = claim();
+    assert!(!claim.on_grant(t, 11));
+    assert!(claim.poll_outcome(t).is_none());
+    claim.on_reply(t, QUEUED);
+    assert_eq!(handed_out(&mut claim, t), Some(11));
+}
+
+#[test]
+fn a_message_of_a_former_life_is_ignored_before_and_after_the_reply() {
+    let (mut claim, t) = claim();
+    claim.on_grant(t, 9);
+    claim.on_reply(t, QUEUED);
+    assert!(claim.poll_outcome(t).is_none());
+    assert!(!claim.on_grant(t, 10));
+    assert!(claim.poll_outcome(t).is_none());
+    assert!(claim.on_grant(t, 11));
+}
+
+#[test]
+fn a_late_queued_reply_does_not_take_a_grant_back() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 13 });
+    claim.on_reply(t, QUEUED);
+    assert_eq!(handed_out(&mut claim, t), Some(13));
+}
+
+#[test]
+fn a_waiter_that_the_server_forgot_asks_again_with_its_ticket() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_renewal(t, t, LEASE, Standing::Unknown));
+    assert!(matches!(
+        claim.poll_outcome(t),
+        Some(Outcome::Ended(EndedBy::Displaced { ticket: Some(7) }))
+    ));
+}
+
+#[test]
+fn an_upgrade_that_ended_with_its_read_hold_is_displaced_and_a_hold_is_not() {
+    let (mut claim, t) = claim();
+    assert!(!claim.on_grant(t, 1), "its reply comes later");
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t, 1));
+    assert!(matches!(claim.ended(), Some(EndedBy::Displaced { ticket: Some(7) })));
+    let mut claim = Claim::new(LEASE, Duration::MAX, t);
+    claim.on_reply(t, Answer::Granted { token: 20 });
+    assert!(!claim.on_grant(t, 1));
+    assert_eq!(handed_out(&mut claim, t), Some(20));
+}
+
+#[test]
+fn a_holder_that_the_server_forgot_has_lost() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    assert!(claim.on_renewal(t, t, LEASE, Standing::Unknown));
+    assert!(matches!(
+        claim.ended(),
+        Some(EndedBy::Lost(LostReason::UnknownToServer))
+    ));
+}
+
+#[test]
+fn a_hold_that_is_told_a_greater_token_than_its_own_was_interrupted() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 20 });
+    assert_eq!(handed_out(&mut claim, t), Some(20));
+    // It reenters beside a writer, and is told with which token its owner came in.
+    assert!(!claim.on_renewal(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15 }));
+    assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 20 }));
+    assert!(claim.held_until(t + ms(4)).is_some());
+    assert!(claim.on_renewal(t + ms(5), t + ms(6), LEASE, Standing::Holds { token: 21 }));
+    assert!(matches!(
+        claim.ended(),
+        Some(EndedBy::Lost(LostReason::UnknownToServer))
+    ));
+}
+
+#[test]
+fn a_hold_that_waits_again_after_the_server_went_back_is_lost() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t + ms(10), 11));
+    assert!(handed_out(&mut claim, t + ms(11)).is_some());
+    claim.on_renewal(t + ms(9), t + ms(12), LEASE, Standing::Waits { seq: 10 });
+    assert!(
+        claim.held_until(t + ms(12)).is_some(),
+        "that call was executed before the grant"
+    );
+    assert!(claim.on_renewal(t + ms(13), t + ms(14), LEASE, Standing::Waits { seq: 10 }));
+    assert!(matches!(
+        claim.ended(),
+        Some(EndedBy::Lost(LostReason::UnknownToServer))
+    ));
+    assert!(claim.report_loss(), "its place in the queue is given up");
+}
+
+#[test]
+fn a_grant_that_waits_again_after_the_server_went_back_is_not_handed_out() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t + ms(10), 11));
+    assert!(!claim.on_renewal(t + ms(11), t + ms(12), LEASE, Standing::Waits { seq: 10 }));
+    assert!(claim.poll_outcome(t + ms(12)).is_none());
+    assert!(!claim.on_grant(t + ms(13), 11), "the message of the former grant");
+    assert!(claim.on_grant(t + ms(13), 12));
+}
+
+#[test]
+fn max_hold_cuts_renewals_and_ends_the_hold() {
+    let t = Instant::now();
+    let mut claim = Claim::new(LEASE, ms(2500), t);
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    for sent in [600, 1200, 1800] {
+        let lease = claim.lease_to_renew(t + ms(sent)).expect("held");
+        claim.on_renewal(t + ms(sent), t + ms(sent), lease, Standing::Holds { token: 1 });
+    }
+    assert_eq!(
+        claim.lease_to_renew(t + ms(2000)),
+        Some(ms(520)),
+        "what is left, and the margin"
+    );
+    assert!(claim.held_until(t + ms(2499)).is_some());
+    assert_eq!(claim.held_until(t + ms(2500)), None);
+    assert!(matches!(claim.ended(), Some(EndedBy::Lost(LostReason::MaxHold))));
+}
+
+#[test]
+fn a_doubted_wait_is_due_until_a_later_call_is_answered() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.doubt(t + ms(10)));
+    claim.on_renewal(t + ms(5), t + ms(12), LEASE, Standing::Waits { seq: 10 });
+    assert!(
+        claim.due() <= Some(t + ms(10)),
+        "that call may have been executed before"
+    );
+    claim.on_renewal(t + ms(11), t + ms(13), LEASE, Standing::Waits { seq: 10 });
+    assert!(claim.due() > Some(t + ms(300)));
+}
+
+#[test]
+fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 7 });
+    assert_eq!(handed_out(&mut claim, t), Some(7));
+    assert!(claim.doubt_hold(t + ms(10)));
+    assert!(!claim.doubt(t + ms(10)), "messages do not matter any more");
+    assert!(claim.due().is_some_and(|due| due <= t + ms(10)));
+    claim.on_renewal(t + ms(5), t + ms(11), ms(1000), Standing::Holds { token: 7 });
+    assert!(claim.due().is_some_and(|due| due <= t + ms(11)), "that was sent before");
+    claim.on_renewal(t + ms(12), t + ms(13), ms(1000), Standing::Holds { token: 7 });
+    assert!(claim.due().is_some_and(|due| due > t + ms(300)));
+}
+
+#[test]
+fn nothing_happens_to_a_claim_that_is_over() {
+    let (mut claim, t) = claim();
+    assert!(claim.end(EndedBy::Released));
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert!(!claim.on_grant(t, 5));
+    assert!(!claim.on_renewal(t, t, LEASE, Standing::Holds { token: 1 }));
+    assert!(!claim.end(EndedBy::Lost(LostReason::Shutdown)));
+    assert!(matches!(claim.poll_outcome(t), Some(Outcome::Ended(EndedBy::Released))));
+    assert_eq!(claim.lease_to_renew(t), None);
+}

@@ -1,0 +1,185 @@
+//! Where the threads of a client meet: its requests, and how the threads tell each other what changed.
+//!
+//! No I/O, and time comes in as an argument, so loom goes through all interleavings (`state/loom`).
+
+use super::claim::EndedBy;
+use super::request::Request;
+use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
+use super::table::{Due, Table};
+use crate::protocol::key::Lock;
+use crate::types::error::{LostReason, runtime_ended};
+#[cfg(feature = "cluster")]
+use redis::RedisError;
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use tokio::time::Instant;
+
+pub(crate) struct Registry {
+    table: Mutex<Table>,
+    /// The schedule begins earlier than the watchdog thinks.
+    wake: Notify,
+    closed: AtomicBool,
+    /// The client's tasks are gone.
+    ended: AtomicBool,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Mutex::default(),
+            wake: Notify::new(),
+            closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // No code that can panic runs while it is locked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn insert(&self, request: Arc<Request>, now: Instant) {
+        let earlier = self.table().insert(request, now);
+        self.wake_if(earlier);
+    }
+
+    /// The request is out of the server: tells whoever waits for that.
+    pub(crate) fn remove(&self, request: &Request) {
+        self.table().remove(request);
+    }
+
+    pub(crate) fn knows(&self, number: u64) -> bool {
+        self.table().get(number).is_some()
+    }
+
+    /// A request of the same owner on the same lock whose release is still under way.
+    pub(crate) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
+        self.table().leaving(of)
+    }
+
+    /// The locks whose time has come, with what is to be done; they are scheduled anew.
+    pub(crate) fn take_due(&self, now: Instant) -> Vec<Due> {
+        self.table().take_due(now)
+    }
+
+    /// Checks a lock then, or earlier.
+    pub(crate) fn schedule_check(&self, lock: &Lock, at: Instant) {
+        let earlier = self.table().schedule_check(lock, at);
+        self.wake_if(earlier);
+    }
+
+    /// Somebody's lease ends then: checks whether that lets one of ours in. Only for a lock with waiters.
+    pub(crate) fn schedule_check_if_waiting(&self, lock: &Lock, at: Instant) {
+        let earlier = self.table().schedule_check_if_waiting(lock, at);
+        self.wake_if(earlier);
+    }
+
+    /// Every waiting request is renewed now: messages may have been missed.
+    pub(crate) fn resync(&self, now: Instant) {
+        self.table().resync(now);
+        self.wake_if(true);
+    }
+
+    /// What these locks' servers granted is renewed now: they may have forgotten it.
+    pub(crate) fn recheck(&self, now: Instant, concerns: impl Fn(&str) -> bool) {
+        self.table().recheck(now, concerns);
+        self.wake_if(true);
+    }
+
+    /// The same as `resync` for some locks.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn resync_locks<'a>(&self, states: impl IntoIterator<Item = &'a Arc<str>>, now: Instant) {
+        let mut table = self.table();
+        for state in states {
+            table.resync_lock(state, now);
+        }
+        drop(table);
+        self.wake_if(true);
+    }
+
+    /// Ends all waits for a lock.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn refuse(&self, state: &Arc<str>, error: &RedisError) {
+        self.table().refuse(state, error);
+    }
+
+    /// Whether somebody waits for the lock, or asks.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_awaited(&self, state: &Arc<str>) -> bool {
+        self.table().is_awaited(state)
+    }
+
+    fn wake_if(&self, earlier: bool) {
+        if earlier {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The watchdog's pause: until the schedule says so, or has changed.
+    pub(crate) async fn something_due<S: Future<Output = ()>>(&self, sleep_until: impl FnOnce(Instant) -> S) {
+        let armed = self.table().arm();
+        let Some(at) = armed else {
+            return self.wake.notified().await;
+        };
+        tokio::select! {
+            biased;
+            () = self.wake.notified() => {}
+            () = sleep_until(at) => {}
+        }
+    }
+
+    /// A message grants a request, or ends it by a token that is none. Says whether there is such a request.
+    pub(crate) fn on_grant(&self, now: Instant, number: u64, name: &str, token: u64) -> bool {
+        let request = self.table().get(number).cloned();
+        let request = request.filter(|request| request.name == name);
+        if let Some(request) = &request {
+            request.on_grant(now, token);
+        }
+        request.is_some()
+    }
+
+    /// Waits until a request that was dropped has been released.
+    pub(crate) async fn out_of(&self, former: &Request) {
+        loop {
+            // Made before the look, as in Request::outcome().
+            let released = former.changed.notified();
+            if !self.knows(former.number) {
+                return;
+            }
+            released.await;
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Ends all requests, and says which. One that is registered later finds the registry closed.
+    pub(crate) fn close(&self) -> Vec<Arc<Request>> {
+        self.closed.store(true, Ordering::SeqCst);
+        let requests: Vec<_> = self.table().all().cloned().collect();
+        for request in &requests {
+            request.change(|claim| claim.end(EndedBy::Lost(LostReason::Shutdown)));
+            request.changed.notify_waiters();
+        }
+        requests
+    }
+
+    /// Whether the client's tasks are gone: nobody renews, releases or hears anything any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// The client's tasks are gone. Ends all waits, and wakes everybody. Holds last as long as they are proven. A request
+    /// that is registered later finds the mark with its first call. Says whether there was any request.
+    pub(crate) fn end(&self) -> bool {
+        self.ended.store(true, Ordering::SeqCst);
+        let requests: Vec<_> = self.table().all().cloned().collect();
+        for request in &requests {
+            request.change(|claim| claim.fail_unless_held(runtime_ended()));
+            request.changed.notify_waiters();
+        }
+        !requests.is_empty()
+    }
+}

@@ -1,0 +1,148 @@
+//! One request: its name, what the client knows of it, and the record of its hold.
+
+use super::claim::{Claim, EndedBy, Outcome};
+use super::sync::{Mutex, MutexGuard, Notify};
+use crate::observe::{Hold, HoldEnd};
+use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
+use crate::protocol::reply::Standing;
+use crate::types::mode::Policy;
+use redis::RedisError;
+use std::future::Future;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// One call of acquire: its name in Redis, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) number: u64,
+    pub(crate) name: String,
+    pub(crate) lock: Arc<Lock>,
+    pub(crate) policy: Policy,
+    claim: Mutex<Claim>,
+    /// What takes note of the hold's end. Whoever ends the hold takes it, in the same step.
+    hold: std::sync::Mutex<Option<Box<Hold>>>,
+    /// Told whenever whoever watches the claim should look at it.
+    pub(crate) changed: Notify,
+}
+
+impl Request {
+    pub(crate) fn new(number: u64, name: String, lock: Arc<Lock>, policy: Policy, claim: Claim) -> Self {
+        Self {
+            number,
+            name,
+            lock,
+            policy,
+            claim: Mutex::new(claim),
+            hold: std::sync::Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn claim(&self) -> MutexGuard<'_, Claim> {
+        // Every change of a claim is a single assignment: a panic cannot leave one half made.
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the claim. If its hold is over by then, whoever observes that is told when the claim is free again.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Claim) -> T) -> T {
+        let mut claim = self.claim();
+        let result = change(&mut claim);
+        let ended = claim.ended().and_then(|by| Some((self.take_hold()?, hold_end(by))));
+        drop(claim);
+        if let Some((hold, end)) = ended {
+            hold.end(end);
+        }
+        result
+    }
+
+    /// Notes the hold's end with this record, once it is over.
+    pub(crate) fn observe(&self, hold: Box<Hold>) {
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+        self.change(|_| ());
+    }
+
+    /// Its user releases the hold or gives it another form: from now on nobody renews it. The caller tells the record how
+    /// that ended.
+    pub(crate) fn end_hold(&self) -> Option<Box<Hold>> {
+        let mut claim = self.claim();
+        claim.end(EndedBy::Released);
+        self.take_hold()
+    }
+
+    fn take_hold(&self) -> Option<Box<Hold>> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// A renewal that was sent then said how the request stands.
+    pub(crate) fn on_renewal(&self, sent: Instant, now: Instant, lease: Duration, standing: Standing) {
+        self.change(|claim| {
+            if claim.on_renewal(sent, now, lease, standing) {
+                self.changed.notify_waiters();
+            }
+        });
+    }
+
+    /// The owner's name, if its user named one.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        RequestName::read(&self.name)?.named_owner
+    }
+
+    /// A message says that it was granted, or with token 0 that it was evicted.
+    pub(crate) fn on_grant(&self, now: Instant, token: u64) {
+        self.change(|claim| {
+            if claim.on_grant(now, token) {
+                self.changed.notify_waiters();
+            }
+        });
+    }
+
+    /// The server refuses what it needs: who waits cannot be told more by waiting on. A hold lasts as long as it is proven.
+    pub(crate) fn refuse(&self, error: &RedisError) {
+        let mut claim = self.claim();
+        if claim.is_waiting() && claim.end(EndedBy::Failed(error.clone())) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The next step of the one who waits for the guard, once there is one.
+    pub(crate) async fn outcome(&self, now: impl Fn() -> Instant) -> Outcome {
+        loop {
+            // Made before the look at the claim: whatever changes after that look is not missed.
+            let changed = self.changed.notified();
+            let outcome = self.claim().poll_outcome(now());
+            match outcome {
+                Some(outcome) => return outcome,
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Waits until it is certainly held no longer.
+    pub(crate) async fn lost<S: Future<Output = ()>>(
+        &self,
+        now: impl Fn() -> Instant,
+        sleep_until: impl Fn(Instant) -> S,
+    ) {
+        loop {
+            // Before the look, as in outcome().
+            let changed = self.changed.notified();
+            let held_until = self.change(|claim| claim.held_until(now()));
+            let Some(held_until) = held_until else { return };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(held_until) => {}
+            }
+        }
+    }
+}
+
+/// How a hold ended if nobody says more: its guard was dropped, or a release was not confirmed.
+fn hold_end(by: &EndedBy) -> HoldEnd {
+    match by {
+        EndedBy::Lost(reason) => HoldEnd::Lost(*reason),
+        EndedBy::Released | EndedBy::Displaced { .. } | EndedBy::Failed(_) => HoldEnd::Dropped,
+    }
+}

@@ -1,0 +1,141 @@
+//! What all parts of one client share: who it is, its requests, and who listens to events. It owns no connection.
+//!
+//! A connection's callback owns an `Arc<Shared>` and hands its messages in here. Releases go out by a channel to the
+//! releaser, whose sender the client's last handle owns: when that handle goes, the channel closes.
+
+use super::claim::{Claim, EndedBy};
+use super::registry::Registry;
+use super::request::Request;
+use super::subscribers::EventSubscribers;
+use crate::protocol::key::{Lock, is_state};
+use crate::protocol::message::read_message;
+use crate::protocol::name::RequestName;
+use crate::types::mode::Policy;
+use crate::types::owner::ClientId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+pub(crate) struct Shared {
+    pub(crate) id: ClientId,
+    pub(crate) prefix: String,
+    /// The lease of requests that do not set their own.
+    pub(crate) lease: Duration,
+    pub(crate) registry: Registry,
+    pub(crate) subscribers: EventSubscribers,
+    numbers: AtomicU64,
+    releases: mpsc::WeakUnboundedSender<Arc<Request>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        id: ClientId,
+        prefix: String,
+        lease: Duration,
+        releases: &mpsc::UnboundedSender<Arc<Request>>,
+    ) -> Self {
+        Self {
+            id,
+            prefix,
+            lease,
+            registry: Registry::new(),
+            subscribers: EventSubscribers::default(),
+            numbers: AtomicU64::new(1),
+            releases: releases.downgrade(),
+        }
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this client has given that number to a request.
+    fn has_given(&self, number: u64) -> bool {
+        (1..self.numbers.load(Ordering::Relaxed)).contains(&number)
+    }
+
+    /// Whether this client has made a request of that number and forgotten it: an *orphan*, if the server still knows it.
+    pub(crate) fn has_forgotten(&self, number: u64) -> bool {
+        self.has_given(number) && !self.registry.knows(number)
+    }
+
+    /// Releases a request whose user is done with it, in the background. Works outside of a runtime too.
+    pub(crate) fn abandon(&self, request: Arc<Request>) {
+        request.change(|claim| claim.end(EndedBy::Released));
+        // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
+        if let Err(request) = self.release(request) {
+            self.registry.remove(&request);
+        }
+    }
+
+    /// Hands a request to the releaser. The request comes back if there is none any more.
+    pub(crate) fn release(&self, request: Arc<Request>) -> Result<(), Arc<Request>> {
+        match self.releases.upgrade() {
+            Some(releases) => releases.send(request).map_err(|unsent| unsent.0),
+            None => Err(request),
+        }
+    }
+
+    /// A message came on the client's channel: grants, and ends of requests.
+    pub(crate) fn on_message(&self, now: Instant, payload: &[u8]) {
+        let Some((grants, key)) = read_message(payload) else {
+            tracing::warn!(
+                bytes = payload.len(),
+                "a message that is not fairlock's came on the client's channel"
+            );
+            return;
+        };
+        for (name, token) in grants {
+            let Some(parts) = RequestName::read(name) else {
+                continue;
+            };
+            let number = parts.number;
+            if self.registry.on_grant(now, number, name, token) {
+                continue;
+            }
+            let forgotten = parts.client == self.id.to_string() && self.has_forgotten(number);
+            if forgotten && is_state(&self.prefix, key) {
+                self.pass_on(now, name, number, key);
+            } else {
+                // Not this client's: whatever it is, it is not ours to release.
+                tracing::warn!(
+                    request = name,
+                    key,
+                    "a message names a request that this client never made"
+                );
+            }
+        }
+    }
+
+    /// A grant to a request that this client has forgotten: a command that was executed after its connection had been
+    /// given up. Nobody will use it.
+    fn pass_on(&self, now: Instant, name: &str, number: u64, key: &str) {
+        tracing::debug!(request = name, key, "passing on a grant that nobody waits for");
+        let mut claim = Claim::new(self.lease, Duration::MAX, now);
+        claim.end(EndedBy::Released);
+        let lock = Arc::new(Lock::of_key(key.to_owned(), key.into()));
+        let orphan = Request::new(number, name.to_owned(), lock, Policy::Fifo, claim);
+        // Without a releaser the orphan ends with its lease.
+        let _ = self.release(Arc::new(orphan));
+    }
+}
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_abandoned_after_a_shutdown_is_forgotten() {
+        let (releases, released) = mpsc::unbounded_channel();
+        let shared = Shared::new(ClientId::new(), "p".to_owned(), Duration::from_secs(9), &releases);
+        drop(released);
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
+        let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Policy::Fifo, claim));
+        shared.registry.insert(Arc::clone(&request), Instant::now());
+        shared.abandon(request);
+        assert!(!shared.registry.knows(1));
+    }
+}

@@ -1,0 +1,253 @@
+//! Every request of a client, and which lock is to be renewed when. No I/O; time comes in as an argument.
+
+use super::request::Request;
+use crate::protocol::key::Lock;
+#[cfg(feature = "cluster")]
+use redis::RedisError;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+#[derive(Debug)]
+struct LockEntry {
+    lock: Arc<Lock>,
+    due: Instant,
+    /// In the order in which they were made: it is also that in which they ask again when the server forgot them.
+    requests: BTreeMap<u64, Arc<Request>>,
+    /// The requests of each owner that its user named.
+    owners: HashMap<String, Vec<u64>>,
+}
+
+/// A lock whose time has come.
+#[derive(Debug)]
+pub(crate) struct Due {
+    pub(crate) lock: Arc<Lock>,
+    /// To be renewed, each with its lease. Empty: only look whether something has expired.
+    pub(crate) renew: Vec<(Arc<Request>, Duration)>,
+    /// Lost holds that the server may still believe in: to be released, so that others need not wait for the lease.
+    pub(crate) lost: Vec<Arc<Request>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    // Ordered, so that the same history gives the same order of calls: see tests/attack.
+    locks: BTreeMap<Arc<str>, LockEntry>,
+    /// The lock of each request, by number: messages name requests.
+    requests: BTreeMap<u64, Arc<Request>>,
+    schedule: BTreeSet<(Instant, Arc<str>)>,
+    /// When the keeper means to look; `None`: it sleeps until it is woken.
+    armed: Option<Instant>,
+}
+
+impl Table {
+    /// Says whether the schedule now begins earlier.
+    pub(super) fn insert(&mut self, request: Arc<Request>, now: Instant) -> bool {
+        let due = now + request.claim().lease() / 3;
+        let lock = Arc::clone(&request.lock);
+        self.requests.insert(request.number, Arc::clone(&request));
+        let entry = self.locks.entry(Arc::clone(&lock.state)).or_insert_with(|| {
+            self.schedule.insert((due, Arc::clone(&lock.state)));
+            LockEntry {
+                lock: Arc::clone(&lock),
+                due,
+                requests: BTreeMap::new(),
+                owners: HashMap::new(),
+            }
+        });
+        if let Some(owner) = request.owner() {
+            entry.owners.entry(owner.to_owned()).or_default().push(request.number);
+        }
+        entry.requests.insert(request.number, request);
+        self.schedule_check(&lock, due)
+    }
+
+    /// It is out of the server: tells whoever waits for that.
+    pub(super) fn remove(&mut self, request: &Request) {
+        request.changed.notify_waiters();
+        self.requests.remove(&request.number);
+        let state = &request.lock.state;
+        let Some(entry) = self.locks.get_mut(state) else { return };
+        entry.requests.remove(&request.number);
+        if let Some(owner) = request.owner()
+            && let Some(numbers) = entry.owners.get_mut(owner)
+        {
+            numbers.retain(|number| *number != request.number);
+            if numbers.is_empty() {
+                entry.owners.remove(owner);
+            }
+        }
+        if entry.requests.is_empty()
+            && let Some((state, entry)) = self.locks.remove_entry(state)
+        {
+            self.schedule.remove(&(entry.due, state));
+        }
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&Arc<Request>> {
+        self.requests.get(&number)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Request>> {
+        self.requests.values()
+    }
+
+    /// A request of the same owner on the same lock whose release is still under way.
+    pub(super) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
+        let entry = self.locks.get(&of.lock.state)?;
+        let numbers = entry
+            .owners
+            .get(of.owner()?)?
+            .iter()
+            .filter(|number| **number != of.number);
+        let mut requests = numbers.filter_map(|number| entry.requests.get(number));
+        requests.find(|request| request.claim().is_leaving()).cloned()
+    }
+
+    /// When `take_due` is to be called next. An earlier time is told by the methods that say so.
+    pub(super) fn arm(&mut self) -> Option<Instant> {
+        self.armed = self.schedule.first().map(|(due, _)| *due);
+        self.armed
+    }
+
+    /// Looks at a lock at `at` if that is earlier than planned. Says whether the schedule now begins earlier.
+    pub(super) fn schedule_check(&mut self, lock: &Lock, at: Instant) -> bool {
+        if self.locks.get(&lock.state).is_some_and(|entry| at < entry.due) {
+            self.reschedule(&lock.state, at);
+        }
+        match (self.schedule.first(), self.armed) {
+            (Some(&(first, _)), armed) if armed.is_none_or(|armed| first < armed) => {
+                self.armed = Some(first);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The same, for who waits only: a holder need not know when others' leases end.
+    pub(super) fn schedule_check_if_waiting(&mut self, lock: &Lock, at: Instant) -> bool {
+        let Some(entry) = self.locks.get(&lock.state) else {
+            return false;
+        };
+        let sooner = at < entry.due && entry.requests.values().any(|r| r.claim().is_waiting());
+        sooner && self.schedule_check(lock, at)
+    }
+
+    /// Everything that waits is renewed now: messages may have been missed.
+    pub(super) fn resync(&mut self, now: Instant) {
+        let mut waiting = Vec::new();
+        for entry in self.locks.values() {
+            let mut any = false;
+            for request in entry.requests.values() {
+                any |= request.claim().doubt(now);
+            }
+            waiting.extend(any.then(|| Arc::clone(&entry.lock.state)));
+        }
+        for state in waiting {
+            self.reschedule(&state, now);
+        }
+    }
+
+    /// What these locks' servers granted is renewed now: they may have forgotten it.
+    pub(super) fn recheck(&mut self, now: Instant, concerns: impl Fn(&str) -> bool) {
+        let mut held = Vec::new();
+        for entry in self.locks.values().filter(|entry| concerns(&entry.lock.state)) {
+            let mut any = false;
+            for request in entry.requests.values() {
+                any |= request.claim().doubt_hold(now);
+            }
+            held.extend(any.then(|| Arc::clone(&entry.lock.state)));
+        }
+        for state in held {
+            self.reschedule(&state, now);
+        }
+    }
+
+    /// The same as `resync` for one lock.
+    #[cfg(feature = "cluster")]
+    pub(super) fn resync_lock(&mut self, state: &Arc<str>, now: Instant) {
+        let Some(entry) = self.locks.get(state) else { return };
+        let mut any = false;
+        for request in entry.requests.values() {
+            any |= request.claim().doubt(now);
+        }
+        if any {
+            self.reschedule(state, now);
+        }
+    }
+
+    /// Ends all waits for a lock.
+    #[cfg(feature = "cluster")]
+    pub(super) fn refuse(&self, state: &Arc<str>, error: &RedisError) {
+        let entry = self.locks.get(state);
+        let requests = entry.into_iter().flat_map(|entry| entry.requests.values());
+        requests.for_each(|request| request.refuse(error));
+    }
+
+    /// Whether somebody waits for the lock, or asks.
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_awaited(&self, state: &Arc<str>) -> bool {
+        let entry = self.locks.get(state);
+        entry.is_some_and(|entry| entry.requests.values().any(|request| request.claim().is_waiting()))
+    }
+
+    fn reschedule(&mut self, state: &Arc<str>, at: Instant) {
+        if let Some(entry) = self.locks.get_mut(state) {
+            self.schedule.remove(&(entry.due, Arc::clone(state)));
+            entry.due = at;
+            self.schedule.insert((at, Arc::clone(state)));
+        }
+    }
+
+    /// The locks whose time has come, with what is to be done; they are scheduled anew.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
+        let mut taken = Vec::new();
+        while let Some((due, state)) = self.schedule.first().cloned() {
+            if due > now {
+                break;
+            }
+            let Some(entry) = self.locks.get(&state) else {
+                self.schedule.pop_first();
+                continue;
+            };
+            let (due, next) = entry.take(now);
+            taken.push(due);
+            self.reschedule(&state, next);
+        }
+        taken
+    }
+}
+
+impl LockEntry {
+    fn take(&self, now: Instant) -> (Due, Instant) {
+        let mut due = Due {
+            lock: Arc::clone(&self.lock),
+            renew: Vec::new(),
+            lost: Vec::new(),
+        };
+        // Nobody's lease is longer than what is asked here again and again.
+        let mut next = now + Duration::from_secs(3600);
+        for request in self.requests.values() {
+            let mut claim = request.claim();
+            let Some(lease) = claim.lease_to_renew(now) else {
+                if claim.report_loss() {
+                    due.lost.push(Arc::clone(request));
+                } else if claim.ended().is_none() {
+                    next = next.min(now + claim.lease() / 3);
+                }
+                continue;
+            };
+            // One call renews all that will be due before long, so that a lock has one rhythm.
+            let soon = claim.due().is_none_or(|due| due <= now + claim.lease() / 6);
+            if soon {
+                due.renew.push((Arc::clone(request), lease));
+            }
+            let at = claim.due().filter(|_| !soon).unwrap_or(now + claim.lease() / 3);
+            next = next.min(at);
+            if let Some(end) = claim.held_until(now) {
+                next = next.min(end.max(now + Duration::from_millis(1)));
+            }
+        }
+        (due, next)
+    }
+}

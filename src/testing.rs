@@ -1,0 +1,124 @@
+//! What `tests/attack` and other tests need to see and to replace. Each seam lies in the layer that it replaces.
+
+use crate::protocol::name::RequestName;
+use crate::protocol::snapshot::Snapshot;
+use crate::protocol::{event, hello, key, message, reply};
+use crate::transport::listener;
+use std::collections::HashMap;
+
+pub use crate::protocol::script::replaced::{scripts, transform_scripts};
+pub use crate::transport::simulated::{Connection, Network, OnPush};
+pub use crate::types::random::seeded::seed;
+
+/// Whose words [`parse`] reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Words {
+    /// The reply of acquire, to a request that may queue.
+    Acquire,
+    /// The reply of acquire, to one that may not.
+    Try,
+    /// The reply of release, about so many requests.
+    Release(usize),
+    /// The reply of renew, about so many requests.
+    Renew(usize),
+    /// The reply of downgrade.
+    Downgrade,
+    /// The reply of evict.
+    Evict,
+    /// The reply of status.
+    Status,
+    /// The reply to HELLO.
+    Hello,
+    /// A message on a client's channel.
+    Message,
+    /// A message on a channel of events.
+    Events,
+    /// What a client says of itself.
+    Introduction,
+    /// The name of a request.
+    Request,
+    /// The name of an owner.
+    Owner,
+}
+
+/// What the client makes of these words: its `Debug`, or `None` if it refuses them.
+pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
+    fn shown<T: std::fmt::Debug, E>(result: Result<T, E>) -> Option<String> {
+        Some(format!("{:?}", result.ok()?))
+    }
+    let bytes = match value {
+        redis::Value::BulkString(bytes) => bytes.as_slice(),
+        _ => &[],
+    };
+    let text = std::str::from_utf8(bytes).ok();
+    let numbers = reply::numbers(value.clone());
+    match words {
+        Words::Acquire => shown(reply::Acquired::read(&numbers.ok()?, false)),
+        Words::Try => shown(reply::Acquired::read(&numbers.ok()?, true)),
+        Words::Release(asked) => shown(reply::read_released(&numbers.ok()?, asked)),
+        Words::Renew(asked) => shown(reply::read_renewed(&numbers.ok()?, asked)),
+        Words::Downgrade => shown(reply::read_downgraded(&numbers.ok()?)),
+        Words::Evict => shown(reply::read_evicted(&numbers.ok()?)),
+        Words::Status => {
+            let snapshot = Snapshot::read(value)?;
+            let status = crate::Status::of(&snapshot, 0, &HashMap::new());
+            Some(format!("{snapshot:?} {status:?}"))
+        }
+        Words::Hello => {
+            let hello = hello::Hello::read(value);
+            Some(format!("{:?} {}", hello::Dialect::of(&hello.version), hello.role))
+        }
+        Words::Message => shown(message::read_message(bytes).ok_or(())),
+        Words::Events => Some(format!("{:?}", event::read_events("a", text?))),
+        Words::Introduction => {
+            let info = crate::ClientInfo::read("0a", text);
+            Some(format!("{info:?} {info}"))
+        }
+        Words::Request => {
+            let name = RequestName::read(text?)?;
+            Some(format!("{:?}", (name.mode, name.client, name.owner()?)))
+        }
+        Words::Owner => shown(crate::Owner::of_name(text?).ok_or(())),
+    }
+}
+
+/// Has the client hear a push, as if its subscription connection had brought it.
+pub fn push(client: &crate::Client, push: &redis::PushInfo) {
+    listener::on_push(client.handle.shared(), push);
+}
+
+/// The keys of a lock: state, queue, leases.
+pub fn keys(prefix: &str, name: &str) -> [String; 3] {
+    let lock = key::Lock::new(prefix, name.into());
+    [lock.state.to_string(), lock.queue, lock.leases]
+}
+
+/// The channel of a lock's events, and which lock's events come on a channel.
+pub fn event_channel(prefix: &str, name: &str) -> String {
+    key::event_channel(&key::Lock::new(prefix, name.into()).state)
+}
+
+/// See [`event_channel`].
+pub fn name_of_event_channel(prefix: &str, channel: &str) -> Option<String> {
+    key::name_of_event_channel(prefix, channel)
+}
+
+/// Whether a message may name this key.
+pub fn is_state(prefix: &str, key: &str) -> bool {
+    key::is_state(prefix, key)
+}
+
+/// Whether a prefix, a label is let through.
+pub fn lets_through(prefix: &str, label: Option<&str>) -> [bool; 2] {
+    [key::check_prefix(prefix).is_ok(), key::check_label(label).is_ok()]
+}
+
+/// An owner's name in Redis.
+pub fn owner_name(owner: crate::Owner) -> String {
+    owner.name()
+}
+
+/// An error as a user is told it.
+pub fn error(lock: &str, source: redis::RedisError) -> crate::Error {
+    crate::Error::of_server(lock, source)
+}

@@ -1,0 +1,92 @@
+//! Where the connections of a link or a subscription lead: to one server, to the master that Sentinel names, or nowhere.
+
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinel;
+use super::server::{Connected, Server};
+#[cfg(feature = "testing")]
+use super::simulated::Network;
+use super::wire::OnPush;
+#[cfg(feature = "testing")]
+use super::wire::Wire;
+use redis::RedisError;
+use std::sync::Arc;
+
+/// Makes connections to one server.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    Server(Arc<Server>),
+    /// Whichever server is the master.
+    #[cfg(feature = "sentinel")]
+    Sentinel(Arc<Sentinel>),
+    #[cfg(feature = "testing")]
+    Simulated(Arc<dyn Network>),
+}
+
+impl Backend {
+    pub(crate) fn of(client: &redis::Client) -> Result<Self, RedisError> {
+        Server::of(client).map(Arc::new).map(Self::Server)
+    }
+
+    /// For errors and logs.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Server(server) => server.address(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => "the master that Sentinel names".to_owned(),
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => "simulation".to_owned(),
+        }
+    }
+
+    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
+        match self {
+            Self::Server(server) => server.connect(label, on_push).await,
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.connect(label, on_push).await,
+            #[cfg(feature = "testing")]
+            Self::Simulated(network) => {
+                let wire = Wire::Simulated(network.connect(on_push).await?);
+                Connected::greet(wire, 0, label).await
+            }
+        }
+    }
+
+    /// The server at the end of a connection of that term does what only a replica does: the term is over.
+    pub(crate) fn is_demoted(&self, term: u64) {
+        match self {
+            Self::Server(server) => server.is_demoted(term),
+            // The sentinels tell of theirs, and who the next one is.
+            #[cfg(any(feature = "testing", feature = "sentinel"))]
+            _ => {}
+        }
+    }
+
+    /// Waits until a connection of that term leads to the wrong server.
+    pub(crate) async fn outdated(&self, term: u64) {
+        match self {
+            Self::Server(server) => server.outdated(term).await,
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.outdated(term).await,
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether it is told at once when another server takes over: a call that is under way need not wait for more.
+    pub(crate) fn hears_of_successors(&self) -> bool {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Looks out for who takes over. Never ends.
+    pub(crate) async fn watch(&self) {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.watch().await,
+            _ => std::future::pending().await,
+        }
+    }
+}

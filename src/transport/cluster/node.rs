@@ -1,0 +1,221 @@
+//! A node of the cluster: its connection for commands, whether it belongs to the table, what its listener is to look at.
+
+use super::super::backend::Backend;
+use super::super::link::{How, Link};
+use super::locked;
+use crate::protocol::order::Order;
+use crate::types::error::disconnected;
+use redis::{ConnectionAddr, ConnectionInfo, RedisError, Value};
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
+
+/// How long a node is kept that has not owned a slot: one that takes over its first is asked before it owns it.
+const NODE_LINGER: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// Whether a node belongs to the table of slots. It only moves forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Membership {
+    /// It has not owned a slot yet, since then.
+    Candidate(Instant),
+    /// It owns slots, or did at the last look at the table.
+    Owner,
+    /// It owns no slot any more: its connections are closed.
+    Left,
+}
+
+/// What a node's listener has not looked at yet.
+#[derive(Debug)]
+pub(super) enum Agenda {
+    /// Locks that somebody has begun to wait for since the last look.
+    Fresh(Vec<Arc<str>>),
+    /// All locks of the node and all events. The fresh locks among them are known, so that they need not wait for the rest.
+    Everything(Vec<Arc<str>>),
+}
+
+pub(crate) struct Node {
+    pub(super) address: Address,
+    pub(super) backend: Backend,
+    pub(super) link: Link,
+    membership: watch::Sender<Membership>,
+    /// Calls that it has not answered for a while.
+    unanswered: AtomicUsize,
+    /// Its listener gets no answer.
+    suspect: AtomicBool,
+    agenda: Mutex<Agenda>,
+    /// There is something on the agenda.
+    pub(super) wanted: Notify,
+}
+
+/// A call that a node has not answered for a while.
+struct Unanswered<'a>(&'a Node);
+
+impl<'a> Unanswered<'a> {
+    fn of(node: &'a Node) -> Self {
+        node.unanswered.fetch_add(1, Ordering::Relaxed);
+        Self(node)
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.unanswered.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Node {
+    pub(super) fn new(address: Address, backend: Backend, label: Option<String>) -> Self {
+        Self {
+            address,
+            link: Link::idle(backend.clone(), label),
+            backend,
+            membership: watch::Sender::new(Membership::Candidate(Instant::now())),
+            unanswered: AtomicUsize::new(0),
+            suspect: AtomicBool::new(false),
+            agenda: Mutex::new(Agenda::Everything(Vec::new())),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// Whether somebody waits for it in vain.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.link.is_down() || self.suspect.load(Ordering::Relaxed) || self.unanswered.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn suspect(&self, suspect: bool) {
+        self.suspect.store(suspect, Ordering::Relaxed);
+    }
+
+    /// Doubts the table when half of the limit is over.
+    pub(super) async fn call(&self, stale: &Notify, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+        let mut gone = pin!(self.left());
+        if self.link.is_closed() {
+            return Err(left());
+        }
+        let mut call = pin!(self.link.call(how, order));
+        tokio::select! {
+            biased;
+            reply = &mut call => return reply,
+            () = &mut gone => return Err(left()),
+            () = sleep(how.limit / 2) => {}
+        }
+        let _unanswered = Unanswered::of(self);
+        stale.notify_one();
+        tokio::select! {
+            biased;
+            reply = call => reply,
+            () = gone => Err(left()),
+        }
+    }
+
+    pub(super) fn becomes_owner(&self) {
+        self.membership.send_if_modified(|membership| {
+            let news = matches!(membership, Membership::Candidate(_));
+            if news {
+                *membership = Membership::Owner;
+            }
+            news
+        });
+    }
+
+    /// The table was read, in which the node owns slots or not. `false`: it is a node of the cluster no longer, and whoever
+    /// waits for its reply need not wait on.
+    pub(super) fn stays(&self, owns: bool) -> bool {
+        if owns {
+            self.becomes_owner();
+            return true;
+        }
+        let membership = *self.membership.borrow();
+        if matches!(membership, Membership::Candidate(since) if since.elapsed() < NODE_LINGER) {
+            return true;
+        }
+        self.link.close();
+        self.membership.send_replace(Membership::Left);
+        false
+    }
+
+    /// Waits until the node owns no slot any more.
+    pub(super) async fn left(&self) {
+        let mut membership = self.membership.subscribe();
+        // It fails when the sender is gone, which `self` holds.
+        let _ = membership.wait_for(|now| *now == Membership::Left).await;
+    }
+
+    /// Has its listener look at all that it has to listen to.
+    pub(super) fn look(&self) {
+        self.look_later();
+        self.wanted.notify_one();
+    }
+
+    /// The same, when it looks anyway.
+    pub(super) fn look_later(&self) {
+        let mut agenda = locked(&self.agenda);
+        let fresh = agenda.take_fresh();
+        *agenda = Agenda::Everything(fresh);
+    }
+
+    /// Somebody has begun to wait for a lock.
+    pub(super) fn look_at(&self, lock: &Arc<str>) {
+        let (Agenda::Fresh(fresh) | Agenda::Everything(fresh)) = &mut *locked(&self.agenda);
+        fresh.push(Arc::clone(lock));
+        self.wanted.notify_one();
+    }
+
+    pub(super) fn take_agenda(&self) -> Agenda {
+        std::mem::replace(&mut *locked(&self.agenda), Agenda::Fresh(Vec::new()))
+    }
+
+    /// Only the fresh locks; the rest of the agenda stays.
+    pub(super) fn take_fresh(&self) -> Vec<Arc<str>> {
+        locked(&self.agenda).take_fresh()
+    }
+}
+
+impl Agenda {
+    fn take_fresh(&mut self) -> Vec<Arc<str>> {
+        let (Self::Fresh(fresh) | Self::Everything(fresh)) = self;
+        std::mem::take(fresh)
+    }
+}
+
+/// The node owns no slot any more.
+pub(super) fn left() -> RedisError {
+    disconnected("the node has left the cluster")
+}
+
+impl Address {
+    pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some(Self {
+                host: host.clone(),
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// As MOVED and ASK have it: the host may be missing, and have colons in it.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: port.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}

@@ -1,0 +1,146 @@
+//! Waits for replicas: one connection, and a task that asks on behalf of all who wait. A server that waits does nothing
+//! else for the connection, so this one is apart from that for commands.
+//!
+//! One WAIT covers whatever was written over the connection before, so whoever has written by the time when one is sent
+//! shares its answer. The callers only stand in a queue: one that is not polled holds up nobody.
+
+use super::{Connection, How, Lane, Link, Sending};
+use crate::protocol::order::Order;
+use crate::protocol::replication::{Reached, Replication};
+use redis::{RedisError, Value};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+
+pub(super) struct Confirming {
+    link: Link,
+    wishes: Mutex<VecDeque<Wish>>,
+    wished: Notify,
+    /// Of the waits that were asked for.
+    longest_wait_ms: AtomicU64,
+}
+
+/// Somebody has written over a connection, and wants to know who has that.
+struct Wish {
+    connection: Arc<Connection>,
+    limit: Duration,
+    what: Replication,
+    answer: oneshot::Sender<Result<Reached, RedisError>>,
+}
+
+impl Link {
+    /// The reply to `renew`, and how many replicas have what it wrote.
+    pub(crate) async fn confirm(
+        &self,
+        limit: Duration,
+        wish: Replication,
+        renew: &Order<'_>,
+    ) -> Result<(Value, Reached), RedisError> {
+        match &self.confirming {
+            Some(confirming) => confirming.confirm(limit, wish, renew).await,
+            // Only a link that confirms for another has none of its own, and nobody asks that one.
+            None => Err(self.down()),
+        }
+    }
+}
+
+impl Confirming {
+    pub(super) fn of(link: Link) -> Self {
+        Self {
+            // A server that waits is silent.
+            link: Link { doubts: false, ..link },
+            wishes: Mutex::default(),
+            wished: Notify::new(),
+            longest_wait_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.link.close();
+        let turned_away = std::mem::take(&mut *self.wishes());
+        drop(turned_away);
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, VecDeque<Wish>> {
+        // Nothing that can panic runs while it is locked.
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn confirm(
+        &self,
+        limit: Duration,
+        what: Replication,
+        renew: &Order<'_>,
+    ) -> Result<(Value, Reached), RedisError> {
+        // The renewal stands behind at most one wait, which may be another's.
+        let wait = u64::try_from(what.timeout.as_millis()).unwrap_or(u64::MAX);
+        let longest = self.longest_wait_ms.fetch_max(wait, Ordering::Relaxed).max(wait);
+        let behind = limit + Duration::from_millis(longest);
+        let how = How {
+            lane: Lane::Users,
+            limit: behind,
+            patience: limit,
+            sending: Sending::Plainly,
+        };
+        let (connection, renewed) = self.link.call_over_one(how, renew).await?;
+        let (answer, answered) = oneshot::channel();
+        let wish = Wish {
+            connection,
+            limit: behind,
+            what,
+            answer,
+        };
+        self.wishes().push_back(wish);
+        self.wished.notify_one();
+        // Dropped unanswered: the link was closed.
+        let reached = answered.await.unwrap_or_else(|_| Err(self.link.down()))?;
+        Ok((renewed, reached))
+    }
+
+    pub(super) async fn run(&self) {
+        futures::join!(self.link.keep_up(|_| ()), self.link.serve_line(), self.serve());
+    }
+
+    /// One WAIT after the other. Never ends.
+    async fn serve(&self) {
+        loop {
+            // In order; whoever wishes the same of the same connection is answered with the first.
+            let batch = self.next_batch();
+            let (Some(first), Some(limit)) = (batch.first(), batch.iter().map(|wish| wish.limit).max()) else {
+                self.wished.notified().await;
+                continue;
+            };
+            let reached = self.ask(first, limit).await;
+            for wish in batch {
+                // Whoever wished it may have gone.
+                let _ = wish.answer.send(reached.clone());
+            }
+        }
+    }
+
+    fn next_batch(&self) -> Vec<Wish> {
+        let mut wishes = self.wishes();
+        let mut batch: Vec<Wish> = Vec::new();
+        for wish in std::mem::take(&mut *wishes) {
+            if wish.answer.is_closed() {
+                continue;
+            }
+            match batch.first() {
+                Some(first) if first.what != wish.what || !Arc::ptr_eq(&first.connection, &wish.connection) => {
+                    wishes.push_back(wish);
+                }
+                _ => batch.push(wish),
+            }
+        }
+        batch
+    }
+
+    async fn ask(&self, wish: &Wish, limit: Duration) -> Result<Reached, RedisError> {
+        let mut wire = wish.connection.wire.clone();
+        let wait = wish.what.command();
+        let reply = self.link.conclude(&wish.connection, limit, wire.send(&wait));
+        wish.what.reached(reply.await?)
+    }
+}

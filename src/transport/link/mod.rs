@@ -1,0 +1,486 @@
+//! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
+//! its command may be sent twice.
+//!
+//! A call is handed over when its future is first polled, and the calls of users in the order of their first polls. While
+//! the connection is up and few calls are under way, the caller's own poll sends the command. Otherwise the call stands
+//! in line (`line.rs`), and a task of the link sends it. A caller's future holds nothing that another call needs: it may
+//! be polled once and left.
+
+mod confirm;
+mod line;
+mod race;
+
+use super::backend::Backend;
+use super::pulse::Pulse;
+use super::quarantine::Quarantine;
+use super::server::Connected;
+use super::wire::{OnPush, Wire};
+use crate::observe::Outage;
+use crate::protocol::hello::Dialect;
+use crate::protocol::order::{Known, Made, Order, Peer};
+use crate::types::error::{is_of_replica, timed_out};
+use confirm::Confirming;
+use line::Line;
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout};
+
+/// One connection, and what is known of its server.
+struct Connection {
+    generation: u64,
+    /// Of the server: see [`Backend::outdated`].
+    term: u64,
+    of_replica: bool,
+    wire: Wire,
+    /// It is noticed when the connection ends, also if nobody calls.
+    ended: Arc<Notify>,
+    dialect: Dialect,
+    /// The server has restarted and may have forgotten holds: until then nobody enters a lock that looks free.
+    quarantined_until: Option<Instant>,
+    /// The scripts that the server has by this connection.
+    known: Known,
+    /// Calls that users' own futures have sent. A future that nobody polls keeps its call counted: others stand in line then.
+    in_flight: AtomicUsize,
+    pulse: Arc<Pulse>,
+}
+
+impl Connection {
+    fn peer(&self) -> Peer {
+        let left = self
+            .quarantined_until
+            .and_then(|until| until.checked_duration_since(Instant::now()));
+        Peer {
+            dialect: self.dialect,
+            quarantine_left: left.map(|left| left.max(Duration::from_millis(1))),
+        }
+    }
+}
+
+/// A call that a user's own future has sent, until that has seen the reply or was dropped.
+struct Direct(Arc<Connection>);
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Users' calls in flight on a connection: so many that their own futures have sent, and as many that the link has. More
+/// would only queue in it, and renewals behind them: ten thousand take longer than a short lease.
+const AT_ONCE: usize = 256;
+
+/// Renewals do not stand in line behind a burst of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Users,
+    Background,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Arc<Connection>),
+    /// Nobody has needed it yet.
+    Idle,
+    Down(RedisError),
+    /// For good.
+    Closed,
+}
+
+/// Calls of one client's background that may be under way at once on a connection. More would only queue in it, where
+/// their time limits run.
+const CALLS_AT_ONCE: usize = 64;
+
+/// How much of a client's background work may be under way on one link.
+pub(crate) struct BackgroundSlots {
+    pub(crate) renewing: Semaphore,
+    pub(crate) releasing: Semaphore,
+}
+
+impl Default for BackgroundSlots {
+    fn default() -> Self {
+        Self {
+            renewing: Semaphore::new(CALLS_AT_ONCE),
+            releasing: Semaphore::new(CALLS_AT_ONCE),
+        }
+    }
+}
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) lane: Lane,
+    /// Of the connection's silence, before the reply has come.
+    pub(crate) limit: Duration,
+    /// How long to wait for a connection, or in line.
+    pub(crate) patience: Duration,
+    pub(crate) sending: Sending,
+}
+
+/// How a command is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    Plainly,
+    /// To a node that takes over a slot and does not own it yet.
+    #[cfg(feature = "cluster")]
+    Asking,
+}
+
+pub(crate) struct Link {
+    backend: Backend,
+    label: Option<String>,
+    quarantine: Option<Quarantine>,
+    side: Mutex<Side>,
+    /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
+    changed: Notify,
+    broken: Notify,
+    /// There may be a call in line that can be sent.
+    in_line: Notify,
+    /// The shortest limit of a call since the connection was made: so quickly a silence has to be noticed.
+    shortest_limit_us: AtomicU64,
+    /// A silence is a reason to try another connection.
+    doubts: bool,
+    background: Arc<BackgroundSlots>,
+    /// For calls that wait for replicas: a server that waits does nothing else for the connection.
+    confirming: Option<Box<Confirming>>,
+}
+
+/// What a link's tasks and its callers share.
+struct Side {
+    state: State,
+    line: Line,
+}
+
+/// Closes a link whose task has ended: nobody would answer the calls in line.
+struct Running<'a>(&'a Link);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Link {
+    pub(crate) async fn connect(
+        backend: Backend,
+        label: Option<String>,
+        quarantine: Option<Quarantine>,
+    ) -> Result<Self, RedisError> {
+        let link = Self {
+            quarantine,
+            ..Self::idle(backend, label)
+        };
+        let connection = link.new_connection(0).await?;
+        link.side().state = State::Up(Arc::new(connection));
+        Ok(link)
+    }
+
+    /// One that connects when it is needed.
+    pub(crate) fn idle(backend: Backend, label: Option<String>) -> Self {
+        let confirming = Box::new(Confirming::of(Self::new(backend.clone(), label.clone())));
+        Self {
+            confirming: Some(confirming),
+            ..Self::new(backend, label)
+        }
+    }
+
+    fn new(backend: Backend, label: Option<String>) -> Self {
+        Self {
+            backend,
+            label,
+            quarantine: None,
+            side: Mutex::new(Side {
+                state: State::Idle,
+                line: Line::default(),
+            }),
+            changed: Notify::new(),
+            broken: Notify::new(),
+            in_line: Notify::new(),
+            shortest_limit_us: AtomicU64::new(u64::MAX),
+            doubts: true,
+            background: Arc::default(),
+            confirming: None,
+        }
+    }
+
+    pub(crate) fn background(&self) -> Arc<BackgroundSlots> {
+        Arc::clone(&self.background)
+    }
+
+    /// Sends what `order` makes for the server at hand. Waits at most `how.patience` for a connection or in line, and for
+    /// the reply until the connection has been silent for `how.limit`. After an error the command may have been executed
+    /// if `order` was sent.
+    pub(crate) async fn call(&self, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+        self.call_over_one(how, order).await.map(|(_, reply)| reply)
+    }
+
+    /// The same, and over which connection.
+    async fn call_over_one(&self, how: How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
+        self.note_limit(how.limit);
+        let (_direct, connection) = match how.lane {
+            Lane::Users => match self.direct(order) {
+                Some(direct) => {
+                    let connection = Arc::clone(&direct.0);
+                    (Some(direct), connection)
+                }
+                // In a box, so that no other user's future is longer for it.
+                None => return Box::pin(self.stand_in_line(how, order)).await,
+            },
+            Lane::Background => match timeout(how.patience, self.connection()).await {
+                Ok(Some(connection)) => (None, connection),
+                _ => return Err(self.down()),
+            },
+        };
+        // No await stands before the first poll of what sends it.
+        let Made { command, teaches } = order.make(connection.peer(), &connection.known);
+        let mut wire = connection.wire.clone();
+        let reply = match how.sending {
+            // Pinned here: a future that is handed on by value is in each of its holders, twice.
+            Sending::Plainly => {
+                let reply = pin!(wire.send(&command));
+                let reply = taught(&connection, teaches, reply);
+                match how.lane {
+                    Lane::Users => self.conclude(&connection, how.limit, reply).await,
+                    // A renewal goes over the next connection as soon as there is one.
+                    Lane::Background => {
+                        let reply = Box::pin(connection.pulse.unless_over(reply));
+                        self.conclude(&connection, how.limit, reply).await
+                    }
+                }
+            }
+            #[cfg(feature = "cluster")]
+            Sending::Asking => {
+                let mut reply = Box::pin(wire.send_asking(&command));
+                let reply = taught(&connection, teaches, reply.as_mut());
+                Box::pin(self.conclude(&connection, how.limit, reply)).await
+            }
+        };
+        if let Err(error) = &reply {
+            connection.known.doubt(order.script(), teaches.is_some(), error);
+        }
+        reply.map(|reply| (connection, reply))
+    }
+
+    /// A call may be sent at once: the connection is up, nobody stands in line, and few such calls are under way.
+    ///
+    /// A call that carries a script's text is the link's to send. The client library skips a call whose caller has gone, and
+    /// the calls behind it count on the text.
+    fn direct(&self, order: &Order<'_>) -> Option<Direct> {
+        let side = self.side();
+        match &side.state {
+            State::Up(connection)
+                if side.line.is_empty()
+                    && !order.teaches(&connection.known)
+                    && connection.in_flight.load(Ordering::Relaxed) < AT_ONCE =>
+            {
+                connection.in_flight.fetch_add(1, Ordering::Relaxed);
+                Some(Direct(Arc::clone(connection)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits for the reply to what was sent over a connection, and takes note of what that says about the connection.
+    async fn conclude(
+        &self,
+        connection: &Connection,
+        limit: Duration,
+        reply: impl Future<Output = Result<Value, RedisError>>,
+    ) -> Result<Value, RedisError> {
+        let (generation, pulse) = (connection.generation, &connection.pulse);
+        let reply = pulse.answer(limit, reply);
+        let result = if self.backend.hears_of_successors() {
+            // In a box, so that no other user's future is longer for it.
+            Box::pin(pulse.unless_over(reply)).await
+        } else {
+            reply.await
+        };
+        match &result {
+            Ok(_) => pulse.answered(),
+            Err(error) if error.is_timeout() => {
+                if pulse.missed() {
+                    self.give_up(generation, error);
+                }
+            }
+            Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
+            Err(_) => {}
+        }
+        // A server's error reply comes as a value.
+        match result.and_then(Value::extract_error) {
+            Err(error) if is_of_replica(&error) => {
+                self.backend.is_demoted(connection.term);
+                self.give_up(generation, &error);
+                Err(if connection.of_replica { wrong_server() } else { error })
+            }
+            reply => reply,
+        }
+    }
+
+    fn side(&self) -> MutexGuard<'_, Side> {
+        // Nothing that can panic runs while it is locked.
+        self.side.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: it was closed.
+    async fn connection(&self) -> Option<Arc<Connection>> {
+        loop {
+            // Made before the look: a change after it is not missed.
+            let changed = self.changed.notified();
+            {
+                let mut side = self.side();
+                match &side.state {
+                    State::Up(connection) => return Some(Arc::clone(connection)),
+                    State::Idle => self.need(&mut side),
+                    State::Down(_) => {}
+                    State::Closed => return None,
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Somebody needs a connection that nobody has needed yet.
+    fn need(&self, side: &mut Side) {
+        side.state = State::Down(timed_out());
+        self.broken.notify_one();
+    }
+
+    /// There is no connection: why, as far as it is known.
+    fn down(&self) -> RedisError {
+        match &self.side().state {
+            State::Down(error) => error.clone(),
+            State::Up(_) | State::Idle => timed_out(),
+            State::Closed => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
+        }
+    }
+
+    fn give_up(&self, generation: u64, error: &RedisError) {
+        let mut side = self.side();
+        match &side.state {
+            State::Up(connection) if connection.generation == generation => {
+                side.state = State::Down(error.clone());
+                drop(side);
+                tracing::warn!(connection = Outage::COMMAND, %error, "connection lost");
+                self.broken.notify_one();
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets the connection go, for good: nobody makes it again.
+    pub(crate) fn close(&self) {
+        self.side().state = State::Closed;
+        self.turn_away();
+        self.changed.notify_waiters();
+        if let Some(confirming) = &self.confirming {
+            confirming.close();
+        }
+    }
+
+    /// Whoever stands in line is told that his call will not be sent.
+    pub(crate) fn turn_away(&self) {
+        let turned_away = self.side().line.take_all();
+        drop(turned_away);
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.side().state, State::Closed)
+    }
+
+    /// Somebody needs it and it is not there.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.side().state, State::Down(_))
+    }
+
+    /// Looks out for another server that takes over. Never ends.
+    pub(crate) async fn watch(&self) {
+        self.backend.watch().await;
+    }
+
+    fn become_unless_closed(&self, new: State) {
+        let mut side = self.side();
+        if !matches!(side.state, State::Closed) {
+            side.state = new;
+        }
+        drop(side);
+        self.changed.notify_waiters();
+        self.in_line.notify_one();
+    }
+
+    /// Keeps its connections up, and says when that for commands was lost (`false`) and has been made (`true`). Never ends.
+    pub(crate) async fn run(&self, is_up: impl Fn(bool)) {
+        let _running = Running(self);
+        let confirming = async {
+            match &self.confirming {
+                Some(confirming) => confirming.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        futures::join!(self.keep_up(is_up), self.serve_line(), confirming);
+    }
+
+    async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
+        let ended = Arc::new(Notify::new());
+        let on_push = {
+            let ended = Arc::clone(&ended);
+            move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    ended.notify_one();
+                }
+            }
+        };
+        let on_push = Some(Arc::new(on_push) as OnPush);
+        let connected = self.backend.connect(self.label.as_deref(), on_push).await?;
+        let Connected {
+            mut wire,
+            dialect,
+            term,
+            of_replica,
+        } = connected;
+        let quarantined_until = match &self.quarantine {
+            Some(quarantine) => quarantine.of_server(&mut wire, dialect).await?,
+            None => None,
+        };
+        Ok(Connection {
+            generation,
+            term,
+            of_replica,
+            wire,
+            ended,
+            dialect,
+            quarantined_until,
+            known: Known::default(),
+            in_flight: AtomicUsize::new(0),
+            pulse: Arc::default(),
+        })
+    }
+}
+
+/// The reply to a command that teaches the server a script: those who come after it may count on that.
+async fn taught(
+    connection: &Connection,
+    teaches: Option<u8>,
+    mut reply: Pin<&mut impl Future<Output = Result<Value, RedisError>>>,
+) -> Result<Value, RedisError> {
+    let Some(script) = teaches else { return reply.await };
+    let mut first = true;
+    poll_fn(|context| {
+        let reply = reply.as_mut().poll(context);
+        if std::mem::take(&mut first) {
+            connection.known.learn(script);
+        }
+        reply
+    })
+    .await
+}
+
+/// It never was the master: whoever chose it should know.
+fn wrong_server() -> RedisError {
+    RedisError::from((ErrorKind::InvalidClientConfig, "the server is not the master"))
+}

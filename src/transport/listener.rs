@@ -1,0 +1,220 @@
+//! The subscription of a single server: one per client, whatever the number of locks.
+//!
+//! What it brings are hints. Whoever relies on one asks again when a message may have been missed.
+
+use super::backend::Backend;
+use super::backoff::{Backoff, retrying};
+use super::subscription::{Push, Subscription};
+use crate::observe::Outage;
+use crate::protocol::event;
+use crate::protocol::introduction::Introduction;
+use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_channel};
+use crate::state::shared::Shared;
+use crate::state::subscribers::Topic;
+use crate::types::error::{is_of_replica, timed_out};
+use crate::types::timers::{ANNOUNCED_EVERY, CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
+use futures::future::try_join_all;
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
+use std::sync::Arc;
+use tokio::time::{Instant, sleep, timeout};
+
+pub(crate) struct Listener {
+    backend: Backend,
+    label: Option<String>,
+    introduction: Introduction,
+    shared: Arc<Shared>,
+}
+
+impl Listener {
+    pub(crate) fn new(backend: Backend, label: Option<String>, shared: Arc<Shared>) -> Self {
+        let introduction = Introduction::new(&shared.prefix, shared.id, label.as_deref());
+        Self {
+            backend,
+            label,
+            introduction,
+            shared,
+        }
+    }
+
+    pub(crate) async fn subscribe(&self) -> Result<Subscription, RedisError> {
+        let shared = Arc::clone(&self.shared);
+        let connect = |on_push| self.backend.connect(self.label.as_deref(), Some(on_push));
+        let mut subscription = Subscription::open(connect, move |push| on_push(&shared, &push)).await?;
+        let (prefix, id) = (&self.shared.prefix, self.shared.id);
+        let channels = [format!("{}{id}", channel_base(prefix)), audience_channel(prefix)];
+        let channels = channels.each_ref().map(String::as_str);
+        let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&channels)).await;
+        subscribed.unwrap_or_else(|_| Err(timed_out()))?;
+        self.introduce(&mut subscription).await;
+        self.look_around(&mut subscription).await;
+        Ok(subscription)
+    }
+
+    /// Keeps the subscription up. Never ends.
+    pub(crate) async fn run(&self, mut subscription: Subscription) {
+        let registry = &self.shared.registry;
+        let mut backoff = Backoff::new();
+        loop {
+            let (since, term) = (Instant::now(), subscription.term);
+            let why = tokio::select! {
+                biased;
+                why = self.until_dead(&mut subscription) => why,
+                () = self.backend.outdated(term) => "the server is not the master any more".to_owned(),
+            };
+            tracing::warn!(connection = Outage::SUBSCRIPTION, error = why, "connection lost");
+            let outage = Outage::begin(Outage::SUBSCRIPTION);
+            drop(subscription);
+            backoff.after(since).await;
+            subscription = retrying(
+                || self.subscribe(),
+                |error| tracing::debug!(%error, "cannot subscribe yet"),
+            )
+            .await;
+            self.shared.subscribers.start_over();
+            let now = Instant::now();
+            registry.resync(now);
+            // Holders, whose calls may be minutes apart, learn by this that the server has restarted.
+            registry.recheck(now, |_| true);
+            outage.end();
+        }
+    }
+
+    /// Returns, with the reason, when the connection is dead.
+    async fn until_dead(&self, subscription: &mut Subscription) -> String {
+        let subscribers = &self.shared.subscribers;
+        let mut announced = Instant::now();
+        let mut introduced = Instant::now();
+        loop {
+            let new = tokio::select! {
+                biased;
+                () = subscription.ended() => return "it was closed".to_owned(),
+                () = subscribers.changed.notified() => true,
+                () = sleep(PING_INTERVAL) => false,
+            };
+            // First: others may have ceased to publish, and what follows a gap is complete.
+            if new || announced.elapsed() >= ANNOUNCED_EVERY {
+                announced = Instant::now();
+                self.announce(subscription).await;
+            }
+            if let Err(error) = self.follow(subscription).await {
+                return error.to_string();
+            }
+            if introduced.elapsed() >= INTRODUCED_EVERY {
+                introduced = Instant::now();
+                self.introduce(subscription).await;
+            }
+            match subscription.ping().await {
+                Ok(_) => {}
+                Err(error) if error.is_timeout() => return "the server does not answer".to_owned(),
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    /// Subscribes to the events that this client's streams are about, and to no others.
+    async fn follow(&self, subscription: &mut Subscription) -> Result<(), RedisError> {
+        let subscribers = &self.shared.subscribers;
+        let (new, gone) = subscribers.to_follow();
+        let wire = &mut subscription.wire;
+        let changes = subscription.pulse.answer(CONNECT_TIMEOUT, async {
+            for topic in new {
+                let followed = wire.follow(&topic).await;
+                let (Topic::Channel(topic) | Topic::Pattern(topic)) = topic;
+                match followed {
+                    Ok(()) => subscribers.follows(&topic),
+                    // A new connection would be refused the same, and the grants that come over this one missed.
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                        tracing::warn!(%error, topic, "the server refuses to bring events");
+                        subscribers.is_refused(&topic, error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            for topic in gone {
+                wire.unfollow(&topic).await?;
+            }
+            Ok(())
+        });
+        changes.await
+    }
+
+    /// An extra: failing is not fatal.
+    async fn introduce(&self, subscription: &mut Subscription) {
+        let said = subscription.wire.answer(PING_TIMEOUT, &self.introduction.set()).await;
+        if let Err(error) = said {
+            tracing::debug!(%error, "cannot say who this client is");
+            self.on_refusal(subscription, &error);
+        }
+    }
+
+    /// A client that only listens, or reads, learns by a refused write that its server is the master no longer.
+    fn on_refusal(&self, subscription: &Subscription, error: &RedisError) {
+        if is_of_replica(error) && !subscription.of_replica {
+            self.backend.is_demoted(subscription.term);
+        }
+    }
+
+    /// Tells all clients that somebody listens. Events are an extra: failing is not fatal.
+    async fn announce(&self, subscription: &Subscription) {
+        let subjects = self.shared.subscribers.subjects();
+        if subjects.is_empty() {
+            return;
+        }
+        // Sent together: one round trip.
+        let replies = event::announce(&self.shared.prefix, &subjects)
+            .into_iter()
+            .map(|command| {
+                let mut wire = subscription.wire.clone();
+                async move { wire.answer(PING_TIMEOUT, &command).await }
+            });
+        if let Err(error) = try_join_all(replies).await {
+            tracing::debug!(%error, "cannot tell other clients about listeners");
+            self.on_refusal(subscription, &error);
+        }
+    }
+
+    /// Who listens already.
+    async fn look_around(&self, subscription: &mut Subscription) {
+        let ask = event::listeners(&self.shared.prefix);
+        let found = subscription.wire.answer(PING_TIMEOUT, &ask).await;
+        let now = Instant::now();
+        match found.and_then(event::read_listeners) {
+            Ok(subjects) => subjects
+                .iter()
+                .for_each(|subject| self.shared.subscribers.on_announcement(now, subject)),
+            Err(error) => tracing::debug!(%error, "cannot see who listens to events"),
+        }
+    }
+}
+
+pub(crate) fn on_push(shared: &Shared, push: &PushInfo) -> Push {
+    let text = |at: usize| match push.data.get(at) {
+        Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    let now = Instant::now;
+    let subscribers = &shared.subscribers;
+    match push.kind {
+        PushKind::Message => {
+            let Some(channel) = text(0) else { return Push::Heard };
+            match (kind_of_channel(&shared.prefix, channel), push.data.get(1)) {
+                (ChannelKind::Grants, Some(Value::BulkString(payload))) => shared.on_message(now(), payload),
+                (ChannelKind::Grants, _) => {}
+                (ChannelKind::Events, _) => {
+                    subscribers.on_events(&shared.prefix, channel, channel, text(1).unwrap_or_default());
+                }
+                (ChannelKind::Announcements, _) => subscribers.on_announcement(now(), text(1).unwrap_or_default()),
+            }
+        }
+        PushKind::PMessage => {
+            if let (Some(pattern), Some(channel), Some(payload)) = (text(0), text(1), text(2)) {
+                subscribers.on_events(&shared.prefix, pattern, channel, payload);
+            }
+        }
+        // The client's own unsubscribing concerns channels of events.
+        PushKind::Unsubscribe if text(0).is_some_and(|channel| channel.ends_with(":events")) => {}
+        PushKind::Unsubscribe => return Push::Ends,
+        _ => {}
+    }
+    Push::Heard
+}

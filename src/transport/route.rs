@@ -1,0 +1,308 @@
+//! Where a call goes, and where its grants are heard: at the one server, or at the node of a cluster that has the lock.
+
+use super::backend::Backend;
+#[cfg(feature = "cluster")]
+use super::cluster::{Cluster, Node};
+use super::link::{BackgroundSlots, How, Lane, Link, Sending};
+use super::listener::Listener;
+use super::quarantine::Quarantine;
+use super::subscription::Subscription;
+use crate::protocol::channel::Channel;
+use crate::protocol::introduction;
+use crate::protocol::order::Order;
+use crate::protocol::replication::{Reached, Replication};
+use crate::protocol::reply::text;
+use crate::state::request::Request;
+use crate::state::shared::Shared;
+use redis::{Cmd, RedisError, Value};
+use std::future::Future;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// What a client connects to.
+#[derive(Clone)]
+pub(crate) enum Target {
+    Server(Backend),
+    /// Nodes of a cluster, whose settings are those of every node.
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<[redis::ConnectionInfo]>),
+}
+
+impl Target {
+    /// For errors and logs.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Server(backend) => backend.address(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(seeds) => {
+                let seeds: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+                format!("the cluster at {}", seeds.join(", "))
+            }
+        }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        !matches!(self, Self::Server(_))
+    }
+
+    /// Whether its connections are sockets.
+    pub(crate) fn needs_io(&self) -> bool {
+        match self {
+            #[cfg(feature = "testing")]
+            Self::Server(Backend::Simulated(_)) => false,
+            _ => true,
+        }
+    }
+
+    /// How its scripts publish grants.
+    pub(crate) fn channel(&self, prefix: &str) -> Channel {
+        match self {
+            Self::Server(_) => Channel::of_clients(prefix),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => Channel::InSlot,
+        }
+    }
+
+    /// Runs one of the client's own tasks.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        match self {
+            #[cfg(feature = "testing")]
+            Self::Server(Backend::Simulated(network)) => network.spawn(Box::pin(task)),
+            _ => tokio::spawn(task).abort_handle(),
+        }
+    }
+}
+
+pub(crate) enum Route {
+    Server(Box<Single>),
+    #[cfg(feature = "cluster")]
+    Cluster(Cluster),
+}
+
+/// A server that has keys of its own.
+pub(crate) enum Master {
+    /// The one server.
+    Sole,
+    #[cfg(feature = "cluster")]
+    Node(Arc<Node>),
+}
+
+/// The two connections to a single server.
+pub(crate) struct Single {
+    link: Link,
+    listener: Listener,
+    /// The first subscription, until the client's task takes it.
+    subscription: Mutex<Option<Subscription>>,
+    shared: Arc<Shared>,
+}
+
+impl Route {
+    pub(crate) async fn connect(
+        target: &Target,
+        shared: &Arc<Shared>,
+        label: Option<String>,
+        quarantine: Option<Quarantine>,
+    ) -> Result<Self, RedisError> {
+        match target {
+            Target::Server(backend) => {
+                let listener = Listener::new(backend.clone(), label.clone(), Arc::clone(shared));
+                let link = Link::connect(backend.clone(), label, quarantine).await?;
+                let subscription = Mutex::new(Some(listener.subscribe().await?));
+                Ok(Self::Server(Box::new(Single {
+                    link,
+                    listener,
+                    subscription,
+                    shared: Arc::clone(shared),
+                })))
+            }
+            #[cfg(feature = "cluster")]
+            Target::Cluster(seeds) => {
+                let cluster = Cluster::connect(Arc::clone(seeds), Arc::clone(shared), label);
+                cluster.await.map(Self::Cluster)
+            }
+        }
+    }
+
+    /// Keeps all connections up. Never ends.
+    pub(crate) async fn run(&self) {
+        match self {
+            Self::Server(single) => single.run().await,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.run().await,
+        }
+    }
+
+    /// Sends what `order` makes for the server that has `key`: see [`Link::call`].
+    pub(crate) async fn call(&self, how: How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
+        match self {
+            Self::Server(single) => {
+                let _ = key;
+                single.link.call(how, order).await
+            }
+            #[cfg(feature = "cluster")]
+            // In a box: it is long, and part of what users' futures are made of.
+            Self::Cluster(cluster) => Box::pin(cluster.call(how, key, order)).await,
+        }
+    }
+
+    /// Sends a command of the server's own.
+    pub(crate) async fn command(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        key: &str,
+        command: &Cmd,
+    ) -> Result<Value, RedisError> {
+        let how = How {
+            lane,
+            limit,
+            patience: limit,
+            sending: Sending::Plainly,
+        };
+        self.call(how, key, &Order::command(command, &AtomicBool::new(false)))
+            .await
+    }
+
+    /// All servers that have keys: the masters of a cluster, or the one server.
+    pub(crate) fn masters(&self) -> Result<Vec<Master>, RedisError> {
+        match self {
+            Self::Server(_) => Ok(vec![Master::Sole]),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => Ok(cluster.masters()?.into_iter().map(Master::Node).collect()),
+        }
+    }
+
+    /// Sends a command of the server's own to that master.
+    pub(crate) async fn command_to(
+        &self,
+        master: &Master,
+        lane: Lane,
+        limit: Duration,
+        command: &Cmd,
+    ) -> Result<Value, RedisError> {
+        match (self, master) {
+            #[cfg(feature = "cluster")]
+            (Self::Cluster(cluster), Master::Node(node)) => {
+                let sent = AtomicBool::new(false);
+                let how = How {
+                    lane,
+                    limit,
+                    patience: limit,
+                    sending: Sending::Plainly,
+                };
+                cluster.call_node(node, how, &Order::command(command, &sent)).await
+            }
+            _ => self.command(lane, limit, "", command).await,
+        }
+    }
+
+    /// Sends what `renew` makes for the server that has `key`, and asks how many replicas have what that wrote.
+    pub(crate) async fn confirm(
+        &self,
+        limit: Duration,
+        key: &str,
+        wish: Replication,
+        renew: &Order<'_>,
+    ) -> Result<(Value, Reached), RedisError> {
+        match self {
+            Self::Server(single) => {
+                let _ = key;
+                single.link.confirm(limit, wish, renew).await
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.confirm(limit, key, wish, renew).await,
+        }
+    }
+
+    /// What clients have said of themselves under keys that may lie anywhere. `None`: nothing, or nothing that can be had.
+    pub(crate) async fn introductions(&self, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
+        match self {
+            Self::Server(_) => {
+                let get = introduction::get_all(keys);
+                match self.command(Lane::Users, limit, "", &get).await {
+                    Ok(Value::Array(found)) if found.len() == keys.len() => {
+                        found.iter().map(|found| text(found).map(str::to_owned)).collect()
+                    }
+                    _ => vec![None; keys.len()],
+                }
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => {
+                let texts = keys.iter().map(|key| async move {
+                    let get = introduction::get(key);
+                    let reply = self.command(Lane::Users, limit, key, &get).await.ok()?;
+                    text(&reply).map(str::to_owned)
+                });
+                futures::future::join_all(texts).await
+            }
+        }
+    }
+
+    /// A call sent then says that the request waits, if it does: its grant should be heard.
+    pub(crate) fn listen_for(&self, request: &Request, sent: Instant) {
+        match self {
+            // One subscription brings the grants of all locks.
+            Self::Server(_) => {
+                let _ = (request, sent);
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => {
+                if request.claim().is_waiting() {
+                    cluster.watch(&request.lock, sent);
+                }
+            }
+        }
+    }
+
+    /// Slots of the background's calls about `key`: one server that does not answer must not cost others theirs.
+    pub(crate) fn background(&self, key: &str) -> Arc<BackgroundSlots> {
+        match self {
+            Self::Server(single) => {
+                let _ = key;
+                single.link.background()
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.background(key),
+        }
+    }
+
+    /// Whoever stands in line for being sent is told that it will not be.
+    pub(crate) fn turn_away(&self) {
+        match self {
+            Self::Server(single) => single.link.turn_away(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.turn_away(),
+        }
+    }
+
+    /// Closes all connections, for good.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Server(single) => single.link.close(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.close(),
+        }
+    }
+}
+
+impl Single {
+    async fn run(&self) {
+        let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Taken once: a client has one task that runs this.
+        let Some(subscription) = subscription else { return };
+        // A connection that was made anew may lead to a server that has forgotten holds.
+        let recheck = |is_up| {
+            if is_up {
+                self.shared.registry.recheck(Instant::now(), |_| true);
+            }
+        };
+        futures::join!(
+            self.link.run(recheck),
+            self.listener.run(subscription),
+            self.link.watch()
+        );
+    }
+}

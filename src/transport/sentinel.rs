@@ -1,0 +1,186 @@
+//! Sentinel: who connects asks it which server is the master, and who is connected is told when that has changed.
+
+use super::backoff::Backoff;
+use super::server::{Connected, Server};
+use super::subscription::{Push, Subscription};
+use super::wire::OnPush;
+use crate::types::error::{disconnected, is_transient, timed_out};
+use crate::types::timers::{CONNECT_TIMEOUT, PING_INTERVAL};
+use redis::sentinel::SentinelClient;
+use redis::{PushInfo, PushKind, RedisError, Value};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{sleep, timeout};
+
+/// What the sentinels may take to name a master that says of itself that it is one.
+const LOOKUP_TIMEOUT: Duration = CONNECT_TIMEOUT;
+
+pub(crate) struct Sentinel {
+    client: tokio::sync::Mutex<SentinelClient>,
+    master: Mutex<Master>,
+    switched: Notify,
+}
+
+#[derive(Default)]
+struct Master {
+    /// Empty: a former one is known not to be it any more.
+    address: String,
+    /// How often it has changed.
+    term: u64,
+}
+
+impl Sentinel {
+    pub(crate) fn new(client: SentinelClient) -> Self {
+        Self {
+            client: tokio::sync::Mutex::new(client),
+            master: Mutex::default(),
+            switched: Notify::new(),
+        }
+    }
+
+    /// The master, and its term: a connection to it is outdated when another term has begun.
+    async fn master(&self) -> Result<(redis::Client, u64), RedisError> {
+        let lookup = async { self.client.lock().await.async_get_client().await };
+        let client = timeout(LOOKUP_TIMEOUT, lookup)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))
+            .map_err(|error| self.unless_first(error))?;
+        let address = client.get_connection_info().addr().to_string();
+        Ok((client, self.is_master(address)))
+    }
+
+    /// A connection to the master.
+    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
+        let (master, term) = self.master().await?;
+        Connected::greet(Server::of(&master)?.wire(on_push).await?, term, label).await
+    }
+
+    /// The sentinels have named a master before, so the client's settings are right. An error now is one of a switch,
+    /// whatever its words are: callers wait until there is a master again. The first lookup reports the error as it is.
+    fn unless_first(&self, error: RedisError) -> RedisError {
+        if self.known().term == 0 || is_transient(&error) {
+            return error;
+        }
+        io::Error::new(io::ErrorKind::NotConnected, format!("no master at the moment: {error}")).into()
+    }
+
+    fn is_master(&self, address: String) -> u64 {
+        let mut master = self.known();
+        if master.address != address {
+            tracing::info!(master = address, "the sentinels name the master");
+            master.address = address;
+            master.term += 1;
+            self.switched.notify_waiters();
+        }
+        master.term
+    }
+
+    fn known(&self) -> MutexGuard<'_, Master> {
+        // Nothing that can panic runs while it is locked.
+        self.master.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until another term has begun.
+    pub(crate) async fn outdated(&self, term: u64) {
+        loop {
+            // Made before the look: a change after it is not missed.
+            let switched = self.switched.notified();
+            if self.known().term != term {
+                return;
+            }
+            switched.await;
+        }
+    }
+
+    /// Listens to the sentinels. Never ends.
+    pub(crate) async fn watch(&self) {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Err(error) = self.listen(&mut backoff).await {
+                tracing::warn!(%error, "no sentinel to listen to");
+                // The library may name one that is away, again and again: whom to listen to it asks over a connection that
+                // may lead to another. Whom to ask for the master it chooses among all.
+                self.look().await;
+            }
+            backoff.pause().await;
+        }
+    }
+
+    async fn listen(&self, backoff: &mut Backoff) -> Result<(), RedisError> {
+        let lookup = async { self.client.lock().await.async_get_sentinel_client().await };
+        let sentinel = timeout(LOOKUP_TIMEOUT, lookup)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let on_push = move |push: PushInfo| match push.kind {
+            PushKind::Message => {
+                // It fails when nobody listens any more.
+                let _ = tell.send(push.data);
+                Push::Heard
+            }
+            PushKind::Subscribe => Push::Heard,
+            _ => Push::Ends,
+        };
+        let server = Server::of(&sentinel)?;
+        let mut subscription = Subscription::open(|on_push| server.connect(None, Some(on_push)), on_push).await?;
+        let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&["+switch-master"])).await;
+        subscribed.unwrap_or_else(|_| Err(timed_out()))?;
+        *backoff = Backoff::new();
+        // It may have changed while nobody listened.
+        self.look().await;
+        loop {
+            tokio::select! {
+                biased;
+                () = subscription.ended() => return Err(disconnected("the sentinel closed the connection")),
+                Some(message) = told.recv() => self.hear(&message).await,
+                () = sleep(PING_INTERVAL) => {
+                    subscription.ping().await?;
+                }
+            }
+        }
+    }
+
+    /// `name old-address old-port new-address new-port`, on the channel: of any master that the sentinels watch.
+    async fn hear(&self, message: &[Value]) {
+        if let Some(former) = former_master(message) {
+            let mut master = self.known();
+            if master.address == former {
+                // Whoever it is now: the former one is given up at once.
+                master.address.clear();
+                master.term += 1;
+                self.switched.notify_waiters();
+            }
+        }
+        self.look().await;
+    }
+
+    async fn look(&self) {
+        if let Err(error) = self.master().await {
+            tracing::debug!(%error, "the sentinels do not name a master");
+        }
+    }
+}
+
+fn former_master(message: &[Value]) -> Option<String> {
+    let Some(Value::BulkString(text)) = message.get(1) else {
+        return None;
+    };
+    let mut words = std::str::from_utf8(text).ok()?.split(' ').skip(1);
+    Some(format!("{}:{}", words.next()?, words.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_names_the_former_master() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let message = [text("+switch-master"), text("mine 10.0.0.1 6379 10.0.0.2 6380")];
+        assert_eq!(former_master(&message).as_deref(), Some("10.0.0.1:6379"));
+        assert_eq!(former_master(&[text("+switch-master"), text("mine")]), None);
+        assert_eq!(former_master(&[]), None);
+    }
+}

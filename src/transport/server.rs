@@ -1,0 +1,142 @@
+//! One server behind a name: it connects, greets, and notices when the server at the other end is the master no longer.
+//!
+//! A *term* is the time between two such discoveries. Every connection belongs to one, and ends with it.
+
+use super::wire::{OnPush, Wire};
+use crate::protocol::hello::{Dialect, Hello};
+use crate::types::error::demoted;
+use crate::types::timers::CONNECT_TIMEOUT;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What a connection takes at once. It takes all: what is under way is bounded elsewhere, but for what was given up during a
+/// silence, and a full one would hand its places to futures that nobody polls.
+const PIPELINE: usize = 1 << 24;
+
+pub(crate) struct Server {
+    commands: redis::Client,
+    /// Pushes need RESP3.
+    pushes: redis::Client,
+    /// How often a server to which they led turned out to be the master no longer.
+    term: watch::Sender<u64>,
+}
+
+/// A new connection, and what is known of its server.
+pub(crate) struct Connected {
+    pub(crate) wire: Wire,
+    pub(crate) dialect: Dialect,
+    /// See [`Server::outdated`].
+    pub(crate) term: u64,
+    /// From the start: good for reading, until somebody wants to write.
+    pub(crate) of_replica: bool,
+}
+
+impl Connected {
+    /// Greets a server: who it is, and how the connection is named in its CLIENT LIST. The connection leads to a replica only
+    /// if nobody has wanted to write so far, or in a cluster, whose table tells who the master is.
+    pub(crate) async fn greet(mut wire: Wire, term: u64, label: Option<&str>) -> Result<Self, RedisError> {
+        let hello = Hello::read(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?);
+        let of_replica = hello.is_of_replica();
+        if of_replica && term > 0 {
+            return Err(demoted());
+        }
+        if let Some(label) = label {
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(label);
+            wire.answer(CONNECT_TIMEOUT, &name).await?;
+        }
+        Ok(Self {
+            wire,
+            dialect: Dialect::of(&hello.version),
+            term,
+            of_replica,
+        })
+    }
+}
+
+impl Server {
+    pub(crate) fn of(client: &redis::Client) -> Result<Self, RedisError> {
+        Ok(Self {
+            commands: with_options(client, None)?,
+            pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
+            term: watch::Sender::new(0),
+        })
+    }
+
+    /// For errors and logs.
+    pub(crate) fn address(&self) -> String {
+        self.commands.get_connection_info().addr().to_string()
+    }
+
+    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
+        let term = *self.term.borrow();
+        Connected::greet(self.wire(on_push).await?, term, label).await
+    }
+
+    /// A connection; with `on_push` one that listens.
+    pub(crate) async fn wire(&self, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
+        let (client, config) = match on_push {
+            None => (&self.commands, connection_config()),
+            Some(on_push) => (
+                &self.pushes,
+                connection_config().set_push_sender(move |push: PushInfo| {
+                    on_push(push);
+                    Ok::<(), redis::aio::SendError>(())
+                }),
+            ),
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        Ok(Wire::Redis(connection.await?))
+    }
+
+    /// The server at the end of a connection of that term does what only a replica does: the term is over.
+    pub(crate) fn is_demoted(&self, term: u64) {
+        self.term.send_if_modified(|now| {
+            let news = *now == term;
+            *now += u64::from(news);
+            news
+        });
+    }
+
+    /// Waits until a connection of that term leads to the wrong server.
+    pub(crate) async fn outdated(&self, term: u64) {
+        let mut terms = self.term.subscribe();
+        // It fails when the sender is gone, which `self` holds.
+        let _ = terms.wait_for(|now| *now != term).await;
+    }
+}
+
+/// Time limits of replies are set call by call, since leases differ.
+fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(PIPELINE)
+}
+
+/// The same server with our socket options: a peer that vanished is noticed within about five seconds.
+fn with_options(client: &redis::Client, protocol: Option<ProtocolVersion>) -> Result<redis::Client, RedisError> {
+    let info = client.get_connection_info().clone();
+    #[cfg(feature = "tls-rustls")]
+    if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        // Rustls panics if its features leave the choice open. It fails if the program has chosen already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(3))
+        .with_interval(Duration::from_secs(1));
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    let keepalive = keepalive.with_retries(3);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(Duration::from_secs(4));
+    let settings = info.redis_settings().clone();
+    let settings = match protocol {
+        Some(protocol) => settings.set_protocol(protocol),
+        None => settings,
+    };
+    redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))
+}

@@ -1,0 +1,389 @@
+//! What can go wrong, and what to do about it.
+
+use super::mode::Policy;
+use super::owner::Owner;
+use super::remedy::remedy;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use std::fmt;
+use std::time::Duration;
+
+/// Why an operation failed. Every message names the lock and says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The lock is no longer held. Whatever it guarded may be in use by others: stop.
+    #[error("lock {lock:?} was lost: {reason}; stop what it guards, if anything, and acquire it again")]
+    Lost {
+        /// The lock's name.
+        lock: String,
+        /// Why.
+        reason: LostReason,
+    },
+
+    /// Some events of a lock did not reach the stream: it was read too slowly, or the connection was lost. What follows
+    /// is complete again; look at the status to catch up.
+    #[error("events of {lock:?} were missed: {why}; read the status to catch up")]
+    EventsMissed {
+        /// The lock's name, or `*` for all locks of a client.
+        lock: String,
+        /// Why.
+        why: &'static str,
+    },
+
+    /// The grant did not reach as many replicas in time as were asked for. It has been withdrawn: the lock is not held.
+    #[error("a grant of lock {lock:?} {} within {timeout:?} and was withdrawn; {}, then retry",
+        short_of(*reached, *wanted).0, short_of(*reached, *wanted).1)]
+    NotReplicated {
+        /// The lock's name.
+        lock: String,
+        /// How many replicas were asked for.
+        wanted: usize,
+        /// How many had it. As many as were asked for, or more, if only the server's own disk was late.
+        reached: usize,
+        /// How long they had.
+        timeout: Duration,
+    },
+
+    /// The owner reads and asks to write, while another reader waits to do the same. One of them has to leave.
+    #[error(
+        "another reader of lock {lock:?} is already waiting to write; release this read hold, then acquire to write"
+    )]
+    UpgradeConflict {
+        /// The lock's name.
+        lock: String,
+    },
+
+    /// The owner already waits for this lock. Tasks that wait side by side need an owner each.
+    #[error("this owner already waits for lock {lock:?}; give each task that waits an Owner of its own")]
+    OwnerWaiting {
+        /// The lock's name.
+        lock: String,
+    },
+
+    /// The lock is used with another policy by others. All users of a lock must agree.
+    #[error(
+        "lock {lock:?} is in use with the policy {stored:?}; use that, or wait until nobody has used it for a minute"
+    )]
+    PolicyMismatch {
+        /// The lock's name.
+        lock: String,
+        /// The policy that the lock has.
+        stored: Policy,
+    },
+
+    /// The name cannot be a lock's name.
+    #[error("lock name {lock:?} is refused: {why}")]
+    InvalidName {
+        /// The name, or its beginning.
+        lock: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+
+    /// The prefix cannot be used for keys.
+    #[error("prefix {prefix:?} is refused: it must have 1 to 128 bytes and no braces")]
+    InvalidPrefix {
+        /// The prefix, or its beginning.
+        prefix: String,
+    },
+
+    /// The label cannot be a connection's name.
+    #[error("label {label:?} is refused: it must have 1 to 128 characters, printable ASCII without spaces")]
+    InvalidLabel {
+        /// The label, or its beginning.
+        label: String,
+    },
+
+    /// A duration is outside of what it may be.
+    #[error("{what} of {given:?}{} is refused: it must be {}", for_lock(.lock), range(.least, .most))]
+    InvalidDuration {
+        /// The lock's name; empty if it is the client's default.
+        lock: String,
+        /// Which duration.
+        what: &'static str,
+        /// What was asked for.
+        given: Duration,
+        /// The least that is possible.
+        least: Duration,
+        /// The most that is possible.
+        most: Duration,
+    },
+
+    /// The owner is that of a request made without one, or the nil UUID, which is nobody; it cannot be used to acquire.
+    #[error(
+        "owner {owner} is that of a single request, or nobody, and cannot acquire lock {lock:?}; make one by Owner::new()"
+    )]
+    InvalidOwner {
+        /// The lock's name.
+        lock: String,
+        /// The owner.
+        owner: Owner,
+    },
+
+    /// The client could not be made: the server is unreachable, refuses the login, or lacks what is needed.
+    #[error("cannot connect to {server}: {source}; {remedy}")]
+    Connect {
+        /// The server's address, without its password.
+        server: String,
+        /// What to do.
+        remedy: &'static str,
+        /// What happened.
+        source: RedisError,
+    },
+
+    /// The call cannot run where it was made: outside of any tokio runtime, or in one without timers. Connecting needs
+    /// a runtime with I/O too.
+    #[error("{lacks}: call it within a tokio runtime that was built with enable_all()")]
+    Runtime {
+        /// What is missing.
+        lacks: &'static str,
+    },
+
+    /// The server did not answer in time. The request may have been executed; what it left behind is cleaned up in
+    /// the background, or ends with its lease. Or the runtime has ended on which the client was connected.
+    #[error("the server did not answer about lock {lock:?}: {source}; {}", again(source))]
+    Unavailable {
+        /// The lock's name.
+        lock: String,
+        /// What happened last.
+        source: RedisError,
+    },
+
+    /// The server refuses what the lock needs to do.
+    #[error("the server refuses to work on lock {lock:?}: {source}; {remedy}")]
+    Server {
+        /// The lock's name.
+        lock: String,
+        /// What to do.
+        remedy: &'static str,
+        /// What the server said.
+        source: RedisError,
+    },
+
+    /// What was asked for cannot be had from the servers that the client is connected to.
+    #[error("{what} of lock {lock:?} cannot be had: {remedy}")]
+    Unsupported {
+        /// The lock's name, or `*` for all locks of a client.
+        lock: String,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to do instead.
+        remedy: &'static str,
+    },
+
+    /// A key that looks like a lock's cannot be one: the name in it is not UTF-8, empty or longer than 1,024 bytes.
+    #[error(
+        "the key {} cannot be a lock's: the name in it is not UTF-8, empty or longer than 1024 bytes; delete the key, or \
+        choose another prefix", shown(&key.escape_ascii().to_string())
+    )]
+    ForeignKey {
+        /// The key.
+        key: Vec<u8>,
+    },
+
+    /// The client was shut down.
+    #[error("lock {lock:?} cannot be acquired: the client was shut down; connect a new one")]
+    Shutdown {
+        /// The lock's name.
+        lock: String,
+    },
+}
+
+/// Why a hold was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// It could not be renewed in time: the process was frozen or its executor blocked, or the server was out of
+    /// reach, for longer than the lease.
+    LeaseExpired,
+    /// The server does not know the hold: it expired there, or the server lost its data.
+    UnknownToServer,
+    /// It reached the time set by `max_hold`.
+    MaxHold,
+    /// The client was shut down.
+    Shutdown,
+    /// An operator threw its owner out: see [`RwLock::evict`](crate::RwLock::evict).
+    Evicted,
+}
+
+impl LostReason {
+    /// As a field of spans and a label of metrics.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::LeaseExpired => "lease_expired",
+            Self::UnknownToServer => "unknown_to_server",
+            Self::MaxHold => "max_hold",
+            Self::Shutdown => "shutdown",
+            Self::Evicted => "evicted",
+        }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaseExpired => "it could not be renewed within its lease",
+            Self::UnknownToServer => "the server does not know it any more",
+            Self::MaxHold => "it reached its max_hold",
+            Self::Shutdown => "its client was shut down",
+            Self::Evicted => "an operator evicted its owner",
+        })
+    }
+}
+
+/// What a grant lacked, and what to do about it.
+fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
+    if reached < wanted {
+        let what = format!("reached {reached} of {wanted} replicas");
+        (what, "check that the replicas are up and in step")
+    } else {
+        let what = "did not reach the server's own disk".to_owned();
+        (what, "give it longer than its `appendfsync` may take")
+    }
+}
+
+/// What to do about an answer that does not come.
+fn again(source: &RedisError) -> &'static str {
+    match is_end_of_runtime(source) {
+        true => "connect a new client, on a runtime that lives as long as it is used",
+        false => "check that it is up and reachable, then retry",
+    }
+}
+
+fn for_lock(lock: &str) -> String {
+    match lock {
+        "" => String::new(),
+        lock => format!(" for lock {lock:?}"),
+    }
+}
+
+fn range(least: &Duration, most: &Duration) -> String {
+    match *most {
+        Duration::MAX => format!("at least {least:?}"),
+        _ => format!("between {least:?} and {most:?}"),
+    }
+}
+
+impl Error {
+    pub(crate) fn of_server(lock: &str, source: RedisError) -> Self {
+        let lock = shown(lock);
+        if is_transient(&source) || is_end_of_runtime(&source) {
+            return Self::Unavailable { lock, source };
+        }
+        Self::Server {
+            lock,
+            remedy: remedy(&source),
+            source,
+        }
+    }
+
+    pub(crate) fn of_connect(server: String, source: RedisError) -> Self {
+        Self::Connect {
+            server,
+            remedy: remedy(&source),
+            source,
+        }
+    }
+}
+
+/// A name as an error shows it: whole names may be a mebibyte long.
+pub(crate) fn shown(name: &str) -> String {
+    const SHOWN_CHARS: usize = 80;
+    match name.char_indices().nth(SHOWN_CHARS) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}... ({} bytes)", &name[..end], name.len()),
+    }
+}
+
+/// Whether the same call may succeed a little later, on this connection or the next.
+pub(crate) fn is_transient(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_unrecoverable_error()
+        || error.is_cluster_error()
+        || is_of_replica(error)
+        || error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading)
+        || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+}
+
+pub(crate) fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// The server is not the master, or not any more: to callers it counts as away.
+pub(crate) fn demoted() -> RedisError {
+    disconnected("the server is not the master")
+}
+
+/// A connection ended, or there is none.
+pub(crate) fn disconnected(why: &'static str) -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
+}
+
+/// The runtime that ran the client's tasks has ended: nobody renews or releases anything any more.
+pub(crate) fn runtime_ended() -> RedisError {
+    RedisError::from((ErrorKind::Client, "the client's runtime has ended"))
+}
+
+/// Never transient: no other attempt can succeed.
+fn is_end_of_runtime(error: &RedisError) -> bool {
+    // The library has this kind for an empty command only, and the client sends none.
+    error.kind() == ErrorKind::Client
+}
+
+/// What only a replica says. Within the error of a script if it is Redis 6.2; to WAIT in words of its own.
+pub(crate) fn is_of_replica(error: &RedisError) -> bool {
+    let is = |kind| error.kind() == ErrorKind::Server(kind);
+    let within = |words: &str| error.detail().is_some_and(|detail| detail.contains(words));
+    is(ServerErrorKind::ReadOnly)
+        || is(ServerErrorKind::MasterDown)
+        || error.code() == Some("UNBLOCKED")
+        || within("-READONLY ")
+        || within("cannot be used with replica instances")
+}
+
+/// The server's own answer: it did not do what it was asked.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_shows_the_beginning_of_a_long_name() {
+        assert_eq!(shown("ä"), "ä");
+        assert!(shown(&"ä".repeat(1000)).ends_with("... (2000 bytes)"));
+    }
+
+    fn said(words: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{words}\r\n").as_bytes());
+        reply.and_then(redis::Value::extract_error).expect_err("an error reply")
+    }
+
+    #[test]
+    fn what_servers_say_during_a_switch_may_pass() {
+        for words in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "LOADING Redis is loading the dataset in memory",
+            "NOREPLICAS Not enough good replicas to write.",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR WAIT cannot be used with replica instances.",
+            "MOVED 1 127.0.0.1:7001",
+            "ASK 1 127.0.0.1:7001",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN Hash slot not served",
+        ] {
+            assert!(is_transient(&said(words)), "{words}");
+        }
+        for words in [
+            "WRONGTYPE Operation against a key",
+            "NOPERM this user has no permissions",
+            "OOM command not allowed",
+        ] {
+            assert!(!is_transient(&said(words)), "{words}");
+        }
+    }
+}

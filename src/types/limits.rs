@@ -1,0 +1,39 @@
+//! The bounds of durations and numbers, and how a duration outside of them is refused.
+
+use super::error::{Error, shown};
+use std::time::Duration;
+
+pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
+pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
+
+/// No ticket, token or time in microseconds is larger. Up to here every integer is a double: in the year 2255.
+pub(crate) const MOST_NUMBER: u64 = 1 << 53;
+
+/// How long a call may take: several calls fit into a third of the lease, the time between two renewals.
+pub(crate) fn call_limit(lease: Duration) -> Duration {
+    (lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+pub(crate) fn check_lease(lock: &str, lease: Duration) -> Result<(), Error> {
+    check_duration(lock, "lease", lease, LEAST_LEASE, MOST_LEASE)
+}
+
+pub(crate) fn check_duration(
+    lock: &str,
+    what: &'static str,
+    given: Duration,
+    least: Duration,
+    most: Duration,
+) -> Result<(), Error> {
+    if (least..=most).contains(&given) {
+        return Ok(());
+    }
+    Err(Error::InvalidDuration {
+        lock: shown(lock),
+        what,
+        given,
+        least,
+        most,
+    })
+}

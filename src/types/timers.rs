@@ -1,0 +1,40 @@
+//! All timers of the client, and their lengths. What follows from a lease stands in `limits.rs` and `state/claim.rs`.
+//!
+//! | timer | begins | what its end does |
+//! |---|---|---|
+//! | [`CONNECT_TIMEOUT`] | an attempt to connect, to subscribe, to greet | the attempt fails |
+//! | `call_limit` of a lease | a call is sent; each sign of life of its connection | two in a row: the connection is given up |
+//! | [`PING_INTERVAL`], [`PING_TIMEOUT`] | a subscription is up; a ping is sent | a ping; two without reply: the client reconnects |
+//! | a third of a lease | a renewal's reply | the watchdog renews |
+//! | [`RETRY_PAUSE`], [`UNDER_WAY_PAUSE`] | a renewal failed, or its predecessor is under way | the watchdog looks again |
+//! | the proof of a hold | a call that is answered is sent | the hold is lost |
+//! | [`INTRODUCED_EVERY`], [`ANNOUNCED_EVERY`] | an introduction, an announcement | the next one |
+//! | [`SHUTDOWN_PATIENCE`], [`FINISH_PATIENCE`] | a shutdown, a caller that finishes others' work | the rest is left to the leases |
+
+use std::time::Duration;
+
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const PINGS_BEFORE_RECONNECT: u32 = 2;
+
+/// How often a client introduces itself. Its key lasts three times as long.
+pub(crate) const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
+
+/// How often a listener to events announces itself, and for how long others believe it.
+pub(crate) const ANNOUNCED_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const BELIEVED_FOR: Duration = Duration::from_secs(10);
+
+/// When to try again a renewal that failed: soon, since the lease runs on. A call to a server that does not answer takes
+/// its time anyway.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// When to look again at a lock whose earlier calls are under way.
+pub(crate) const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a caller does what scripts have left to be done: enough for some ten thousand requests a second.
+pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long `shutdown` waits for its releases to be confirmed: one reconnect. What is left expires with its lease.
+pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);
