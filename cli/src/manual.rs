@@ -18,7 +18,7 @@ const STATUSES: Section = (
 1    evict, blockers: there is no such owner or waiter; doctor: something is wrong
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
-69   the server does not answer or refuses, or is a Sentinel or a node of a cluster
+69   the server does not answer or refuses; doctor: it is a Sentinel or a node of a cluster
 70   something else went wrong, such as a missing terminal
 128+N  signal N ended fairlock; 141: nobody reads the output any more",
 );
@@ -27,8 +27,7 @@ const RUN_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
 64   wrong usage, or a lock's name or a time that cannot be
-69   the server does not answer or refuses, or is a Sentinel or a node of a cluster
-     (--unavailable-status)
+69   the server does not answer or refuses (--unavailable-status)
 70   something else went wrong
 75   the lock is busy, or the wait timed out (--busy-status, -E)
 76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)

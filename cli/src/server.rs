@@ -3,7 +3,11 @@
 use crate::outcome::{Failure, Status};
 use crate::text::safe;
 use clap::Args;
+#[cfg(feature = "sentinel")]
+use fairlock::redis::TlsMode;
 use fairlock::redis::aio::MultiplexedConnection;
+#[cfg(feature = "sentinel")]
+use fairlock::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use fairlock::redis::{self, AsyncConnectionConfig, RedisError, Value};
 use fairlock::{Client, ClientBuilder, Error};
 use std::collections::HashMap;
@@ -16,7 +20,8 @@ const ATTEMPTS: usize = 5;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServerArgs {
-    /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH
+    /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH. The server may be a node of a cluster,
+    /// or a Sentinel with one master
     /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
     #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     url: Option<String>,
@@ -29,6 +34,14 @@ pub(crate) struct ServerArgs {
         help_heading = "Server"
     )]
     pub(crate) prefix: String,
+}
+
+/// What a server says that it is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Single,
+    Cluster,
+    Sentinel,
 }
 
 impl ServerArgs {
@@ -67,13 +80,15 @@ impl ServerArgs {
     }
 
     pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
-        // Fails if the server keeps no locks.
-        self.redis().await?;
+        let (mut redis, kind) = self.examined().await?;
+        let master = match kind {
+            Kind::Sentinel => Some(self.master(&mut redis).await?),
+            _ => None,
+        };
         let builder = builder.prefix(&self.prefix);
-        let url = self.url()?;
         let mut attempt = 1;
         loop {
-            match builder.clone().connect(url.as_str()).await {
+            match self.connected(builder.clone(), kind, master.as_deref()).await? {
                 Ok(client) => return Ok(client),
                 Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
                 Err(Error::Connect { source, remedy, .. }) => return Err(self.unreachable(&source, remedy)),
@@ -82,9 +97,48 @@ impl ServerArgs {
         }
     }
 
-    /// A plain connection, for what the library does not offer. Every subcommand makes one and learns by it what the server
-    /// is.
+    /// One attempt. The outer error: this build of the command cannot connect to such a server.
+    async fn connected(
+        &self,
+        builder: ClientBuilder,
+        kind: Kind,
+        master: Option<&str>,
+    ) -> Result<Result<Client, Error>, Failure> {
+        let url = self.url()?;
+        match (kind, master) {
+            (Kind::Single, _) => Ok(builder.connect(url).await),
+            #[cfg(feature = "cluster")]
+            (Kind::Cluster, _) => Ok(builder.connect(vec![url]).await),
+            #[cfg(feature = "sentinel")]
+            (Kind::Sentinel, Some(master)) => Ok(builder.connect(self.sentinel(master)?).await),
+            #[allow(unreachable_patterns, reason = "with both features every kind has its way")]
+            _ => Err(self.cannot_use(kind, "this build of fairlock has no feature for it")),
+        }
+    }
+
+    /// A client of the sentinel for that master. The login and TLS of the URL are those of the master too.
+    #[cfg(feature = "sentinel")]
+    fn sentinel(&self, master: &str) -> Result<SentinelClient, Failure> {
+        let url = self.url()?;
+        let settings = self.redis_client()?.get_connection_info().redis_settings().clone();
+        let mut nodes = SentinelNodeConnectionInfo::default().set_redis_connection_info(settings);
+        if url.starts_with("rediss:") {
+            nodes = nodes.set_tls_mode(TlsMode::Secure);
+        }
+        let client = SentinelClient::build(vec![url], master.to_owned(), Some(nodes), SentinelServerType::Master);
+        client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
+    }
+
+    /// A plain connection to a single server, for what the library does not offer.
     pub(crate) async fn redis(&self) -> Result<MultiplexedConnection, Failure> {
+        match self.examined().await? {
+            (redis, Kind::Single) => Ok(redis),
+            (_, kind) => Err(self.cannot_use(kind, "doctor examines a single server: name one by its own URL")),
+        }
+    }
+
+    /// A plain connection, and what the server is. Every subcommand begins with this.
+    async fn examined(&self) -> Result<(MultiplexedConnection, Kind), Failure> {
         let failed = |error: RedisError| self.unreachable(&error, fairlock::remedy(&error));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(10)))
@@ -96,47 +150,52 @@ impl ServerArgs {
         let hello = redis::cmd("HELLO");
         let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await;
         let hello = hello.map_err(failed)?;
-        match hello.get("mode") {
-            Some(Value::BulkString(mode)) if mode == b"cluster" => Err(self.is_in_a_cluster()),
-            Some(Value::BulkString(mode)) if mode == b"sentinel" => Err(self.is_a_sentinel(&mut connection).await),
-            _ => Ok(connection),
-        }
+        let kind = match hello.get("mode") {
+            Some(Value::BulkString(mode)) if mode == b"cluster" => Kind::Cluster,
+            Some(Value::BulkString(mode)) if mode == b"sentinel" => Kind::Sentinel,
+            _ => Kind::Single,
+        };
+        Ok((connection, kind))
     }
 
-    /// One node knows the locks of its own slots only: an answer about "all" locks would be wrong.
-    fn is_in_a_cluster(&self) -> Failure {
-        let message = format!(
-            "{} is a node of a cluster: one node knows only a part of the locks, so this command refuses it\n\
-             Name a server that belongs to no cluster. Services use the locks of a cluster by the crate's feature `cluster`.",
-            self.shown()
-        );
+    fn cannot_use(&self, kind: Kind, why: &str) -> Failure {
+        let what = match kind {
+            Kind::Single => "a server",
+            Kind::Cluster => "a node of a cluster",
+            Kind::Sentinel => "a Sentinel",
+        };
+        let message = format!("{} is {what}; {why}", self.shown());
         Failure::new(Status::UNAVAILABLE, message)
     }
 
-    async fn is_a_sentinel(&self, sentinel: &mut MultiplexedConnection) -> Failure {
+    /// The name of the one master that the sentinel watches.
+    async fn master(&self, sentinel: &mut MultiplexedConnection) -> Result<String, Failure> {
         let mut command = redis::cmd("SENTINEL");
         let masters = command
             .arg("MASTERS")
             .query_async::<Vec<HashMap<String, String>>>(sentinel);
-        let named = |master: &HashMap<String, String>| {
-            let field = |name| master.get(name).map_or("?", String::as_str);
-            safe(&format!(
-                "redis://{}:{} ({})",
-                field("ip"),
-                field("port"),
-                field("name")
-            ))
+        let masters = masters
+            .await
+            .map_err(|error| self.refused("cannot learn the master's name", &error))?;
+        let field = |master: &HashMap<String, String>, name| master.get(name).cloned().unwrap_or_default();
+        if let [master] = masters.as_slice() {
+            return Ok(field(master, "name"));
+        }
+        let shown = |master| {
+            let [ip, port, name] = ["ip", "port", "name"].map(|name| field(master, name));
+            safe(&format!("redis://{ip}:{port} ({name})"))
         };
-        let masters = match masters.await {
-            Ok(masters) if !masters.is_empty() => masters.iter().map(named).collect::<Vec<_>>().join(", "),
-            Ok(_) => "it watches none yet".to_owned(),
-            Err(error) => format!("it does not say which that is: {error}"),
+        let why = match masters.len() {
+            0 => "it watches no master yet".to_owned(),
+            _ => {
+                let all: Vec<_> = masters.iter().map(shown).collect();
+                format!(
+                    "it watches several masters, so name one by its own URL: {}",
+                    all.join(", ")
+                )
+            }
         };
-        let message = format!(
-            "{} is a Sentinel: it watches servers and keeps no locks; connect to its master: {masters}",
-            self.shown()
-        );
-        Failure::new(Status::UNAVAILABLE, message)
+        Err(self.cannot_use(Kind::Sentinel, &why))
     }
 
     pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {

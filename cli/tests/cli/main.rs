@@ -12,6 +12,8 @@
 
 mod blockers;
 mod command;
+#[cfg(all(feature = "cluster", feature = "sentinel"))]
+mod deployment;
 mod doctor;
 mod evict;
 mod ls;

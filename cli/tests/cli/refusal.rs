@@ -1,75 +1,14 @@
-//! Servers with which no command works: none at all, one without locks, one that is no Redis; and which server is meant.
+//! Servers with which no command works: none at all, and one that is no Redis; and which server is meant.
 
 use crate::command::{BINARY, Cli, ended, piped, said};
 use crate::scene::client;
 use fairlock::Client;
-use fairlock_support::server::{Server, eventually, free_port};
+use fairlock_support::server::{Server, free_port};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Every command that talks to a server.
-const COMMANDS: [&[&str]; 9] = [
-    &["run", "a", "--", "true"],
-    &["ls"],
-    &["show", "a"],
-    &["watch"],
-    &["watch", "a"],
-    &["top", "--once"],
-    &["blockers", "a"],
-    &["evict", "a", "00000000-0000-0000-0000-000000000000", "--yes"],
-    &["doctor"],
-];
 const UNAVAILABLE: i32 = 69;
-
-/// Every command refuses that server, with these words and nothing on stdout.
-async fn refused_by_all(server: &Server, words: &[&str]) {
-    let cli = Cli::of(server);
-    for arguments in COMMANDS {
-        let ended = cli.run(arguments).await;
-        assert_eq!(
-            (ended.status, ended.stdout.as_str()),
-            (UNAVAILABLE, ""),
-            "{arguments:?}: {ended:?}"
-        );
-        assert!(said(&ended.stderr, words), "{arguments:?}: {ended:?}");
-    }
-    let chosen = cli.run(&["run", "--unavailable-status", "4", "a", "--", "true"]).await;
-    assert_eq!(chosen.status, 4, "{chosen:?}");
-}
-
-#[tokio::test]
-async fn every_command_refuses_a_server_in_a_cluster() {
-    if Server::start().await.is_before_7().await {
-        println!("skipped: a cluster on free ports needs Redis 7");
-        return;
-    }
-    let args = ["--cluster-enabled", "yes", "--cluster-port", "0"];
-    let server = Server::start_with(&args).await;
-    let mut slots = redis::cmd("CLUSTER");
-    slots.arg("ADDSLOTS").arg((0..16384).collect::<Vec<u32>>());
-    slots.exec_async(&mut server.redis().await).await.unwrap();
-    eventually("the cluster is up", async || {
-        let mut info = redis::cmd("CLUSTER");
-        let info = info.arg("INFO").query_async::<String>(&mut server.redis().await).await;
-        info.unwrap().contains("cluster_state:ok")
-    })
-    .await;
-    refused_by_all(&server, &["is a node of a cluster", "one node", "feature `cluster`"]).await;
-}
-
-#[tokio::test]
-async fn every_command_refuses_a_sentinel_and_names_the_masters_that_it_watches() {
-    let master = Server::start().await;
-    let port = master.port().to_string();
-    let file = master.dir().join("sentinel.conf");
-    std::fs::write(&file, format!("sentinel monitor mine 127.0.0.1 {port} 1\n")).unwrap();
-    let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-    let program = [binary, file.display().to_string(), "--sentinel".to_owned()];
-    let sentinel = Server::start_program(&program, &[]).await;
-    let address = format!("redis://127.0.0.1:{port} (mine)");
-    refused_by_all(&sentinel, &["is a Sentinel", "connect to its master", &address]).await;
-}
 
 /// An HTTP server, as far as a client of Redis gets to know it.
 async fn http_server() -> (u16, tokio::task::JoinHandle<()>) {
