@@ -4,7 +4,7 @@
 //!
 //! | theirs | ours | better how |
 //! |---|---|---|
-//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `design.md` |
+//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `PROTOCOL.md` |
 //! | owner: a UUID | `Owner::new()`, `Owner::from_uuid(id)` | an owner is optional; requests without one never reenter |
 //! | `RLock`: done or refused | `read().try_acquire()`; to wait, `acquire_fair()` | waiters enter in turn |
 //! | `WLock`: done or refused | `write().try_acquire()`; `acquire_fair()` | a writer does not starve behind readers |

@@ -4,7 +4,7 @@ use super::rights::{besides, broad};
 use redis::{ErrorKind, RedisError};
 
 /// Tells what to do about an error of a server. A program that calls the server itself, such as the command `fairlock`,
-/// can say the same as [`Error`] does.
+/// can say the same as [`Error`](crate::Error) does.
 pub fn remedy(error: &RedisError) -> &'static str {
     let text = error.to_string();
     let said = |word: &str| error.code() == Some(word) || text.contains(word);
