@@ -110,7 +110,7 @@ fuzz: ## Feed whatever the client reads to its parsers, guided by coverage: MINU
 	done
 
 conformance: setup ## The protocol's suite, and the client in Python beside this one
-	cargo test --test it -- conformance:: python:: --nocapture
+	cargo test --test it -- conformance:: --nocapture
 
 # What is public: see Cargo.toml.
 FEATURES = tls-rustls,cluster,sentinel

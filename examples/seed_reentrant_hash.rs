@@ -3,7 +3,7 @@
 //!
 //! | theirs | ours | better how |
 //! |---|---|---|
-//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `design.md` |
+//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `PROTOCOL.md` |
 //! | owner: a UUID | `Owner::new()`, `Owner::from_uuid(id)` | not naming one is possible: such requests never reenter |
 //! | `RLock`: done or refused | `read().try_acquire()`; to wait for it, `acquire_fair()` | who waits enters in turn |
 //! | `WLock`: done or refused | `write().try_acquire()`; `acquire_fair()` | a writer does not starve behind readers |

@@ -1,7 +1,7 @@
 -- The lock: its state, expiry, and grant(), the only place that grants. Put before every other script.
 -- KEYS: 1 state (hash), 2 queue (sorted set: ticket), 3 leases (sorted set: deadline in ms)
 -- ARGV[1]: PUBLISH or SPUBLISH   ARGV[2]: what a client's channel begins with   ARGV[3]: 1: somebody listens to events
--- State is read once by load(), changed by set(), written once by save(). design.md explains the fields.
+-- State is read once by load(), changed by set(), written once by save(). PROTOCOL.md explains the fields.
 local LOCK, QUEUE, LEASES = KEYS[1], KEYS[2], KEYS[3]
 local BATCH = 1024         -- grants a call, so that a script stays near a millisecond or two
 local EXPIRY_BATCH = 200   -- expired requests a call

@@ -2,6 +2,7 @@
 
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
+use crate::engine::tasks;
 use crate::events::Events;
 use crate::locks::Locks;
 use crate::observe;
@@ -303,7 +304,7 @@ impl ClientBuilder {
             replication: self.replication,
             quarantine: self.quarantine,
         };
-        let handle = Handle::connect(&target, settings)
+        let handle = tasks::connect(&target, settings)
             .await
             .map_err(|source| Error::of_connect(address.clone(), source))?;
         tracing::info!(server = %address, client = %handle.shared().id, "connected");

@@ -10,8 +10,15 @@
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
+//! | [`scale`] | what a lock costs; a million locks on paper; what does not scale |
+//! | [`cluster`] | where calls go and grants arrive in a cluster; how long a waiter is deaf |
+//! | [`failover`] | how the client finds a new master, what a fail-over costs, replicas, quarantine |
+//! | [`observing`] | why records, gauges and events are right, and what they cost |
+//! | [`command`] | what the command `fairlock` promises, and what it does not do |
+//! | [`client`] | inside the client: connections, order of calls, silences, ends of runtimes |
+//! | [`fast_paths`] | the short ways of two scripts |
 //!
-//! How it is made is in the [`design`](crate::design).
+//! The [`design`](crate::design) tells how all this is built.
 //!
 //! The pages are the files in `docs/` of the repository. Links from them to tests lead there.
 
@@ -93,3 +100,33 @@ pub mod migration {}
 #[doc = "[`RwLock::events`]: crate::RwLock::events\n\n"]
 #[doc = include_str!("../docs/faq.md")]
 pub mod faq {}
+
+#[doc = "[tuning]: crate::guide::tuning\n\n"]
+#[doc = include_str!("../docs/scale.md")]
+pub mod scale {}
+
+#[doc = "[client]: crate::guide::client\n\n"]
+#[doc = include_str!("../docs/cluster.md")]
+pub mod cluster {}
+
+#[doc = "[failures]: crate::guide::failures"]
+#[doc = "[design]: crate::design\n\n"]
+#[doc = include_str!("../docs/failover.md")]
+pub mod failover {}
+
+#[doc = "[`observe`]: crate::observe"]
+#[doc = "[command]: crate::guide::command\n\n"]
+#[doc = include_str!("../docs/observing.md")]
+pub mod observing {}
+
+#[doc = include_str!("../docs/command.md")]
+pub mod command {}
+
+#[doc = "[design]: crate::design"]
+#[doc = "[cluster]: crate::guide::cluster\n\n"]
+#[doc = include_str!("../docs/client.md")]
+pub mod client {}
+
+#[doc = "[scale]: crate::guide::scale\n\n"]
+#[doc = include_str!("../docs/fast-paths.md")]
+pub mod fast_paths {}

@@ -143,6 +143,13 @@ pub use types::remedy::remedy;
 pub use types::rights;
 pub use types::token::FencingToken;
 
+#[doc = "[client]: crate::guide::client"]
+#[doc = "[cluster]: crate::guide::cluster"]
+#[doc = "[failover]: crate::guide::failover"]
+#[doc = "[scale]: crate::guide::scale"]
+#[doc = "[fast]: crate::guide::fast_paths"]
+#[doc = "[observing]: crate::guide::observing"]
+#[doc = "[command]: crate::guide::command\n\n"]
 #[doc = include_str!("../design.md")]
 pub mod design {}
 

@@ -1,13 +1,13 @@
-//! Names of keys and channels. Every key of one lock lies in one slot of a cluster.
+//! Names of keys and channels. All keys of one lock lie in one slot of a cluster.
 
 use crate::types::error::{Error, shown};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Longer names are refused: a name is sent with every command and message about its lock.
+/// The client refuses longer names, because every command and message about a lock carries its name.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// A lock as this client knows it: its name and the keys made from it.
+/// A lock as the client knows it: its name and its keys.
 #[derive(Debug)]
 pub(crate) struct Lock {
     pub(crate) name: Arc<str>,
@@ -61,7 +61,7 @@ fn escaped_name<'a>(prefix: &str, key: &'a str) -> Option<&'a str> {
     (!name.contains('}')).then_some(name)
 }
 
-/// A cluster hashes what lies between the first `{` and the next `}`, so the name must not end that early.
+/// A cluster hashes the text between the first `{` and the next `}`, so a name's own `}` must not end it.
 fn escape(name: &str) -> Cow<'_, str> {
     if name.contains(['%', '}']) {
         Cow::Owned(name.replace('%', "%25").replace('}', "%7D"))
@@ -70,17 +70,17 @@ fn escape(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// What every client's channel begins with.
+/// The beginning of every client's channel.
 pub(crate) fn channel_base(prefix: &str) -> String {
     format!("{prefix}:c:")
 }
 
-/// The channel on which clients are told that somebody listens to events.
+/// The channel on which clients announce that they listen to events.
 pub(crate) fn audience_channel(prefix: &str) -> String {
     format!("{prefix}:listen")
 }
 
-/// What a channel brings to a client of a single server.
+/// The kinds of channels of a single server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelKind {
     Grants,
@@ -136,7 +136,7 @@ pub(crate) fn name_of_event_channel(prefix: &str, channel: &str) -> Option<Strin
     name_of_state(prefix, channel.strip_suffix(":events")?)
 }
 
-/// Where a client says who it is.
+/// The key of a client's introduction.
 pub(crate) fn introduction(prefix: &str, client: &str) -> String {
     format!("{prefix}:client:{client}")
 }
@@ -165,7 +165,7 @@ mod tests {
         Lock::new("fairlock", name.into())
     }
 
-    /// What Redis Cluster hashes of a key.
+    /// The part of a key that Redis Cluster hashes.
     fn hash_tag(key: &str) -> &str {
         key.split_once('{')
             .and_then(|(_, rest)| rest.split_once('}'))

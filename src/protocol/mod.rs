@@ -1,4 +1,5 @@
-//! PROTOCOL.md in Rust: commands out, values in. Only this folder knows keys, arguments and replies. No I/O.
+//! PROTOCOL.md in Rust: commands out, values in. Only this folder knows keys, arguments and replies. It does no I/O and
+//! knows no tokio, so every function here can be tested with plain values.
 
 pub(crate) mod channel;
 pub(crate) mod event;

@@ -4,6 +4,7 @@
 
 use super::backend::Backend;
 use super::backoff::{Backoff, retrying};
+use super::host::this_process;
 use super::subscription::{Push, Subscription};
 use crate::observe::Outage;
 use crate::protocol::event;
@@ -27,7 +28,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn new(backend: Backend, label: Option<String>, shared: Arc<Shared>) -> Self {
-        let introduction = Introduction::new(&shared.prefix, shared.id, label.as_deref());
+        let introduction = Introduction::new(&shared.prefix, shared.id, &this_process(), label.as_deref());
         Self {
             backend,
             label,

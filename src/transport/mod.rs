@@ -7,6 +7,7 @@ pub(crate) mod backend;
 pub(crate) mod backoff;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
+pub(crate) mod host;
 pub(crate) mod link;
 pub(crate) mod listener;
 pub(crate) mod pulse;

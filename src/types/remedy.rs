@@ -4,7 +4,7 @@ use super::rights::{besides, broad};
 use redis::{ErrorKind, RedisError};
 
 /// What to do about an error of a server. Programs that ask the server directly, as the command `fairlock` does, say the
-/// same as [`Error`] does.
+/// same as [`Error`](crate::Error) does.
 pub fn remedy(error: &RedisError) -> &'static str {
     let text = error.to_string();
     let said = |word: &str| error.code() == Some(word) || text.contains(word);

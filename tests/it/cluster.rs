@@ -1,10 +1,11 @@
 //! A cluster: three masters and three replicas, as processes of the test. Each test prints what it saw; run it with
 //! `cargo test --features cluster --test it -- cluster --nocapture`.
 
-use crate::observe::{LONG, Random, ms};
+use crate::observe::{LONG, ms};
 use crate::server::{Server, eventually, free_port, in_time, soon};
 use fairlock::{Client, Error, EventKind, Events, FencingToken, LostReason, Owner, WriteGuard};
 use fairlock_support::cluster::{Cluster, ask};
+use fairlock_support::random;
 use futures::future::join_all;
 use redis::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -425,15 +426,15 @@ impl Load {
 
 #[tokio::test]
 async fn nothing_is_lost_while_slots_move_under_load() {
-    let (cluster, mut random) = (Cluster::start().await, Random::new());
+    let (cluster, mut random) = (Cluster::start().await, random::seeded());
     let clients = [cluster.client(ms(10_000)).await, cluster.client(ms(10_000)).await];
     let names: Vec<_> = (0..4).map(|i| format!("moving {i}")).collect();
     let load = Load::on(&clients, &names);
     let (begun, mut moves) = (Instant::now(), 0);
     while moves < 30 {
-        let slot = cluster.slot(&names[random.below(4) as usize]).await;
+        let slot = cluster.slot(&names[random.usize(..4)]).await;
         let from = cluster.owner(slot, &cluster.nodes[0]).await.unwrap();
-        let to = (from + 1 + random.below(2) as usize) % 3;
+        let to = (from + 1 + random.usize(..2)) % 3;
         cluster.migrate(slot, from, to).await;
         moves += 1;
     }

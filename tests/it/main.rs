@@ -13,52 +13,29 @@
 use fairlock_support::{proxy, server, users};
 
 mod acl;
-mod cancellation;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
-mod demotion;
 mod docs;
 mod events;
-mod evict;
-mod examples;
-mod fairness;
+mod failover;
 mod faults;
+mod floors;
 mod input;
 mod lease;
-mod locks;
+mod lock;
 mod lua;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(target_os = "linux")]
-mod netns;
+mod modes;
+mod network;
+mod observability;
 mod observe;
-mod operator_scripts;
-mod ops;
 mod owners;
-mod policy;
-mod polled;
 mod process;
-mod python;
-mod quarantine;
+mod queue;
 mod recipes;
-mod replicas;
-mod review;
 mod runtime;
-mod rw_lock;
-mod scale;
-mod script_model;
 mod scripts;
-mod seeds;
-#[cfg(feature = "sentinel")]
-mod sentinel;
-mod silence;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
     mod servers;
 }
-mod spans;
-mod status;
-#[cfg(feature = "tls-rustls")]
-mod tls;
-mod upgrade;

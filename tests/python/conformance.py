@@ -70,6 +70,15 @@ class Run:
         self.ear.close()
 
     def step(self, step):
+        same = "error" in step or step.get("keys") == "same"
+        before = self.dump() if same else None
+        self.act(step)
+        if same and self.dump() != before:
+            raise Failed("not the same keys")
+        if isinstance(step.get("keys"), dict):
+            self.check_keys(step["keys"])
+
+    def act(self, step):
         first, last = step.get("for", (0, 0))
         for n in range(first, last + 1):
             one = {key: with_number(value, n) for key, value in step.items()} if "for" in step else step
@@ -81,8 +90,14 @@ class Run:
                 state, waiting, leases = self.keys
                 places = {"{state}": state, "{queue}": waiting, "{leases}": leases}
                 self.calls.call(*[places.get(word, word) for word in one["redis"]])
-        if "keys" in step:
-            self.check_keys(step["keys"])
+
+    def dump(self):
+        """All three keys, and when they expire; Redis 6.2 cannot say when."""
+        dumps = [self.calls.call("DUMP", key) for key in self.keys]
+        try:
+            return dumps, [self.calls.call("PEXPIRETIME", key) for key in self.keys]
+        except ServerError:
+            return dumps, []
 
     def expire(self, request):
         if self.calls.call("ZADD", self.keys[2], "XX", "CH", 1, request) == 0:
@@ -93,9 +108,18 @@ class Run:
         listened = "1" if step.get("listened") else ""
         until = time.monotonic() + (PATIENCE if step.get("until") else 0)
         while True:
-            reply = self.calls.call(
-                "EVALSHA", self.scripts[step["call"]], 3, *self.keys, self.publish, self.channels, listened, *args)
+            try:
+                reply = self.calls.call(
+                    "EVALSHA", self.scripts[step["call"]], 3, *self.keys, self.publish, self.channels, listened, *args)
+            except ServerError as error:
+                if "error" not in step or step["error"] not in str(error):
+                    raise
+                reply = error
             grants, events = self.hear()
+            if "error" in step:
+                if not isinstance(reply, ServerError):
+                    raise Failed(f"no error: {reply}")
+                return self.check_heard(step, grants, events)
             numbers = dict(self.numbers)
             try:
                 fits(step["reply"], reply, numbers)

@@ -1,6 +1,7 @@
 //! One connection to each node on whose locks somebody waits, for their grants.
 
 use super::super::backoff::Backoff;
+use super::super::host::this_process;
 use super::super::link::{How, Lane, Sending};
 use super::super::subscription::{Push, Subscription};
 use super::node::{Agenda, Node};
@@ -101,7 +102,7 @@ impl Cluster {
     /// An extra: failing is not fatal.
     pub(super) async fn keep_introduced(&self) {
         let shared = &self.shared;
-        let introduction = Introduction::new(&shared.prefix, shared.id, self.label.as_deref());
+        let introduction = Introduction::new(&shared.prefix, shared.id, &this_process(), self.label.as_deref());
         let how = How {
             lane: Lane::Background,
             limit: PING_TIMEOUT,

@@ -1,5 +1,5 @@
 //! A cluster: which node has which lock, a connection for commands to each node that is used, and one that listens to
-//! each node on whose locks somebody waits. `design.md`, "Beyond one server", says why it is not the library's.
+//! each node on whose locks somebody waits. `docs/cluster.md` says why it is not the library's.
 
 mod listen;
 mod node;

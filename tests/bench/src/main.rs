@@ -32,7 +32,6 @@ mod worker;
 
 use clap::{Args, Parser, Subcommand};
 use env::{Env, Machine};
-use fairlock_support::server;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;

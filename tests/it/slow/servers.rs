@@ -6,11 +6,8 @@ use std::process::{Command, Output};
 
 /// What depends on the server most: the scripts, what they are sent as, messages, replication, disks, what `status` reads,
 /// and what its ACL knows.
-const PART: [&str; 10] = [
-    "lua::",
+const PART: [&str; 7] = [
     "scripts::",
-    "script_model::",
-    "operator_scripts::",
     "rw_lock::",
     "replicas::",
     "quarantine::",

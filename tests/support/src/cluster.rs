@@ -1,13 +1,10 @@
 //! A cluster of real servers, as processes of the test.
 
-#[cfg(feature = "cluster")]
 use crate::server::PATIENCE;
 use crate::server::{Server, eventually};
-#[cfg(feature = "cluster")]
 use fairlock::Client;
 use futures::future::join_all;
 use redis::Value;
-#[cfg(feature = "cluster")]
 use std::time::{Duration, Instant};
 
 /// After so long without an answer a node is taken for failed by the others.
@@ -161,7 +158,6 @@ impl Cluster {
         self.nodes.iter().map(Server::url).collect()
     }
 
-    #[cfg(feature = "cluster")]
     pub async fn client(&self, lease: Duration) -> Client {
         let begun = Instant::now();
         loop {

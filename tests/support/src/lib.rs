@@ -11,6 +11,8 @@ pub mod cluster;
 pub mod process;
 pub mod proxy;
 pub mod random;
+pub mod resp;
+pub mod scripts;
 pub mod server;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -1,25 +1,18 @@
 //! Random numbers of tests, which a seed repeats.
 
-/// Random numbers. The seed is printed, and taken back from the environment.
-pub struct Random(fastrand::Rng);
+pub use fastrand::Rng;
 
-impl Random {
-    /// From the environment's `FAIRLOCK_SEED` if it is set. Prints the seed, which is shown when the test fails.
-    pub fn seeded() -> Self {
-        let seed = match std::env::var("FAIRLOCK_SEED") {
-            Ok(seed) => seed.parse().expect("FAIRLOCK_SEED is a number"),
-            Err(_) => fastrand::u64(..),
-        };
-        println!("FAIRLOCK_SEED={seed}");
-        Self(fastrand::Rng::with_seed(seed))
-    }
+/// From the environment's `FAIRLOCK_SEED` if it is set. Prints the seed, which is shown when the test fails.
+pub fn seeded() -> Rng {
+    let seed = match std::env::var("FAIRLOCK_SEED") {
+        Ok(seed) => seed.parse().expect("FAIRLOCK_SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("FAIRLOCK_SEED={seed}");
+    Rng::with_seed(seed)
+}
 
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0.usize(..limit)
-    }
-
-    /// Another one, for a task of its own.
-    pub fn fork(&mut self) -> Self {
-        Self(self.0.fork())
-    }
+/// Numbers for one purpose among several of a seed: what one purpose draws does not move the numbers of another.
+pub fn stream(seed: u64, purpose: u64) -> Rng {
+    Rng::with_seed(Rng::with_seed(seed).u64(..).wrapping_add(purpose))
 }

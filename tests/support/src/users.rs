@@ -1,6 +1,5 @@
 //! Users of a lock, as several tests need them: clients, holds, waiters, and what the server counts of them.
 
-pub use crate::random::Random;
 use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Access, Acquire, Client, Error, FencingToken, Guard, Owner, ReadGuard, RwLock, WriteGuard};
 use std::collections::BTreeMap;

@@ -359,6 +359,11 @@ fn try_client(tree: &Tree, mutant: &Mutant, seed: u64) -> Verdict {
 mod tests {
     use super::*;
 
+    /// The file of a module of `tests/it`, from the root of the repository.
+    fn of_it(module: &str) -> String {
+        format!("tests/it/{}.rs", module.replace("::", "/"))
+    }
+
     #[test]
     fn every_mutant_has_its_text_once_and_a_name_of_its_own() {
         let mut names = std::collections::BTreeSet::new();
@@ -389,8 +394,8 @@ mod tests {
         for mutant in all() {
             let (file, test) = match mutant.check {
                 Check::It(name) => {
-                    let (module, test) = name.split_once("::").expect("module::test");
-                    (format!("tests/it/{module}.rs"), test)
+                    let (module, test) = name.rsplit_once("::").expect("module::test");
+                    (of_it(module), test)
                 }
                 Check::Lib(name) => {
                     let (module, test) = name.split_once("::tests::").expect("module::tests::test");
@@ -423,12 +428,16 @@ mod tests {
             let (file, name) = match test.split_once(' ') {
                 Some((file, name)) => (file.to_owned(), name),
                 None => {
-                    let (module, name) = test.split_once("::").expect("module::test");
-                    (format!("tests/it/{module}.rs"), name)
+                    let (module, name) = test.rsplit_once("::").expect("module::test");
+                    (of_it(module), name)
                 }
             };
             let text = std::fs::read_to_string(root().join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert!(text.contains(&format!("fn {name}(")), "{file} has no test {name}");
+            let held = match file.ends_with(".json") {
+                true => format!("\"scenario\": \"{name}\""),
+                false => format!("fn {name}("),
+            };
+            assert!(text.contains(&held), "{file} has no {held}");
         }
     }
 

@@ -1,0 +1,75 @@
+//! A service: its rules, and those of the options.
+
+use super::{breaks, login, refused, rights_for, rules, serve, serve_with, without_one};
+use crate::conformance;
+use crate::server::{Server, soon};
+use futures::future::join_all;
+use redis::Value;
+
+const SERVICE: [&str; 8] = [
+    "acquire", "events", "expiry", "owners", "policies", "release", "renew", "status",
+];
+
+#[tokio::test]
+async fn a_service_needs_all_of_its_rules_and_no_more() {
+    let server = Server::start_with(&["--acllog-max-len", "10000"]).await;
+    let all = rules("service");
+    let url = login(&server, "service", &all).await;
+    soon("a service", serve(&server, &url, "service"))
+        .await
+        .expect("all rights");
+    for file in SERVICE {
+        let passed = conformance::run(&server, &url, file).await;
+        assert!(passed.is_ok(), "{passed:?}");
+    }
+    assert_eq!(refused(&server, "service").await, [""; 0]);
+
+    let reduced = without_one(&all);
+    let broken = join_all(reduced.iter().enumerate().map(async |(n, (_, rules))| {
+        let user = format!("service-{n}");
+        let url = login(&server, &user, rules).await;
+        breaks(&server, &user, serve(&server, &url, &user)).await
+    }))
+    .await;
+    for ((right, rules), broken) in reduced.iter().zip(broken) {
+        if broken {
+            continue;
+        }
+        // Of a rarer script's or case's.
+        let url = login(&server, "rarely", rules).await;
+        let mut passes = true;
+        for file in SERVICE {
+            passes &= conformance::run(&server, &url, file).await.is_ok();
+        }
+        assert!(!passes, "nothing needs {right}");
+    }
+}
+
+#[tokio::test]
+async fn the_options_need_the_rights_that_the_page_names_for_them() {
+    let server = Server::start_with(&["--appendonly", "yes"]).await;
+    for option in ["wait_for_replicas", "wait_for_disks", "quarantine"] {
+        let rights = rights_for(option);
+        assert!(!rights.is_empty());
+        let mut known = redis::cmd("COMMAND");
+        known.arg("INFO").arg(rights[0].trim_start_matches('+'));
+        let known: Vec<Value> = known.query_async(&mut server.redis().await).await.unwrap();
+        if known == [Value::Nil] {
+            println!("skipped: the server has no {}", rights[0]);
+            continue;
+        }
+        let all = [rules("service"), rights.clone()].concat();
+        let user = option.replace('_', "-");
+        let url = login(&server, &user, &all).await;
+        let served = soon("an answer", serve_with(option, &url, &user)).await;
+        served.unwrap_or_else(|error| panic!("{option}: {error}"));
+        assert_eq!(refused(&server, &user).await, [""; 0]);
+        for right in &rights {
+            let rest: Vec<_> = all.iter().filter(|rule| *rule != right).cloned().collect();
+            let user = format!("{user}-{}", &right[1..]);
+            let url = login(&server, &user, &rest).await;
+            let broken = breaks(&server, &user, serve_with(option, &url, &user)).await;
+            assert!(broken, "{option} does not need {right}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The pages say where each of their claims is tested, by links whose fragment is the test's name. They must be true.
+
+use std::collections::BTreeMap;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// All pages, with their texts.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let root = Path::new(ROOT);
+    let files = read_dir(root.join("docs"))
+        .expect("docs")
+        .map(|entry| entry.expect("a file").path());
+    let fixed = ["README.md", "design.md"].map(|name| root.join(name));
+    let pages = files
+        .chain(fixed)
+        .filter(|path| path.extension().is_some_and(|end| end == "md"));
+    pages
+        .map(|path| (path.clone(), read_to_string(path).expect("a page")))
+        .collect()
+}
+
+/// Where a page's links lead, inline ones and definitions, but for those that leave the repository.
+fn links(page: &str) -> Vec<&str> {
+    let inline = page
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target);
+    let defined = page
+        .lines()
+        .filter(|line| line.starts_with('['))
+        .filter_map(|line| line.split_once("]: "));
+    let all = inline.chain(defined.map(|(_, target)| target));
+    all.filter(|target| !target.contains("://") && !target.starts_with('#'))
+        .collect()
+}
+
+/// The file, and the name of a test in it if the link has one.
+fn resolved<'a>(page: &Path, link: &'a str) -> (PathBuf, Option<&'a str>) {
+    let (file, name) = link
+        .split_once('#')
+        .map_or((link, None), |(file, name)| (file, Some(name)));
+    (page.parent().expect("a directory").join(file), name)
+}
+
+fn has_test(source: &str, name: &str) -> bool {
+    source.contains(&format!("fn {name}("))
+}
+
+/// Whether a scenario's name begins so: its words with hyphens between them, without punctuation.
+fn has_scenario(source: &str, beginning: &str) -> bool {
+    let names = source.lines().filter_map(|line| line.split("\"scenario\": \"").nth(1));
+    let words = |name: &str| -> String {
+        let name = name.to_lowercase().replace(' ', "-");
+        name.chars()
+            .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+            .collect()
+    };
+    names.into_iter().any(|name| words(name).starts_with(beginning))
+}
+
+#[test]
+fn links_lead_to_files_and_tests_that_exist() {
+    let (mut wrong, mut tests) = (Vec::new(), 0);
+    for (path, text) in pages() {
+        for link in links(&text) {
+            let (file, name) = resolved(&path, link);
+            let Ok(source) = read_to_string(&file) else {
+                wrong.push(format!("{}: {link}", path.display()));
+                continue;
+            };
+            if let Some(name) = name.filter(|_| file.extension().is_some_and(|end| end == "rs")) {
+                tests += 1;
+                if !has_test(&source, name) {
+                    wrong.push(format!("{}: no test {name} in {}", path.display(), file.display()));
+                }
+            }
+            if let Some(name) = name.filter(|_| file.extension().is_some_and(|end| end == "json")) {
+                tests += 1;
+                if !has_scenario(&source, name) {
+                    wrong.push(format!("{}: no scenario {name} in {}", path.display(), file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links that lead nowhere:\n{}", wrong.join("\n"));
+    assert!(
+        tests > 100,
+        "only {tests} links to tests were found: has their form changed?"
+    );
+}
+
+#[test]
+fn every_cell_of_the_table_of_failures_has_its_test() {
+    let page = &pages()[&Path::new(ROOT).join("docs/failures.md")];
+    let table = page.split("\n## ").next().unwrap_or_default();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        // The table of single losses says the same test of several cells.
+        .take_while(|line| !line.starts_with("## What the loss of a key"))
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| **") && !line.starts_with("| fault"))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    assert!(rows.len() > 20, "{} rows", rows.len());
+    for row in rows {
+        assert_eq!(row.len(), 5, "{row:?}");
+        for cell in &row[1..] {
+            assert!(
+                *cell == "–" || cell.contains(".rs#") || cell.contains(".json#"),
+                "{:?} says {cell:?} without a test",
+                row[0]
+            );
+        }
+    }
+}
+
+/// What users see of a feature is what Cargo has.
+#[test]
+fn the_crate_page_names_every_feature() {
+    let root = Path::new(ROOT);
+    let manifest = read_to_string(root.join("Cargo.toml")).expect("Cargo.toml");
+    let features = manifest
+        .split("[features]")
+        .nth(1)
+        .expect("features")
+        .split("\n[")
+        .next()
+        .unwrap_or_default();
+    let names = features
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(" = "));
+    let page = read_to_string(root.join("src/lib.rs")).expect("src/lib.rs");
+    for (name, _) in names.filter(|(name, _)| *name != "testing") {
+        assert!(
+            page.contains(&format!("//! | `{name}` |")),
+            "{name} is not in the table of src/lib.rs"
+        );
+    }
+}
+
+#[test]
+fn commands_of_the_pages_name_what_exists() {
+    let root = Path::new(ROOT);
+    let makefile = read_to_string(root.join("Makefile")).expect("Makefile");
+    for (path, text) in pages() {
+        for target in words_after(&text, "make ") {
+            assert!(
+                makefile.contains(&format!("\n{target}:")),
+                "{}: make {target}",
+                path.display()
+            );
+        }
+        for example in words_after(&text, "--example ") {
+            let file = root.join(format!("examples/{example}.rs"));
+            let directory = root.join("examples").join(example);
+            assert!(file.exists() || directory.exists(), "{}: {example}", path.display());
+        }
+    }
+}
+
+/// The numbers that the guide to leases computes with are the code's.
+#[test]
+fn formulae_of_the_guide_to_leases_are_those_of_the_code() {
+    let root = Path::new(ROOT);
+    let guide = read_to_string(root.join("docs/leases.md")).expect("the guide");
+    for (said, file, code) in [
+        (
+            "10 s unless set",
+            "types/limits.rs",
+            "DEFAULT_LEASE: Duration = Duration::from_secs(10)",
+        ),
+        (
+            "from 100 ms to a year",
+            "types/limits.rs",
+            "LEAST_LEASE: Duration = Duration::from_millis(100)",
+        ),
+        (
+            "from 100 ms to a year",
+            "types/limits.rs",
+            "MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600)",
+        ),
+        (
+            "`L / 6`, but 50 ms to 1 s",
+            "types/limits.rs",
+            "(lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))",
+        ),
+        (
+            "`max(L / 50, 2 ms)`",
+            "state/claim.rs",
+            "(self.lease / 50).max(Duration::from_millis(2))",
+        ),
+        (
+            "renewed every | `L / 3`",
+            "state/claim.rs",
+            "self.renewed + self.lease / 3",
+        ),
+        (
+            "`L / 12`, but 25 ms to 0.5 s",
+            "transport/pulse.rs",
+            "LOOKS_OF_DOUBT: u32 = LOOKS / 2",
+        ),
+        (
+            "two such calls",
+            "transport/pulse.rs",
+            "TIMEOUTS_BEFORE_RECONNECT: u32 = 2",
+        ),
+        ("up to 500 of", "protocol/script.rs", "CHUNK: usize = 500"),
+    ] {
+        let source = read_to_string(root.join("src").join(file)).expect("a source");
+        assert!(
+            guide.contains(said),
+            "the guide to leases does not say {said:?} any more"
+        );
+        assert!(
+            source.contains(code),
+            "src/{file} has no {code:?} any more: what of docs/leases.md?"
+        );
+    }
+}
+
+/// In code: after a backtick, or at the beginning of a line of a block. An option may stand anywhere.
+fn words_after<'a>(text: &'a str, command: &str) -> Vec<&'a str> {
+    let in_block = |at: usize| text[..at].matches("```").count() % 2 == 1;
+    let begins = |at: usize| match text[..at].chars().last() {
+        Some('`') => true,
+        Some('\n') => in_block(at),
+        _ => command.starts_with('-'),
+    };
+    let found = text.match_indices(command).filter(|(at, _)| begins(*at));
+    let words = found.map(|(at, _)| {
+        let rest = &text[at + command.len()..];
+        rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')
+            .next()
+            .unwrap_or_default()
+    });
+    words.filter(|word| !word.is_empty()).collect()
+}

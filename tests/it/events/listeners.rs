@@ -1,0 +1,176 @@
+//! Who listens, what that costs the others, and how a stream ends.
+
+use super::{LONG, client, lines, pass, passed, until_heard};
+use crate::server::{Server, connected, eventually, in_time, soon};
+use fairlock::{Client, Error};
+use std::time::Duration;
+use tokio_stream::StreamExt;
+
+#[tokio::test]
+async fn nothing_is_published_while_nobody_listens_and_soon_after_the_last_one_stopped() {
+    let server = Server::start().await;
+    let (listening, acting) = (client(&server).await, client(&server).await.rw_lock("a"));
+    let publishes = async || server.calls("publish").await;
+    // Clients that are connected ask who listens, at first.
+    let before = publishes().await;
+    for _ in 0..50 {
+        pass(&acting).await;
+    }
+    assert_eq!(publishes().await, before, "published, though nobody listens");
+
+    let mut events = listening.rw_lock("a").events().await.unwrap();
+    let second = listening.events().await.unwrap();
+    until_heard(&mut events, &acting).await;
+    let before = publishes().await;
+    pass(&acting).await;
+    assert!(publishes().await >= before + 2);
+    drop(second);
+    drop(events);
+    // Who listened is believed for ten seconds after it last said so.
+    eventually("nothing is published any more", async || {
+        let before = publishes().await;
+        for _ in 0..10 {
+            pass(&acting).await;
+        }
+        publishes().await == before
+    })
+    .await;
+    let channels: Vec<String> = redis::cmd("PUBSUB")
+        .arg(&["CHANNELS", "*:events"])
+        .query_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    assert_eq!(channels, Vec::<String>::new(), "still subscribed");
+}
+
+#[tokio::test]
+async fn listening_costs_no_commands_of_those_who_use_the_lock() {
+    const PASSES: u64 = 50;
+    let server = Server::start().await;
+    let (listening, acting) = (client(&server).await.rw_lock("a"), client(&server).await.rw_lock("a"));
+    pass(&acting).await;
+    let cost = async || {
+        let before = server.script_calls().await;
+        for _ in 0..PASSES {
+            pass(&acting).await;
+        }
+        server.script_calls().await - before
+    };
+    assert_eq!(cost().await, 2 * PASSES);
+    let mut events = listening.events().await.unwrap();
+    until_heard(&mut events, &acting).await;
+    let published = server.calls("publish").await;
+    assert_eq!(cost().await, 2 * PASSES);
+    assert!(
+        server.calls("publish").await >= published + 2 * PASSES,
+        "nobody published"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_connects_after_the_listener_publishes_without_waiting_for_the_next_announcement() {
+    // Announced every three seconds; but who is new asks, before it does anything else.
+    const CLIENTS: usize = 20;
+    let server = Server::start().await;
+    let mut events = client(&server).await.rw_lock("a").events().await.unwrap();
+    until_heard(&mut events, &client(&server).await.rw_lock("a")).await;
+    for _ in 0..CLIENTS {
+        let expected = passed(pass(&client(&server).await.rw_lock("a")).await);
+        assert_eq!(lines(&mut events, 2).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn two_streams_on_one_lock_and_two_listeners_all_see_everything() {
+    let server = Server::start().await;
+    let (here, there) = (client(&server).await, client(&server).await);
+    let lock = here.rw_lock("a");
+    let mut streams = [
+        lock.events().await.unwrap(),
+        lock.events().await.unwrap(),
+        here.events().await.unwrap(),
+        there.rw_lock("a").events().await.unwrap(),
+        there.events().await.unwrap(),
+    ];
+    for _ in 0..5 {
+        let expected = passed(pass(&lock).await);
+        for events in &mut streams {
+            assert_eq!(lines(events, 2).await, expected);
+        }
+    }
+    // One of two ends: the other one goes on.
+    let [first, mut second, ..] = streams;
+    drop(first);
+    // Subscriptions that nobody reads are looked for every second.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let expected = passed(pass(&lock).await);
+    assert_eq!(lines(&mut second, 2).await, expected);
+}
+
+#[tokio::test]
+async fn events_of_a_bad_name_or_a_closed_client_are_a_typed_error() {
+    let server = Server::start().await;
+    let client = client(&server).await;
+    let nameless = client.rw_lock("").events().await;
+    assert!(matches!(nameless, Err(Error::InvalidName { .. })), "{nameless:?}");
+    client.shutdown().await;
+    let closed = client.rw_lock("a").events().await;
+    assert!(matches!(closed, Err(Error::Shutdown { .. })), "{closed:?}");
+    let closed = client.events().await;
+    assert!(matches!(closed, Err(Error::Shutdown { .. })), "{closed:?}");
+}
+
+#[tokio::test]
+async fn events_that_a_user_may_not_subscribe_to_are_refused_and_grants_still_come() {
+    let server = Server::start().await;
+    let mut redis = server.redis().await;
+    let mut rules = redis::cmd("ACL");
+    rules.arg(&[
+        "SETUSER",
+        "app",
+        "on",
+        ">s3cret",
+        "~fairlock:*",
+        "resetchannels",
+        "&fairlock:*",
+        "+@all",
+    ]);
+    let set: Result<(), _> = rules.query_async(&mut redis).await;
+    set.unwrap();
+    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
+    let client = connected(Client::builder().lease(LONG), url).await;
+    let connections = server.connections().await;
+    let refused = soon("an answer", client.events()).await;
+    let Err(Error::Server { remedy, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(remedy.contains("&fairlock:{*}:events"), "{remedy}");
+    // The subscription connection is the one that it was: nothing was missed. The lease is too long to learn it otherwise.
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let waiting = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    guard.release().await.unwrap();
+    let granted = soon("the grant", waiting).await.unwrap().unwrap();
+    granted.release().await.unwrap();
+    assert_eq!(server.connections().await, connections);
+    // The rule for one lock's channel is wide enough.
+    let mut events = lock.events().await.unwrap();
+    let _guard = lock.write().acquire_fair().await.unwrap();
+    soon("an event", events.next()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn streams_end_when_their_client_is_shut_down() {
+    in_time(async || {
+        let server = Server::start().await;
+        let client = client(&server).await;
+        let mut of_one = client.rw_lock("a").events().await.unwrap();
+        let mut of_all = client.events().await.unwrap();
+        client.shutdown().await;
+        for events in [&mut of_one, &mut of_all] {
+            assert!(soon("the end", events.next()).await.is_none());
+        }
+    })
+    .await;
+}

@@ -1,0 +1,7 @@
+//! Another server takes over: masters that become replicas, replicas that wait, quarantine, and Sentinel.
+
+pub mod demotion;
+mod quarantine;
+mod replicas;
+#[cfg(feature = "sentinel")]
+mod sentinel;

@@ -1,0 +1,297 @@
+//! Grants that count only when replicas have them.
+
+use crate::failover::demotion::{info, replica_of, until_server_waits};
+use crate::observe::{LONG, keys, ms, until_free};
+use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
+use fairlock::{Client, ClientBuilder, Error, Owner};
+use futures::future::join_all;
+use redis::Value;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Whatever has this time limit is waited for.
+const PATIENT: Duration = Duration::from_secs(300);
+
+async fn writer(server: &Server, lock: &str) -> Option<String> {
+    let mut get = redis::cmd("HGET");
+    get.arg(&keys(lock)[0]).arg("writer");
+    get.query_async(&mut server.redis().await).await.expect("HGET")
+}
+
+async fn knows_waitaof(server: &Server) -> bool {
+    let mut known = redis::cmd("COMMAND");
+    known.arg("INFO").arg("WAITAOF");
+    let known: Vec<Value> = known.query_async(&mut server.redis().await).await.unwrap();
+    !matches!(known.as_slice(), [Value::Nil])
+}
+
+async fn client(server: &Server, with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Client {
+    connected(with(Client::builder().lease(LONG)), server.url()).await
+}
+
+fn is_not_replicated<T: std::fmt::Debug>(outcome: &Result<T, Error>) -> bool {
+    matches!(
+        outcome,
+        Err(Error::NotReplicated {
+            wanted: 1,
+            reached: 0,
+            ..
+        })
+    )
+}
+
+#[tokio::test]
+async fn a_guard_is_handed_out_when_the_replica_knows_of_it() {
+    let master = Server::start().await;
+    let replica = replica_of(&master).await;
+    let lock = client(&master, |builder| builder.wait_for_replicas(1, PATIENT))
+        .await
+        .rw_lock("a");
+    replica.freeze();
+    let asked = tokio::spawn(lock.write().acquire_fair());
+    until_server_waits(&master).await;
+    assert!(writer(&master, "a").await.is_some(), "granted");
+    assert!(!asked.is_finished(), "but it does not count yet");
+    replica.thaw();
+    let guard = soon("the guard", asked).await.unwrap().unwrap();
+    assert_eq!(writer(&replica, "a").await, writer(&master, "a").await);
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_grant_without_replicas_is_withdrawn_before_its_error_is_seen() {
+    let server = Server::start().await;
+    let strict = client(&server, |builder| builder.wait_for_replicas(1, ms(20))).await;
+    let lock = strict.rw_lock("a");
+    for outcome in [
+        lock.write().acquire_fair().await.map(Some),
+        lock.write().try_acquire().await,
+        lock.write().try_acquire_for(PATIENCE).await,
+    ] {
+        assert!(is_not_replicated(&outcome), "{outcome:?}");
+        assert_eq!(writer(&server, "a").await, None, "withdrawn");
+    }
+    let error = lock.read().acquire_fair().await.unwrap_err();
+    assert!(
+        error.to_string().contains("reached 0 of 1 replicas within 20ms"),
+        "{error}"
+    );
+    // A single request may do without.
+    let guard = lock
+        .write()
+        .wait_for_replicas(0, Duration::ZERO)
+        .acquire_fair()
+        .await
+        .unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_short_wait_for_replicas_bears_to_stand_behind_a_long_one() {
+    in_time(async || {
+        let master = Server::start().await;
+        let replica = replica_of(&master).await;
+        let client = connected(Client::builder().lease(ms(300)), master.url()).await;
+        replica.freeze();
+        let long = client.rw_lock("a").write().wait_for_replicas(1, PATIENT);
+        let long = tokio::spawn(long.acquire_fair());
+        until_server_waits(&master).await;
+        let short = client.rw_lock("b").write().wait_for_replicas(1, ms(20));
+        let mut short = tokio::spawn(short.acquire_fair());
+        // Several times as long as a call of its own may take.
+        assert!(timeout(ms(500), &mut short).await.is_err(), "it waits for the other");
+        replica.thaw();
+        for asked in [long, short] {
+            drop(soon("the guard", asked).await.unwrap().unwrap());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_request_alone_may_ask_for_replicas() {
+    let server = Server::start().await;
+    let lock = client(&server, |builder| builder).await.rw_lock("a");
+    let outcome = lock.write().wait_for_replicas(1, ms(20)).acquire_fair().await;
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+    drop(lock.write().acquire_fair().await.unwrap());
+    until_free(&server, "a").await;
+}
+
+#[tokio::test]
+async fn a_grant_that_was_handed_over_is_withdrawn_too_and_passed_on() {
+    let server = Server::start().await;
+    let plain = client(&server, |builder| builder).await.rw_lock("a");
+    let strict = client(&server, |builder| builder.wait_for_replicas(1, ms(20)))
+        .await
+        .rw_lock("a");
+    let first = plain.write().acquire_fair().await.unwrap();
+    let second = tokio::spawn(strict.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    let third = tokio::spawn(plain.write().acquire_fair());
+    server.until_queued("a", 2).await;
+    first.release().await.unwrap();
+    let outcome = soon("the verdict", second).await.unwrap();
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+    drop(soon("the next", third).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_not_replicated_leaves_the_reader() {
+    let server = Server::start().await;
+    let lock = client(&server, |builder| builder.wait_for_replicas(1, ms(20)))
+        .await
+        .rw_lock("a");
+    let mine = lock.with_owner(&Owner::new());
+    let reading = mine.read().wait_for_replicas(0, ms(20)).acquire_fair().await.unwrap();
+    let outcome = reading.upgrade().await;
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+    assert_eq!(writer(&server, "a").await, None);
+    assert!(reading.is_held());
+    reading.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_for_replicas_can_be_dropped() {
+    let master = Server::start().await;
+    let replica = replica_of(&master).await;
+    let lock = client(&master, |builder| builder.wait_for_replicas(1, PATIENT))
+        .await
+        .rw_lock("a");
+    replica.freeze();
+    let asked = tokio::spawn(lock.write().acquire_fair());
+    until_server_waits(&master).await;
+    asked.abort();
+    until_free(&master, "a").await;
+    replica.thaw();
+    drop(soon("the next", lock.write().acquire_fair()).await.unwrap());
+}
+
+#[tokio::test]
+async fn those_who_wait_for_replicas_at_once_share_a_wait() {
+    let master = Server::start().await;
+    let replica = replica_of(&master).await;
+    let client = client(&master, |builder| builder.wait_for_replicas(1, PATIENT)).await;
+    replica.freeze();
+    let asked = (0..50).map(|i| tokio::spawn(client.rw_lock(format!("lock-{i}")).write().acquire_fair()));
+    let asked: Vec<_> = asked.collect();
+    until_server_waits(&master).await;
+    for i in 0..50 {
+        let name = format!("lock-{i}");
+        eventually("all are granted", async || writer(&master, &name).await.is_some()).await;
+    }
+    replica.thaw();
+    for guard in soon("the guards", join_all(asked)).await {
+        drop(guard.unwrap().unwrap());
+    }
+    let waits = master.calls("wait").await;
+    assert!(waits <= 10, "{waits} of WAIT for 50 grants");
+}
+
+#[tokio::test]
+async fn an_earlier_answer_says_nothing_about_a_later_grant() {
+    let server = Server::start().await;
+    let replica = replica_of(&server).await;
+    let client = client(&server, |builder| builder.wait_for_replicas(1, Duration::from_secs(2))).await;
+    drop(
+        soon("the first", client.rw_lock("a").write().acquire_fair())
+            .await
+            .unwrap(),
+    );
+    drop(replica);
+    eventually("the replica is gone", async || {
+        info(&server, "replication").await.contains("connected_slaves:0")
+    })
+    .await;
+    let outcome = client.rw_lock("b").write().acquire_fair().await;
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_grant_can_wait_for_disks_where_the_server_can() {
+    let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "everysec"]).await;
+    let knows = knows_waitaof(&server).await;
+    let lock = client(&server, |builder| builder.wait_for_disks(0, PATIENT))
+        .await
+        .rw_lock("a");
+    let outcome = soon("the guard", lock.write().acquire_fair()).await;
+    match outcome {
+        Ok(guard) if knows => guard.release().await.unwrap(),
+        Err(Error::Server { source, .. }) if !knows => assert!(source.to_string().contains("WAITAOF"), "{source}"),
+        outcome => panic!("the server knows WAITAOF: {knows}, but: {outcome:?}"),
+    }
+    let lock = client(&server, |builder| builder.wait_for_disks(1, ms(20)))
+        .await
+        .rw_lock("a");
+    let outcome = lock.write().acquire_fair().await;
+    assert!(!knows || is_not_replicated(&outcome), "{outcome:?}");
+    assert_eq!(writer(&server, "a").await, None);
+}
+
+#[tokio::test]
+async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() {
+    let server = Server::start().await;
+    let holder = connected(Client::builder().lease(LONG), server.url())
+        .await
+        .rw_lock("a");
+    let lock = connected(Client::builder().lease(ms(1000)), server.url())
+        .await
+        .rw_lock("a");
+    let guard = holder.write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    let wants = async |replicas: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("min-replicas-to-write").arg(replicas);
+        set.query_async::<()>(&mut server.redis().await).await.unwrap();
+    };
+    wants("1").await;
+    let rejected = async || {
+        let stats = info(&server, "commandstats").await;
+        let evalsha = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"))
+            .unwrap_or_default()
+            .to_owned();
+        !(evalsha.contains("rejected_calls=0") && evalsha.contains("failed_calls=0"))
+    };
+    eventually("renewals are refused", rejected).await;
+    assert!(!waiter.is_finished());
+    wants("0").await;
+    soon("the release", guard.release()).await.unwrap();
+    drop(soon("the hand-over", waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_time_that_cannot_be_is_refused() {
+    let server = Server::start().await;
+    for timeout in [Duration::ZERO, Duration::MAX] {
+        let built = Client::builder()
+            .wait_for_replicas(1, timeout)
+            .connect(server.url())
+            .await;
+        assert!(matches!(built, Err(Error::InvalidDuration { .. })), "{built:?}");
+        let lock = client(&server, |builder| builder).await.rw_lock("a");
+        let asked = lock.read().wait_for_replicas(1, timeout).acquire_fair().await;
+        assert!(matches!(asked, Err(Error::InvalidDuration { .. })), "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_is_not_on_the_servers_own_disk_does_not_count_either() {
+    let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "no"]).await;
+    if !knows_waitaof(&server).await {
+        println!("skipped: the server has no WAITAOF");
+        return;
+    }
+    let lock = client(&server, |builder| builder.wait_for_disks(0, ms(20)))
+        .await
+        .rw_lock("a");
+    let outcome = lock.write().acquire_fair().await;
+    let Err(error @ Error::NotReplicated { .. }) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(error.to_string().contains("the server's own disk"), "{error}");
+    assert_eq!(writer(&server, "a").await, None);
+}

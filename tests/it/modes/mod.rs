@@ -1,0 +1,4 @@
+//! A hold that changes its mode: upgrades and downgrades.
+
+mod downgrade;
+mod upgrade;

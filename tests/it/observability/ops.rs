@@ -1,0 +1,81 @@
+//! The dashboard and the alerts in `ops` are about metrics that exist, and about all of them.
+
+use std::collections::BTreeSet;
+
+const METRICS: &str = include_str!("../../../src/observe/metrics.rs");
+const DASHBOARD: &str = include_str!("../../../ops/grafana.json");
+const ALERTS: &str = include_str!("../../../ops/alerts.yml");
+const ALERTS_TEST: &str = include_str!("../../../ops/alerts_test.yml");
+const README: &str = include_str!("../../../ops/README.md");
+
+/// Every word of a text that is the name of a metric.
+fn names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("fairlock_")).collect()
+}
+
+/// The metric of which this is a time series.
+fn metric(series: &str) -> &str {
+    let suffixes = ["_bucket", "_sum", "_count"];
+    suffixes
+        .iter()
+        .find_map(|suffix| series.strip_suffix(suffix))
+        .unwrap_or(series)
+}
+
+#[test]
+fn what_ops_names_is_recorded() {
+    let recorded = names(METRICS);
+    for text in [DASHBOARD, ALERTS, ALERTS_TEST, README] {
+        for series in names(text) {
+            assert!(
+                recorded.contains(metric(series)),
+                "{series} is not in src/observe/metrics.rs"
+            );
+            let buckets = series.ends_with("_bucket");
+            assert_eq!(
+                series.contains("_seconds"),
+                buckets,
+                "{series}: histograms have buckets"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_shows_all_that_is_recorded() {
+    let shown: BTreeSet<_> = names(DASHBOARD).into_iter().map(metric).collect();
+    assert_eq!(shown, names(METRICS));
+}
+
+#[test]
+fn the_dashboard_is_one() {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        assert!(ids.insert(panel["id"].as_u64().expect("a number")), "{panel}");
+        if panel["type"] == "row" {
+            continue;
+        }
+        let targets = panel["targets"].as_array().expect("targets");
+        assert!(!targets.is_empty() && panel["description"].is_string(), "{panel}");
+        for target in targets {
+            let expression = target["expr"].as_str().expect("an expression");
+            let count = |c: char| expression.matches(c).count();
+            assert_eq!(count('('), count(')'), "{expression}");
+            assert_eq!(count('{'), count('}'), "{expression}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_says_how_bad_it_is_and_what_happened() {
+    let alerts: Vec<_> = ALERTS.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 9);
+    for alert in alerts {
+        for part in ["expr: ", "severity: ", "summary: "] {
+            assert_eq!(alert.matches(part).count(), 1, "{part} of {alert}");
+        }
+    }
+}
