@@ -54,7 +54,8 @@
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
 //! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
-//! [questions](guide::faq). The page [`design`] says how fairlock works.
+//! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
+//! [`guide`]. The page [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
 //!
