@@ -19,7 +19,7 @@ pub enum Task {
     Status,
     /// Streams of events.
     Events,
-    /// The commands `ls`, `top` and `blockers`, which search all keys for locks.
+    /// [`Client::locks`](crate::Client::locks), and so the commands `ls`, `top` and `blockers`, which search all keys for locks.
     Find,
     /// The command `doctor`, which reads the server's settings.
     Inspect,
@@ -188,8 +188,8 @@ macro_rules! broad {
 /// Further rights that some of the work needs. `+waitaof` is unknown before Redis 7.2.
 macro_rules! besides {
     () => {
-        "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, ls, top and blockers +scan, \
-         doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
+        "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top and \
+         blockers too) +scan, doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
     };
 }
 pub(crate) use {besides, broad};
