@@ -4,6 +4,7 @@ use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
 use crate::events::Events;
+use crate::locks::Locks;
 use crate::observe;
 use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
@@ -104,6 +105,51 @@ impl Client {
             return Err(Error::Shutdown { lock: "*".to_owned() });
         }
         Events::of_all(Arc::clone(&self.handle)).await
+    }
+
+    /// The names of the locks under this client's prefix that exist and match a pattern, in no particular order.
+    ///
+    /// A lock exists from its first use until 30 to 60 seconds after its last lease, held or not. In a pattern `*` stands
+    /// for any text, `?` for one character, `[ab]` for one of these, and a backslash takes the next character literally.
+    /// Outside of brackets `}` and `%` may stand in a pattern too.
+    ///
+    /// The stream brings each name once. It brings every lock that exists the whole time; a lock that comes or goes
+    /// meanwhile may be missing. In a cluster the stream goes through all masters, and a lock whose slot moves meanwhile
+    /// may be missing too.
+    ///
+    /// **Cost.** The server has no list of its locks. The stream steps through all keys of the database by `SCAN`, 1,000
+    /// keys a call, and asks for the next keys only when it is polled. So it is for operators, not for every request of a
+    /// service. The user needs `+scan`, which shows the names of other users' keys too. The stream keeps all names that it
+    /// has brought.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// use fairlock::Error;
+    /// use tokio_stream::StreamExt; // or futures::StreamExt
+    ///
+    /// let mut locks = client.locks("invoice:*");
+    /// while let Some(name) = locks.next().await {
+    ///     match name {
+    ///         Ok(name) => println!("{name}: {} wait", client.rw_lock(name.as_str()).status().await?.waiting),
+    ///         Err(foreign @ Error::ForeignKey { .. }) => eprintln!("{foreign}"),
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// `cargo run --example locks` shows it.
+    ///
+    /// # Cancel safety
+    /// A dropped `next` loses no name: the stream keeps the call under way. The stream changes nothing on the server and
+    /// can be dropped at any time.
+    ///
+    /// # Errors
+    /// An item is [`Error::ForeignKey`] for a key that looks like a lock's and cannot be one; the stream goes on after it.
+    /// After any other error the stream ends: [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`] or
+    /// [`Error::Runtime`].
+    pub fn locks(&self, pattern: impl Into<String>) -> Locks {
+        Locks::new(Arc::clone(&self.handle), pattern.into())
     }
 
     /// Leaves every queue, releases every hold and ends the background tasks. Guards that still exist report

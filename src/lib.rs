@@ -51,6 +51,7 @@
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
 //! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
+//! | find locks | [`Client::locks`], [`RwLock::exists`] |
 //! | end in order | [`Client::shutdown`] |
 //!
 //! And the guides: [the life of a request](guide::life), [choosing leases](guide::leases),
@@ -87,7 +88,8 @@
 //! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
-//! | `cli` | the command `fairlock`, for scripts and operators: `cargo install fairlock --features cli`; nothing for the library |
+//!
+//! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.
 //!
 //! Rust 1.88 or later, tokio.
 
@@ -111,6 +113,7 @@ mod client;
 mod events;
 mod guard;
 pub mod guide;
+mod locks;
 mod rw_lock;
 mod status;
 mod target;
@@ -127,6 +130,7 @@ pub use acquire::Acquire;
 pub use client::{Client, ClientBuilder};
 pub use events::Events;
 pub use guard::{Guard, ReadGuard, WriteGuard};
+pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
 pub use protocol::introduction::ClientInfo;
 pub use rw_lock::RwLock;

@@ -6,8 +6,11 @@ use crate::engine::runtime;
 use crate::engine::session::{Handle, Session};
 use crate::events::Events;
 use crate::protocol::key::Lock;
+use crate::protocol::lookup;
 use crate::status::Status;
-use crate::types::error::{Error, shown};
+use crate::transport::link::Lane;
+use crate::types::error::{Error, runtime_ended, shown};
+use crate::types::limits::call_limit;
 use crate::types::mode::{Policy, Read, Write};
 use crate::types::owner::Owner;
 use std::fmt;
@@ -111,6 +114,36 @@ impl RwLock {
             .map_err(failed)?;
         let clients = session.introductions(&snapshot).await;
         Ok(Status::of(&snapshot, first, &clients))
+    }
+
+    /// Whether the server knows the lock: from its first use until 30 to 60 seconds after its last lease, held or not.
+    ///
+    /// [`status`](Self::status) cannot tell a lock that is free from a name that nobody uses. This can, by one `HMGET`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// if !client.rw_lock("invioce:42").exists().await? {
+    ///     println!("nobody uses that lock: is the name right?");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`status`](Self::status).
+    pub async fn exists(&self) -> Result<bool, Error> {
+        runtime::check_timers()?;
+        let session = self.session()?;
+        let limit = call_limit(session.shared.lease);
+        let look = lookup::look_for(&self.lock);
+        let reply = match session.shared.registry.has_ended() {
+            true => Err(runtime_ended()),
+            false => session.route.command(Lane::Users, limit, &self.lock.state, &look).await,
+        };
+        let exists = reply.and_then(|reply| lookup::read_existence(&reply));
+        exists.map_err(|error| Error::of_server(&self.lock.name, error))
     }
 
     /// Throws an owner out: whatever it holds of this lock and waits for. An operator's last resort, for an owner that

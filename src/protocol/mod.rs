@@ -6,6 +6,7 @@ pub(crate) mod event;
 pub(crate) mod hello;
 pub(crate) mod introduction;
 pub(crate) mod key;
+pub(crate) mod lookup;
 pub(crate) mod message;
 pub(crate) mod name;
 pub(crate) mod order;

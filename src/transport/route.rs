@@ -2,7 +2,7 @@
 
 use super::backend::Backend;
 #[cfg(feature = "cluster")]
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Node};
 use super::link::{BackgroundSlots, How, Lane, Link, Sending};
 use super::listener::Listener;
 use super::quarantine::Quarantine;
@@ -82,6 +82,14 @@ pub(crate) enum Route {
     Cluster(Cluster),
 }
 
+/// A server that has keys of its own.
+pub(crate) enum Master {
+    /// The one server.
+    Sole,
+    #[cfg(feature = "cluster")]
+    Node(Arc<Node>),
+}
+
 /// The two connections to a single server.
 pub(crate) struct Single {
     link: Link,
@@ -156,6 +164,39 @@ impl Route {
         };
         self.call(how, key, &Order::command(command, &AtomicBool::new(false)))
             .await
+    }
+
+    /// All servers that have keys: the masters of a cluster, or the one server.
+    pub(crate) fn masters(&self) -> Result<Vec<Master>, RedisError> {
+        match self {
+            Self::Server(_) => Ok(vec![Master::Sole]),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => Ok(cluster.masters()?.into_iter().map(Master::Node).collect()),
+        }
+    }
+
+    /// Sends a command of the server's own to that master.
+    pub(crate) async fn command_to(
+        &self,
+        master: &Master,
+        lane: Lane,
+        limit: Duration,
+        command: &Cmd,
+    ) -> Result<Value, RedisError> {
+        match (self, master) {
+            #[cfg(feature = "cluster")]
+            (Self::Cluster(cluster), Master::Node(node)) => {
+                let sent = AtomicBool::new(false);
+                let how = How {
+                    lane,
+                    limit,
+                    patience: limit,
+                    sending: Sending::Plainly,
+                };
+                cluster.call_node(node, how, &Order::command(command, &sent)).await
+            }
+            _ => self.command(lane, limit, "", command).await,
+        }
     }
 
     /// Sends what `renew` makes for the server that has `key`, and asks how many replicas have what that wrote.

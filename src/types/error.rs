@@ -171,6 +171,16 @@ pub enum Error {
         remedy: &'static str,
     },
 
+    /// A key that looks like a lock's cannot be one: the name in it is not UTF-8, empty or longer than 1,024 bytes.
+    #[error(
+        "the key {} cannot be a lock's: the name in it is not UTF-8, empty or longer than 1024 bytes; delete the key, or \
+        choose another prefix", shown(&key.escape_ascii().to_string())
+    )]
+    ForeignKey {
+        /// The key.
+        key: Vec<u8>,
+    },
+
     /// The client was shut down.
     #[error("lock {lock:?} cannot be acquired: the client was shut down; connect a new one")]
     Shutdown {

@@ -19,7 +19,8 @@ pub enum Task {
     Status,
     /// Streams of events.
     Events,
-    /// The commands `ls`, `top` and `blockers`, which look for locks among all keys.
+    /// [`Client::locks`](crate::Client::locks), and so the commands `ls`, `top` and `blockers`: they look for locks among all
+    /// keys.
     Find,
     /// What `doctor` says of the server.
     Inspect,
@@ -188,8 +189,8 @@ macro_rules! broad {
 /// What else some of the work needs. `+waitaof` is unknown before Redis 7.2.
 macro_rules! besides {
     () => {
-        "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, ls, top and blockers +scan, \
-         doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
+        "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top and \
+         blockers too) +scan, doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
     };
 }
 pub(crate) use {besides, broad};

@@ -13,12 +13,6 @@
 use fairlock_support::{proxy, server, users};
 
 mod acl;
-#[cfg(all(unix, feature = "cli"))]
-mod cli;
-#[cfg(all(unix, feature = "cli"))]
-mod cli_answers;
-#[cfg(all(unix, feature = "cli"))]
-mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
@@ -30,6 +24,7 @@ mod floors;
 mod input;
 mod lease;
 mod lock;
+mod locks;
 mod lua;
 mod modes;
 mod network;
@@ -38,7 +33,6 @@ mod observe;
 mod owners;
 mod process;
 mod queue;
-#[cfg(all(unix, feature = "cli"))]
 mod recipes;
 mod runtime;
 mod scripts;

@@ -13,7 +13,8 @@ use crate::protocol::replication::{Reached, Replication};
 use crate::state::shared::Shared;
 use crate::types::error::{is_of_replica, is_refusal, is_transient};
 use futures::stream::FuturesUnordered;
-use node::{Address, Node, left};
+pub(crate) use node::Node;
+use node::{Address, left};
 use redis::{ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -157,6 +158,24 @@ impl Cluster {
                 backoff.pause().await;
             }
         }
+    }
+
+    /// The nodes that own slots, each once.
+    pub(crate) fn masters(&self) -> Result<Vec<Arc<Node>>, RedisError> {
+        let topology = locked(&self.topology);
+        let mut masters: Vec<Arc<Node>> = Vec::new();
+        for (slot, owner) in topology.owners.iter().enumerate() {
+            let owner = owner.as_ref().ok_or_else(|| no_owner(slot as u16))?;
+            if !masters.iter().any(|known| Arc::ptr_eq(known, owner)) {
+                masters.push(Arc::clone(owner));
+            }
+        }
+        Ok(masters)
+    }
+
+    /// One attempt, on that node: the call is about no slot, so no node can redirect it.
+    pub(crate) async fn call_node(&self, node: &Node, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+        node.call(&self.stale, how, order).await
     }
 
     /// One attempt: who waits for replicas tries again.

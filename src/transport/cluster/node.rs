@@ -43,7 +43,7 @@ pub(super) enum Agenda {
     Everything(Vec<Arc<str>>),
 }
 
-pub(super) struct Node {
+pub(crate) struct Node {
     pub(super) address: Address,
     pub(super) backend: Backend,
     pub(super) link: Link,

@@ -153,6 +153,7 @@ impl Cluster {
         names
     }
 
+    /// Where each node is.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Server::url).collect()
     }

@@ -14,4 +14,6 @@ pub mod random;
 pub mod resp;
 pub mod scripts;
 pub mod server;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod users;
