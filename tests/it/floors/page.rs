@@ -264,7 +264,8 @@ fn files_that_the_pages_name_exist() {
         for (number, line) in text.lines().enumerate() {
             let folders = ["src/", "tests/", "lua/", "docs/", "examples/", "cli/"];
             for word in words(line).filter(|word| is_file(word)) {
-                if !folders.iter().any(|folder| word.starts_with(folder)) {
+                // `src/main.rs` is the reader's own.
+                if !folders.iter().any(|folder| word.starts_with(folder)) || word == "src/main.rs" {
                     continue;
                 }
                 named += 1;
