@@ -55,7 +55,8 @@
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
 //! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
-//! [questions](guide::faq). The page [`design`] says how fairlock works.
+//! [questions](guide::faq), [scale](guide::scale), [clusters](guide::cluster), [fail-over](guide::failover). The page
+//! [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
 //!
@@ -140,6 +141,7 @@ pub use types::remedy::remedy;
 pub use types::rights;
 pub use types::token::FencingToken;
 
+#[doc = "[glossary]: crate::guide::glossary"]
 #[doc = "[client]: crate::guide::client"]
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]
