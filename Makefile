@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture terminal conformance lint features msrv deny docs-rs semver package
+	bench-page picture conformance lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -29,17 +29,26 @@ services: setup ## Show the lock in services: web, workers, a tick, a migration,
 
 # Most tests wait for a server or for a lease, so more of them run at a time than there are cores.
 export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))
-TESTS = cargo test --features tls-rustls,cluster,sentinel,cli,metrics
+# The library, the command and the harness, with one build of the library for all.
+TESTS = cargo test -p fairlock -p fairlock-cli -p fairlock-support \
+	--features fairlock/tls-rustls,fairlock/cluster,fairlock/sentinel,fairlock/metrics
 
 test: setup ## Run what a change usually needs, in minutes: all tests but the slow ones, on real servers that they start
 	$(TESTS) -- --skip slow::
 
+# These tests of the command, on each server that .ci/servers has put there.
+COMMAND_ON_ALL = set -e; for server in target/servers/*; do \
+	test -x "$$server" || continue; echo "fairlock-cli on $$server"; \
+	FAIRLOCK_TEST_SERVER="$$PWD/$$server" $(TESTS) --test cli -- $(1); done
+
 check: setup servers clock ## Run everything: all tests, some on all servers at hand, the slice of the attacks, loom
 	$(TESTS)
+	@$(call COMMAND_ON_ALL,rights::)
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
 matrix: setup servers ## Run all tests on all servers at hand, side by side
 	FAIRLOCK_MATRIX=all $(TESTS) --test it -- --nocapture slow::servers::
+	@$(call COMMAND_ON_ALL,)
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --
@@ -85,9 +94,6 @@ bench-page: ## Make the page of results from the last run
 
 picture: setup ## Draw the README's picture: who waits how long, under a lock that polls and under fairlock
 	$(BENCH) picture $(ARGS)
-
-terminal: setup ## Draw the README's picture of `fairlock top`
-	docs/terminal.sh
 
 # Stable Rust will do: cargo-fuzz (installed from crates.io) and libFuzzer need a C++ compiler, but no sanitizer.
 MINUTES ?= 1
@@ -139,8 +145,8 @@ semver: ## Compare the API with the last release
 	cargo semver-checks --features $(FEATURES)
 
 package: ## Show what a release would contain, and how much
-	cargo package --list --allow-dirty
-	cargo package --allow-dirty --no-verify
+	cargo package -p fairlock -p fairlock-cli --list --allow-dirty
+	cargo package -p fairlock -p fairlock-cli --allow-dirty --no-verify
 	@ls -l target/package/*.crate
 
 lint: ## What CI checks besides the tests

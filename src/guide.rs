@@ -1,26 +1,39 @@
-//! Guides: how to choose, what happens, and why. No code, only pages.
+//! Guides: how to choose, what happens, and why. This module has pages and no code.
 //!
 //! | page | answers |
 //! |---|---|
 //! | [`life`] | what happens to a request, and in a hand-over: two pictures |
+//! | [`glossary`] | the terms, one paragraph each |
 //! | [`leases`] | which lease, and what it costs; formulae |
-//! | [`failures`] | what happens when processes, networks, servers and people fail: a table, each cell with its test |
+//! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
+//! | [`scale`] | what a lock costs; a million locks on paper; what does not scale |
+//! | [`cluster`] | where calls go and grants arrive in a cluster; how long a waiter is deaf |
+//! | [`failover`] | how the client finds a new master, what a fail-over costs, replicas, quarantine |
+//! | [`observing`] | why records, gauges and events are right, and what they cost |
+//! | [`command`] | what the command `fairlock` promises, and what it does not do |
+//! | [`client`] | inside the client: connections, order of calls, silences, ends of runtimes |
+//! | [`fast_paths`] | the short ways of two scripts |
 //!
-//! How it is made is in the [`design`](crate::design).
+//! The [`design`](crate::design) says how fairlock is built.
 //!
-//! The pages are the files in `docs/` of the repository. Links from them to tests lead there.
+//! The pages are the files in `docs/` of the repository. Their links to tests lead to the repository.
 
-// A definition of a link that comes first counts. Those here lead to the items; the ones at the end of each file, to the
-// sources, for who reads it in the repository.
+// Of two definitions of a link the first one counts. The definitions here lead to the items. The ones at the end of each
+// file lead to the sources, for readers in the repository.
 
-#[doc = "[design]: crate::design\n\n"]
+#[doc = "[design]: crate::design"]
+#[doc = "[glossary]: crate::guide::glossary\n\n"]
 #[doc = include_str!("../docs/life.md")]
 pub mod life {}
+
+#[doc = "[questions]: crate::guide::faq\n\n"]
+#[doc = include_str!("../docs/glossary.md")]
+pub mod glossary {}
 
 #[doc = "[`ClientBuilder::lease`]: crate::ClientBuilder::lease"]
 #[doc = "[`Acquire::lease`]: crate::Acquire::lease"]
@@ -85,7 +98,6 @@ pub mod migration {}
 #[doc = "[failures]: crate::guide::failures"]
 #[doc = "[leases]: crate::guide::leases"]
 #[doc = "[tuning]: crate::guide::tuning"]
-#[doc = "[design]: crate::design"]
 #[doc = "[`FencingToken`]: crate::FencingToken"]
 #[doc = "[`Owner`]: crate::Owner"]
 #[doc = "[`Policy`]: crate::Policy"]
@@ -93,3 +105,33 @@ pub mod migration {}
 #[doc = "[`RwLock::events`]: crate::RwLock::events\n\n"]
 #[doc = include_str!("../docs/faq.md")]
 pub mod faq {}
+
+#[doc = "[tuning]: crate::guide::tuning\n\n"]
+#[doc = include_str!("../docs/scale.md")]
+pub mod scale {}
+
+#[doc = "[client]: crate::guide::client\n\n"]
+#[doc = include_str!("../docs/cluster.md")]
+pub mod cluster {}
+
+#[doc = "[failures]: crate::guide::failures"]
+#[doc = "[design]: crate::design\n\n"]
+#[doc = include_str!("../docs/failover.md")]
+pub mod failover {}
+
+#[doc = "[`observe`]: crate::observe"]
+#[doc = "[command]: crate::guide::command\n\n"]
+#[doc = include_str!("../docs/observing.md")]
+pub mod observing {}
+
+#[doc = include_str!("../docs/command.md")]
+pub mod command {}
+
+#[doc = "[design]: crate::design"]
+#[doc = "[cluster]: crate::guide::cluster\n\n"]
+#[doc = include_str!("../docs/client.md")]
+pub mod client {}
+
+#[doc = "[scale]: crate::guide::scale\n\n"]
+#[doc = include_str!("../docs/fast-paths.md")]
+pub mod fast_paths {}

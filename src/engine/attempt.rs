@@ -1,7 +1,8 @@
-//! A request on its way to a guard: asking, waiting, and what happens when it is dropped.
+//! A request on its way to a guard: it asks, waits, and is released when its future is dropped.
 //!
-//! The future that waits does the first call itself. From then on it only watches its claim, which messages and the
-//! keeper change. However it ends without a guard, its request is released in the background.
+//! The caller's future makes the first call itself, so no other task stands between a free lock and its guard. From
+//! then on the future only watches its claim, which messages and renewals change. An attempt that ends without a guard
+//! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
 use super::release::finish;
@@ -24,21 +25,21 @@ use tokio::time::{Instant, timeout};
 pub(crate) enum Attempted {
     Granted(u64),
     Busy,
-    /// The request is unknown to the server: ask under a new name, with the old ticket.
+    /// The server does not know the request: the caller asks under a new name, with the old ticket.
     AskAgain(Option<u64>),
 }
 
-/// A request on its way to a guard. Dropped, it is released in the background.
+/// A request on its way to a guard. When the attempt is dropped, the releaser releases the request.
 pub(crate) struct Attempt {
     handle: Arc<Handle>,
-    /// Taken when it becomes a guard.
+    /// Taken when the request becomes a guard's.
     request: Option<Arc<Request>>,
     only_now: bool,
-    /// How long to ask without any answer.
+    /// How long the attempt asks without any reply.
     patience: Duration,
     ticket: Option<u64>,
     lease: Duration,
-    /// Why the last call got no answer.
+    /// Why the last call got no reply.
     unanswered: Option<RedisError>,
 }
 
@@ -74,27 +75,27 @@ impl Attempt {
         }
     }
 
-    /// Asks under the same name until there is an answer. `None`: now wait for the claim to change.
+    /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
     pub(crate) async fn ask(&mut self) -> Result<Option<Attempted>, Error> {
         let begun = Instant::now();
         let mut backoff = Backoff::new();
         loop {
-            // Former requests of this owner that were dropped and are not yet out of the queue.
+            // Former requests of this owner were dropped and may still be in the queue.
             while let Some(former) = self.leaving()
                 && begun.elapsed() < self.patience
                 && !self.session().is_closed()
                 && !self.registry().has_ended()
             {
-                // The time is a bound, not a pause: the release is usually answered at once.
+                // The time is a bound and no pause: the server usually confirms the release at once.
                 let _ = timeout(call_limit(self.session().shared.lease), self.registry().out_of(&former)).await;
             }
-            // A shutdown that came before is seen here, as late as can be: it may have released the request already. One
-            // that comes after sees the request in the registry.
+            // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
+            // shutdown sees the request in the registry.
             if self.session().is_closed() {
                 return Err(self.shut_down());
             }
             let sent = Instant::now();
-            // In a box: who waits has no room for a call in its future.
+            // Boxed, so that a waiter's future has no room for a call.
             let patience = self.patience.saturating_sub(begun.elapsed());
             match Box::pin(self.call_acquire(patience)).await {
                 Ok(Acquired::Answered(answer, next)) => {
@@ -132,7 +133,7 @@ impl Attempt {
         }
     }
 
-    /// A call that has not been sent keeps its place in line for that long.
+    /// Until then a call that has not been sent keeps its place in line.
     async fn call_acquire(&self, patience: Duration) -> Result<Acquired, RedisError> {
         let request = self.request();
         let ask = AskToAcquire {
@@ -154,10 +155,11 @@ impl Attempt {
         }
     }
 
-    /// An acquire that the network had kept was executed after its cancel: its owner must not be refused for that.
+    /// The server executed an acquire after its cancel, because the network had delayed it. The server must not refuse
+    /// the owner for that.
     async fn release_orphan(&self, number: u64) -> Result<(), RedisError> {
         let (session, request) = (self.session(), self.request());
-        // Nobody knows any more whether it was to read or to write.
+        // Nobody knows any more whether the orphan was to read or to write.
         let [read, write] =
             [Mode::Read, Mode::Write].map(|mode| RequestName::write(mode, session.shared.id, number, request.owner()));
         let call = session.call(&request.lock, self.lease);
@@ -189,7 +191,7 @@ impl Attempt {
                 Outcome::Ended(EndedBy::Displaced { ticket }) => return Ok(Attempted::AskAgain(ticket)),
                 Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
                 Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
-                // An operator's eviction: the other reasons concern holds that were handed out.
+                // An operator evicted the request: the other reasons concern holds that were handed out.
                 Outcome::Ended(EndedBy::Released | EndedBy::Lost(_)) => {
                     let lock = self.lock_name();
                     return Err(Error::Lost {
@@ -207,7 +209,7 @@ impl Attempt {
         Err(error)
     }
 
-    /// Has the request released, and waits until it is. The attempt is over.
+    /// Has the request released and waits for that. The attempt is over.
     pub(crate) async fn withdraw(&mut self) {
         if let Some(request) = self.request.take() {
             self.handle.withdraw(request).await;
@@ -215,7 +217,7 @@ impl Attempt {
     }
 
     fn forget(&mut self) {
-        // After an unanswered call an earlier sending may have been taken all the same.
+        // If an earlier call got no reply, the server may have executed it all the same.
         if self.unanswered.is_none()
             && let Some(request) = self.request.take()
         {
@@ -235,15 +237,15 @@ impl Attempt {
         self.request().claim().granted_via()
     }
 
-    /// Its request, which the caller releases from now on.
+    /// Takes the request out: the caller releases it from now on.
     pub(crate) fn into_request(mut self) -> Arc<Request> {
         let request = Arc::clone(self.request());
         self.request = None;
         request
     }
 
-    /// Has the server put this read request in the place of a write hold, at the latest until then. The token, or
-    /// `None` if the server does not know the hold.
+    /// Has the server put this read request in the place of a write hold, and tries no longer than `until`. The token,
+    /// or `None` if the server does not know the hold.
     pub(crate) async fn take_over(&self, from: &Request, until: Instant) -> Result<Option<u64>, Error> {
         let request = self.request();
         let mut backoff = Backoff::new();

@@ -1,4 +1,5 @@
-//! One call of a script: sent by the route, read by the protocol.
+//! One call of a script: the protocol encodes it, the route sends it, the protocol reads the reply. A call is repeated
+//! only after NOSCRIPT, which means that the server executed nothing.
 
 use crate::protocol::channel::Channel;
 use crate::protocol::key::Lock;
@@ -16,18 +17,18 @@ use redis::{RedisError, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One call of a script: about which lock, and how long its reply may take.
+/// One call of a script: its lock, and how long its reply may take.
 pub(crate) struct Call<'a> {
     pub(crate) route: &'a Route,
     pub(crate) registry: &'a Registry,
     pub(crate) channel: &'a Channel,
     pub(crate) lock: &'a Lock,
     pub(crate) limit: Duration,
-    /// How long it may wait for being sent: at least as long.
+    /// How long the call may wait before it is sent: at least `limit`.
     pub(crate) patience: Duration,
-    /// Somebody listens to events of this lock.
+    /// Some client listens to events of this lock.
     pub(crate) listened: bool,
-    /// It was sent, or was about to be.
+    /// Whether the call was sent, or was about to be.
     pub(crate) sent: AtomicBool,
 }
 
@@ -37,19 +38,19 @@ impl Call<'_> {
         Acquired::read(&numbers(reply)?, ask.only_now)
     }
 
-    /// Says how each request stood until then, and when to look again.
+    /// Tells how each request stood until then, and when to look again.
     pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Release(requests)).await?;
         read_released(&numbers(reply)?, requests.len())
     }
 
-    /// Says how each request stands, and when to look again.
+    /// Tells how each request stands, and when to look again.
     pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.reply(Lane::Background, Ask::Renew(requests)).await?;
         read_renewed(&numbers(reply)?, requests.len())
     }
 
-    /// How a request stands on a server, and how many of its replicas know that.
+    /// Tells how a request stands on a server, and how many of its replicas know that.
     pub(crate) async fn confirm(
         &self,
         request: &str,
@@ -71,7 +72,8 @@ impl Call<'_> {
         Ok((standing, reached))
     }
 
-    /// The owner's token if it now reads by `to`; `None`: the write hold `from` is unknown. And when to look again.
+    /// Tells the owner's token if the owner now reads by `to`, and when to look again. `None`: the server does not know
+    /// the write hold `from`.
     pub(crate) async fn downgrade(
         &self,
         from: &str,
@@ -82,7 +84,7 @@ impl Call<'_> {
         read_downgraded(&numbers(reply)?)
     }
 
-    /// How many requests of the owner were evicted, and when to look again.
+    /// Tells how many requests of the owner were evicted, and when to look again.
     pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Evict(owner)).await?;
         read_evicted(&numbers(reply)?)
@@ -93,7 +95,7 @@ impl Call<'_> {
         Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
     }
 
-    /// Whether it may have been executed, after that error.
+    /// Whether the server may have executed the call, after that error.
     pub(crate) fn may_be_done(&self, error: &RedisError) -> bool {
         self.sent.load(Ordering::Relaxed) && !is_refusal(error)
     }

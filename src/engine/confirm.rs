@@ -1,4 +1,6 @@
-//! Grants that count only when replicas have them.
+//! Grants that count only when enough replicas have them. The client renews the request over a connection of its own
+//! and then sends WAIT there: the renewal proves that this very server has the hold, and it is the write that WAIT is
+//! about.
 
 use super::attempt::Attempt;
 use super::session::Session;
@@ -8,11 +10,12 @@ use crate::transport::backoff::Backoff;
 use crate::types::error::{Error, is_transient, shown};
 use tokio::time::Instant;
 
-/// Whether enough replicas know of a hold. If not, it is withdrawn. `false`: it was lost meanwhile, before its user had it.
+/// Makes sure that enough replicas know of a hold, and withdraws the hold otherwise. `false`: the hold was lost before
+/// its user had it.
 pub(crate) async fn counts(attempt: &mut Attempt, wish: Replication) -> Result<bool, Error> {
     let counts = confirmed(attempt.session(), attempt.request(), wish).await;
     if counts.is_err() {
-        // By the time that its caller hears of it the server has confirmed, or the lease is over.
+        // The caller learns of it when the server has confirmed the release, or the lease is over.
         attempt.withdraw().await;
     }
     counts

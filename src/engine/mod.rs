@@ -7,3 +7,4 @@ pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod runtime;
 pub(crate) mod session;
+pub(crate) mod tasks;

@@ -1,4 +1,5 @@
-//! The releaser: one task that releases what was dropped, and what is left to be done when a script stops at its limit.
+//! The releaser: one task that releases what was dropped. It batches by lock and tries until the leases must be over,
+//! because nobody else can tell the server. And `finish`, for what is left when a script stops at its limit.
 
 use super::session::Session;
 use crate::protocol::key::Lock;
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
-/// Releases what was dropped, until nobody can drop anything any more.
+/// Releases what was dropped, until the last handle of the client is gone.
 pub(crate) async fn release_dropped(session: &Session, mut dropped: mpsc::UnboundedReceiver<Arc<Request>>) {
     let mut calls = FuturesUnordered::new();
     let mut requests = Vec::new();
@@ -48,7 +49,7 @@ async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
     while calls.next().await.is_some() {}
 }
 
-/// Some requests of one lock. Tries until their leases must have ended.
+/// Releases some requests of one lock. Tries until their leases must be over.
 async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     let Some(first) = requests.first() else { return };
     let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
@@ -68,7 +69,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     loop {
         let released = {
             let slots = session.route.background(&first.lock.state);
-            // It is never closed. Not kept over a pause: what one lock's server refuses holds up no other lock.
+            // The semaphore is never closed. The slot is not kept over a pause: a refused lock holds up no other lock.
             let _slot = slots.releasing.acquire().await;
             call.release(&names).await
         };
@@ -92,8 +93,8 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     }
 }
 
-/// A script stopped at its batch limit: has the rest done, unless there is no end to it. Should that fail, the renewals of
-/// those who wait do it.
+/// A script stopped at its batch limit: has the rest done, for a bounded time. If that fails, the renewals of the
+/// waiters do the rest.
 pub(crate) async fn finish(session: &Session, lock: &Lock, mut next: Option<Duration>) {
     let begun = Instant::now();
     while next == Some(Duration::ZERO) && begun.elapsed() < FINISH_PATIENCE {

@@ -1,4 +1,5 @@
-//! The watchdog: one task that renews what is due, one call per lock, and looks for leases that others have left behind.
+//! The watchdog: one task that renews what is due, in one call per lock, and looks for expired leases of others where
+//! this client waits. The registry tells what is due; this task only sends and hands the replies back.
 
 use super::session::Session;
 use crate::observe;
@@ -34,13 +35,13 @@ pub(crate) async fn renew_due(session: &Session) {
         let due = registry.take_due(Instant::now());
         for Due { lock, renew, lost } in due {
             for request in lost {
-                // Time alone ended it: nobody has said so yet.
+                // Time alone ended the hold, so nobody has been told yet.
                 request.change(|_| {});
                 request.changed.notify_waiters();
                 // Without a releaser the request ends with its lease.
                 let _ = session.shared.release(request);
             }
-            // Nothing to renew: one call that only looks.
+            // Without a request to renew one call only looks for expired leases.
             let chunks = if renew.is_empty() {
                 vec![Vec::new()]
             } else {
@@ -56,13 +57,13 @@ pub(crate) async fn renew_due(session: &Session) {
     }
 }
 
-/// How many calls of each lock are not answered yet. While the server is away this keeps them from piling up; since a
-/// time limit ends every call, no lock is left out for longer than that.
+/// How many calls of each lock have no reply yet. While the server is away this keeps calls from piling up. A time
+/// limit ends every call, so no lock is left out for longer.
 #[derive(Default)]
 struct UnderWay(HashMap<Arc<str>, usize>);
 
 impl UnderWay {
-    /// Says whether the calls may begin: not while earlier ones are under way.
+    /// Tells whether the calls may begin: not while earlier ones are in flight.
     fn begin(&mut self, lock: &Arc<str>, calls: usize) -> bool {
         match self.0.entry(Arc::clone(lock)) {
             Entry::Vacant(slot) => {
@@ -85,7 +86,7 @@ impl UnderWay {
 
 /// Returns the lock's key, so that the caller knows whose call has ended.
 async fn renew_chunk(session: &Session, lock: Arc<Lock>, requests: Vec<(Arc<Request>, Duration)>) -> Arc<str> {
-    // It is never closed.
+    // The semaphore is never closed.
     let slots = session.route.background(&lock.state);
     let _slot = slots.renewing.acquire().await;
     let lease = requests

@@ -1,7 +1,7 @@
 //! Whether the caller's tokio runtime can serve a call: every call needs timers, and connecting needs I/O too.
 //!
-//! Tokio panics where it lacks one of them, and has no query for it. So this module makes something that needs it, and
-//! catches the panic. That costs some nanoseconds where all is well. Where it is not, the panic hook is told.
+//! tokio panics without timers or I/O, and has no query for them. So this module makes a timer or a socket and catches
+//! the panic. That costs some nanoseconds. Where something is missing, the panic hook runs too.
 
 use crate::types::error::Error;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 /// Fails where the caller's runtime has no timers.
 pub(crate) fn check_timers() -> Result<(), Error> {
-    // This one panics nowhere: calls outside of any runtime are the common misuse.
+    // `try_current` does not panic: calls outside of any runtime are the common misuse.
     if Handle::try_current().is_err() {
         let lacks = "there is no tokio runtime here";
         return Err(Error::Runtime { lacks });
@@ -28,7 +28,7 @@ pub(crate) fn check_io() -> Result<(), Error> {
         socket.set_nonblocking(true)?;
         Ok(socket)
     });
-    // A host without that address or without free ports says nothing about the runtime.
+    // A host without that address or without free ports tells nothing about the runtime.
     let Ok(socket) = socket else { return Ok(()) };
     match catch_unwind(|| tokio::net::UdpSocket::from_std(socket).map(drop)) {
         Ok(_) => Ok(()),

@@ -1,10 +1,10 @@
-//! A client at work: what it shares, its route to the servers, and its two tasks.
+//! A client at work: its shared state, its route to the servers, and its two tasks.
 //!
-//! One task keeps the connections up and renews what is due; the other releases what was dropped. The tasks own the session;
-//! users own it by a [`Handle`], whose end closes the channel of releases and thereby ends the tasks.
+//! The watchdog keeps the connections up and renews what is due. The releaser releases what was dropped. The tasks own
+//! the session. Users own it by a [`Handle`], whose end closes the channel of releases: then the releaser empties the
+//! channel and ends both tasks. So nothing that was dropped is forgotten.
 
 use super::call::Call;
-use super::{release, renew};
 use crate::protocol::channel::Channel;
 use crate::protocol::introduction::{ClientInfo, Introduction};
 use crate::protocol::key::{self, Lock};
@@ -16,7 +16,6 @@ use crate::state::shared::Shared;
 use crate::transport::link::Lane;
 use crate::transport::quarantine::Quarantine;
 use crate::transport::route::{Route, Target};
-use crate::types::error::runtime_ended;
 use crate::types::limits::call_limit;
 use crate::types::owner::ClientId;
 use crate::types::timers::SHUTDOWN_PATIENCE;
@@ -29,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-/// What keeps a client's tasks alive: when the last one goes, so does the only sender of releases.
+/// Keeps a client's tasks alive: the last handle has the only sender of releases.
 pub(crate) struct Handle {
     pub(crate) session: Arc<Session>,
     _releases: mpsc::UnboundedSender<Arc<Request>>,
@@ -52,68 +51,19 @@ pub(crate) struct Settings {
     pub(crate) quarantine: Option<Duration>,
 }
 
-/// Lives in the client's task. Dropped without a shutdown, it says that the runtime has ended, or that the last handle is
-/// gone: then nobody listens.
-struct Alive(Arc<Session>);
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        let session = &self.0;
-        if session.is_closed() {
-            return;
-        }
-        if session.shared.registry.end() {
-            tracing::warn!("the client's runtime has ended: waits fail, holds end with their leases");
-        }
-        session.shared.subscribers.fail(&runtime_ended());
-        session.route.close();
-    }
-}
-
 impl Handle {
-    /// Connects, and starts the tasks on the current runtime.
-    pub(crate) async fn connect(target: &Target, settings: Settings) -> Result<Arc<Self>, RedisError> {
-        let (releases, dropped) = mpsc::unbounded_channel();
-        let quarantine = settings
-            .quarantine
-            .map(|lasts| Quarantine::new(&settings.prefix, lasts));
-        let channel = target.channel(&settings.prefix);
-        let shared = Shared::new(ClientId::new(), settings.prefix, settings.lease, &releases);
-        let shared = Arc::new(shared);
-        let session = Arc::new(Session {
-            route: Route::connect(target, &shared, settings.label, quarantine).await?,
-            shared,
-            replication: settings.replication,
-            channel,
-            tasks: Mutex::default(),
-        });
-        let keeper = target.spawn({
-            let alive = Alive(Arc::clone(&session));
-            async move {
-                let session = &alive.0;
-                futures::join!(session.route.run(), renew::renew_due(session));
-            }
-        });
-        let releaser = target.spawn({
-            let (session, keeper) = (Arc::clone(&session), keeper.clone());
-            async move {
-                release::release_dropped(&session, dropped).await;
-                session.bid_farewell().await;
-                keeper.abort();
-            }
-        });
-        *session.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![keeper, releaser];
-        Ok(Arc::new(Self {
+    pub(super) fn new(session: Arc<Session>, releases: mpsc::UnboundedSender<Arc<Request>>) -> Self {
+        Self {
             session,
             _releases: releases,
-        }))
+        }
     }
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.session.shared
     }
 
-    /// Has a request released, and waits until the server has confirmed that, or its lease is over.
+    /// Has a request released, and waits until the server has confirmed that or the lease is over.
     pub(crate) async fn withdraw(&self, request: Arc<Request>) {
         self.shared().abandon(Arc::clone(&request));
         self.shared().registry.out_of(&request).await;
@@ -121,6 +71,32 @@ impl Handle {
 }
 
 impl Session {
+    /// Connects. What is dropped goes to `releases`.
+    pub(super) async fn connect(
+        target: &Target,
+        settings: Settings,
+        releases: &mpsc::UnboundedSender<Arc<Request>>,
+    ) -> Result<Arc<Self>, RedisError> {
+        let quarantine = settings
+            .quarantine
+            .map(|lasts| Quarantine::new(&settings.prefix, lasts));
+        let channel = target.channel(&settings.prefix);
+        let shared = Shared::new(ClientId::new(), settings.prefix, settings.lease, releases);
+        let shared = Arc::new(shared);
+        Ok(Arc::new(Self {
+            route: Route::connect(target, &shared, settings.label, quarantine).await?,
+            shared,
+            replication: settings.replication,
+            channel,
+            tasks: Mutex::default(),
+        }))
+    }
+
+    /// The client's tasks, which a shutdown ends.
+    pub(super) fn keep(&self, tasks: Vec<AbortHandle>) {
+        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+    }
+
     pub(crate) fn call<'a>(&'a self, lock: &'a Lock, lease: Duration) -> Call<'a> {
         Call {
             route: &self.route,
@@ -138,7 +114,7 @@ impl Session {
         self.shared.registry.is_closed()
     }
 
-    /// What the clients in a snapshot have said of themselves, where it can be had.
+    /// The introductions of the clients in a snapshot, as far as the server tells them.
     pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> HashMap<String, ClientInfo> {
         let requests = snapshot.holders.iter().map(|holder| &holder.request);
         let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
@@ -176,7 +152,7 @@ impl Session {
                 shared.registry.out_of(request).await;
             }
         };
-        // A bound for all: many locks of a server that is away would have their turns one after the other.
+        // One bound for all, because the locks of a server that is away wait for one another's slots.
         if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
             tracing::warn!("not all was released in time: left to the leases");
         }
@@ -187,8 +163,8 @@ impl Session {
         tracing::info!("client shut down");
     }
 
-    /// Nothing is left of a client that ends in order.
-    async fn bid_farewell(&self) {
+    /// Deletes the introduction: nothing is left of a client that ends in order.
+    pub(super) async fn bid_farewell(&self) {
         let (key, delete) = Introduction::delete(&self.shared.prefix, self.shared.id);
         let limit = call_limit(self.shared.lease);
         let gone = self.route.command(Lane::Background, limit, &key, &delete);

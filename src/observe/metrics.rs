@@ -1,7 +1,7 @@
-//! Metrics, by the facade of the crate `metrics`: the only place that knows it. Without the feature `metrics` everything
-//! here is empty. What the metrics mean is said in [`observe`](crate::observe).
+//! Metrics, by the facade of the crate `metrics`. No other module knows that facade. Without the feature `metrics`
+//! everything here is empty. [`observe`](crate::observe) tells what the metrics mean.
 //!
-//! No label takes its values from users, such as names of locks: each would be a time series for ever.
+//! No label takes its values from users, such as names of locks: each value would be a time series for ever.
 
 /// All values that labels can have.
 #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by the feature only"))]
@@ -39,8 +39,8 @@ mod recorded {
     const RENEWALS: &str = "fairlock_renewals_total";
     const RECONNECTS: &str = "fairlock_reconnects_total";
 
-    /// Tells the recorder what they are, and begins all counters and gauges at zero: of one that appears with its first
-    /// event no increase is seen.
+    /// Describes all metrics to the recorder, and starts all counters and gauges at zero. A counter that appeared with
+    /// its first event would show no increase.
     pub(crate) fn begin(labels: &Labels) {
         describe();
         for mode in labels.modes {
@@ -71,7 +71,7 @@ mod recorded {
         describe_gauge!(
             DISCONNECTED,
             Unit::Count,
-            "Connections that are lost and not yet made again"
+            "Lost connections that the client has not replaced yet"
         );
         describe_histogram!(
             WAIT,
@@ -93,11 +93,11 @@ mod recorded {
         );
         describe_counter!(LOST, Unit::Count, "Holds that were lost, by reason");
         describe_counter!(RENEWALS, Unit::Count, "Calls that renew all that is due of one lock");
-        describe_counter!(RECONNECTS, Unit::Count, "Connections that were lost and made again");
+        describe_counter!(RECONNECTS, Unit::Count, "Reconnects after a lost connection");
     }
 
-    /// One more in a gauge, until it is dropped. It keeps the gauge that it was added to: a recorder that is installed in
-    /// between sees neither.
+    /// Adds one to a gauge until it is dropped. It keeps that gauge, so a recorder that is installed in between sees
+    /// neither step.
     #[derive(Debug)]
     pub(crate) struct One(Gauge);
 

@@ -1,21 +1,21 @@
-//! What a program that uses this crate can see of it: spans and events by [`tracing`], metrics by the crate `metrics`.
+//! What a program can see of the locks that it uses: spans and events by [`tracing`], metrics by the crate `metrics`.
 //!
-//! Nobody needs to ask for either: who installs a subscriber or a recorder sees them, and who does not pays next to
-//! nothing. What concerns all processes rather than this one is seen by [`RwLock::status`](crate::RwLock::status) and
-//! [`RwLock::events`](crate::RwLock::events).
+//! A program that installs a subscriber or a recorder sees them. A program without one pays next to nothing.
+//! [`RwLock::status`](crate::RwLock::status) and [`RwLock::events`](crate::RwLock::events) show all processes.
 //!
 //! # Spans
 //!
-//! Both are of the level `DEBUG`. All targets begin with `fairlock`.
+//! Both spans have the level `DEBUG`. All targets begin with `fairlock`.
 //!
 //! | span | from, to | fields | recorded at its end |
 //! |---|---|---|---|
 //! | `acquire` | first poll, guard or other outcome | `lock`, `mode` | `outcome`, `wait_us`; with a guard `token`, `source` |
 //! | `hold` | guard, end of the hold | `lock`, `mode`, `token` | `outcome`, `hold_us`; if it was lost `reason` |
 //!
-//! An upgrade is an acquisition to write. `acquire` is entered while its future is polled; `hold` is nobody's context and
-//! never entered: its parent is the span in which the lock was acquired, which thus stays open for as long. A position in the queue is not among the
-//! fields: the server is not asked for it when a request queues; see [`RwLock::status`](crate::RwLock::status).
+//! An upgrade is an acquisition to write. `acquire` is entered while its future is polled. `hold` is never entered,
+//! because it is nobody's context. Its parent is the span in which the lock was acquired, which thus stays open as long
+//! as the hold. The position in the queue is no field, because it would cost a command: see
+//! [`RwLock::status`](crate::RwLock::status).
 //!
 //! # Events
 //!
@@ -23,7 +23,7 @@
 //! |---|---|---|
 //! | `WARN` | `hold lost` (`DEBUG` if by a shutdown) | `lock`, `mode`, `token`, `reason` |
 //! | `WARN` | `connection lost` | `connection`, `error`; in a cluster `node` |
-//! | `INFO` | `connection made again` | `connection`, `outage_ms` |
+//! | `INFO` | `reconnected` | `connection`, `outage_ms` |
 //! | `WARN` | `renewal failed` | `lock`, `requests`, `error` |
 //! | `WARN` | `place in the queue lost ...; asking again`, in the span `acquire` | `lock` |
 //! | `WARN` | `left to their leases`: releases that the server did not confirm | `lock`, `requests`, `error` |
@@ -33,19 +33,20 @@
 //! | `DEBUG` | `hold ended`, in the span `hold` | as recorded in the span |
 //! | `TRACE` | `renewed` | `lock`, `requests` |
 //!
-//! There are others, for whoever looks into this crate. While the subscription is lost, grants are learned from renewals.
+//! There are other events, for the developers of this crate. While the subscription is lost, the client learns of
+//! grants by renewals.
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`, by the facade of that name, to whatever recorder the program installs. Each is of one
-//! process; sum them over processes. `mode` is `read` or `write`. Names of locks are no labels. Install the recorder before
-//! the first client connects: then all counters and gauges begin at zero.
+//! The feature `metrics` sends metrics to the recorder that the program installs, by the facade of that name. Each
+//! metric is of one process: sum them over processes. `mode` is `read` or `write`. Names of locks are no labels.
+//! Install the recorder before the first client connects: then all counters and gauges begin at zero.
 //!
 //! | metric | kind | labels | meaning |
 //! |---|---|---|---|
 //! | `fairlock_waiting` | gauge | `mode` | acquisitions under way: asking, or in the queue |
 //! | `fairlock_held` | gauge | `mode` | guards whose hold is not over |
-//! | `fairlock_disconnected` | gauge | `connection` | connections that are lost and not yet made again |
+//! | `fairlock_disconnected` | gauge | `connection` | lost connections that the client has not replaced yet |
 //! | `fairlock_wait_seconds` | histogram | `mode`, `outcome` | time of an acquisition, whatever its outcome |
 //! | `fairlock_hold_seconds` | histogram | `mode`, `outcome` | time of a hold, with its release's confirmation |
 //! | `fairlock_handover_seconds` | histogram | `mode` | from the arrival of a grant's message to the guard: what this process adds to a hand-over |
@@ -54,7 +55,7 @@
 //! | `fairlock_requeued_total` | counter | `mode` | places in the queue that were lost and asked for again: the process was frozen, or the server lost its data |
 //! | `fairlock_lost_total` | counter | `mode`, `reason` | holds that were lost |
 //! | `fairlock_renewals_total` | counter | `outcome` | calls that renew all that is due of one lock: `ok`, `failed` |
-//! | `fairlock_reconnects_total` | counter | `connection` | connections that were lost and made again |
+//! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
 //!   upgrades), `refused` (another policy, or an owner that waits already), `evicted`, `unavailable`, `server_error`, `shutdown`.
@@ -64,9 +65,9 @@
 //!   after a lost subscription this should be rare.
 //! * `connection`: `command`, `subscription`; in a cluster those to all nodes.
 //!
-//! A hold that is lost counts as over when this process knows it, also while its guard still exists. Times are spread
-//! from a tenth of a millisecond (a hand-over) to minutes (a queue): give the recorder buckets to match.
-//! The repository has alerts and a dashboard for them in `ops`, and an exporter in `examples/services`.
+//! A lost hold counts as over when this process knows of the loss, even while its guard still exists. Times range from
+//! a tenth of a millisecond (a hand-over) to minutes (a queue): give the recorder buckets to match. The repository has
+//! alerts and a dashboard in `ops`, and an exporter in `examples/services`.
 
 mod metrics;
 
@@ -112,7 +113,7 @@ const LABELS: Labels = Labels {
 
 const RENEWALS: [&str; 2] = ["failed", "ok"];
 
-/// Tells a recorder of metrics what will come.
+/// Describes all metrics to the recorder.
 pub(crate) fn begin() {
     metrics::begin(&LABELS);
 }
@@ -164,19 +165,19 @@ impl Outcome {
     }
 }
 
-/// An acquisition, from its first poll to its outcome. Dropped before, it was cancelled.
+/// An acquisition, from its first poll to its outcome. A record that is dropped before counts as cancelled.
 pub(crate) struct Wait {
     pub(crate) span: Span,
     mode: Mode,
     pub(crate) begun: Instant,
     outcome: Outcome,
-    /// What it is if there is no guard.
+    /// The outcome if there is no guard.
     without: Outcome,
     _waiting: One,
 }
 
 impl Wait {
-    /// In a box, for the sake of users' futures.
+    /// Boxed, so that users' futures are small.
     pub(crate) fn begin(lock: &Lock, mode: Mode, when: When) -> Box<Self> {
         let span = tracing::debug_span!(
             "acquire",
@@ -317,7 +318,7 @@ impl Drop for Hold {
     }
 }
 
-/// One of a client's connections is lost, and not yet made again.
+/// One of a client's connections is lost, and the client has not reconnected yet.
 pub(crate) struct Outage {
     connection: &'static str,
     begun: Instant,
@@ -336,11 +337,12 @@ impl Outage {
         }
     }
 
-    /// It is made again. Not so an outage that is dropped: nobody needs the connection any more.
+    /// The client has reconnected. An outage that is only dropped ended otherwise: nobody needs the connection any
+    /// more.
     pub(crate) fn end(self) {
         metrics::reconnected(self.connection);
         let (connection, outage_ms) = (self.connection, micros(self.begun.elapsed()) / 1000);
-        tracing::info!(connection, outage_ms, "connection made again");
+        tracing::info!(connection, outage_ms, "reconnected");
     }
 }
 

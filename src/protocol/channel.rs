@@ -1,4 +1,4 @@
-//! The channels on which scripts publish grants.
+//! The channels on which scripts publish grants: one per client, or in a cluster one per lock and client.
 
 use super::key;
 use redis::Cmd;
@@ -6,9 +6,9 @@ use redis::Cmd;
 /// How grants are published.
 #[derive(Debug)]
 pub(crate) enum Channel {
-    /// On one channel per client, which begins with this.
+    /// Each client has one channel, whose name begins with this.
     OfClient(String),
-    /// On a sharded one per lock and client.
+    /// Each lock and client has one, sharded, in the lock's slot.
     #[cfg(feature = "cluster")]
     InSlot,
 }
@@ -19,7 +19,7 @@ impl Channel {
         Self::OfClient(key::channel_base(prefix))
     }
 
-    /// `listened`: somebody has announced that he listens to the lock's events. In a cluster its node knows that itself.
+    /// `listened`: some client has announced that it listens to the lock's events. A cluster's node knows that itself.
     pub(super) fn add_to(&self, cmd: &mut Cmd, state: &str, listened: bool) {
         match self {
             Self::OfClient(base) => cmd.arg("PUBLISH").arg(base).arg(if listened { "1" } else { "" }),

@@ -10,26 +10,26 @@ use crate::types::token::FencingToken;
 use redis::{Cmd, RedisError, Value};
 use std::time::{Duration, SystemTime};
 
-/// What a listener to the events of all locks announces.
+/// The announcement of a client that listens to the events of all locks.
 pub(crate) const ALL_LOCKS: &str = "*";
 
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// When, by the server's clock.
+    /// The time of the event, by the server's clock.
     pub at: SystemTime,
     /// The lock's name.
     pub lock: String,
     /// What happened.
     pub kind: EventKind,
-    /// Whose request it was.
+    /// The owner of the request.
     pub owner: Owner,
-    /// The client that asked: see [`ClientInfo::id`](crate::ClientInfo).
+    /// The client that made the request: see [`ClientInfo::id`](crate::ClientInfo).
     pub client: String,
     /// The request's mode.
     pub mode: Mode,
-    /// The token, of a grant.
+    /// The fencing token, if the event is a grant.
     pub token: Option<FencingToken>,
 }
 
@@ -37,21 +37,22 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// It could not enter at once and took its place in the queue.
+    /// The request could not enter at once and took its place in the queue.
     Queued,
-    /// It entered.
+    /// The request entered.
     Granted,
-    /// It left the lock.
+    /// The request released its hold.
     Released,
-    /// Its lease ran out, while it held or waited.
+    /// The request's lease ran out while the request held or waited.
     Expired,
-    /// It left the queue without having entered.
+    /// The request left the queue without having entered.
     Left,
-    /// An operator threw it out.
+    /// An operator evicted the request.
     Evicted,
 }
 
-/// Tells all clients that somebody listens: those that are here by a message, later ones by a set that they look at.
+/// Announces to all clients that somebody listens: a message reaches those that are connected, a set reaches later
+/// ones.
 pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
     let channel = key::audience_channel(prefix);
     let mut add = redis::cmd("SADD");
@@ -66,14 +67,14 @@ pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
     [add, expire].into_iter().chain(tell).collect()
 }
 
-/// Asks who listens already.
+/// The command that asks who listens already.
 pub(crate) fn listeners(prefix: &str) -> Cmd {
     let mut members = redis::cmd("SMEMBERS");
     members.arg(key::audience_channel(prefix));
     members
 }
 
-/// The reply to [`listeners`].
+/// Reads the reply to [`listeners`].
 pub(crate) fn read_listeners(reply: Value) -> Result<Vec<String>, RedisError> {
     Ok(redis::from_redis_value(reply)?)
 }
@@ -83,7 +84,7 @@ pub(crate) fn read_events(lock: &str, payload: &str) -> Vec<Event> {
     let at = lines
         .next()
         .and_then(|line| line.parse().ok())
-        // Later than any token: not of a script, and more than calendars can show.
+        // No script tells a time later than any token, and calendars cannot show one.
         .filter(|at| *at <= MOST_NUMBER)
         .map(Duration::from_micros);
     let Some(at) = at.and_then(|at| SystemTime::UNIX_EPOCH.checked_add(at)) else {

@@ -3,17 +3,17 @@
 use super::reply::text;
 use redis::Value;
 
-/// What a server makes of a script's first line.
+/// The first line that a server accepts in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Before Redis 7: no flags.
+    /// Servers before Redis 7 know no flags.
     Plain,
-    /// Flags in a `#!lua` line.
+    /// Later servers read flags in a `#!lua` line.
     Flags,
 }
 
 impl Dialect {
-    /// Of a server of that version.
+    /// The dialect of a server of that version.
     pub(crate) fn of(version: &str) -> Self {
         match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
             Some(major) if major < 7 => Self::Plain,
@@ -22,7 +22,7 @@ impl Dialect {
     }
 }
 
-/// What a server says of itself. Empty: it does not.
+/// What a server says of itself. A field is empty if the server leaves it out.
 #[derive(Debug, Default)]
 pub(crate) struct Hello {
     pub(crate) version: String,
@@ -31,7 +31,7 @@ pub(crate) struct Hello {
 }
 
 impl Hello {
-    /// From the reply to HELLO, a map or, in RESP2, a list of pairs.
+    /// Reads the reply to HELLO: a map or, in RESP2, a list of pairs.
     pub(crate) fn read(reply: &Value) -> Self {
         let mut hello = Self::default();
         let mut note = |key: &Value, value: &Value| {
@@ -53,9 +53,9 @@ impl Hello {
         hello
     }
 
-    /// Of one that follows one master, not of a cluster's.
+    /// Whether the server is a replica of one master, outside of a cluster.
     pub(crate) fn is_of_replica(&self) -> bool {
-        // Dragonfly and Kvrocks keep to the former word.
+        // Dragonfly and Kvrocks use the former word.
         matches!(self.role.as_str(), "replica" | "slave") && self.mode != "cluster"
     }
 }

@@ -1,4 +1,4 @@
-//! Who a client says it is: a key with an expiry, for those who look at a lock's status.
+//! A client's introduction: a key with an expiry, which the readers of a lock's status look up.
 
 use super::key;
 use crate::types::owner::ClientId;
@@ -6,7 +6,7 @@ use crate::types::timers::INTRODUCED_EVERY;
 use redis::Cmd;
 use std::fmt;
 
-/// A client's introduction, and where it is stored.
+/// A client's introduction, and its key.
 #[derive(Clone)]
 pub(crate) struct Introduction {
     pub(crate) key: String,
@@ -14,10 +14,10 @@ pub(crate) struct Introduction {
 }
 
 impl Introduction {
-    pub(crate) fn new(prefix: &str, client: ClientId, label: Option<&str>) -> Self {
+    pub(crate) fn new(prefix: &str, client: ClientId, process: &(u32, String), label: Option<&str>) -> Self {
         Self {
             key: key::introduction(prefix, &client.to_string()),
-            text: ClientInfo::introduction(label),
+            text: ClientInfo::introduction(process, label),
         }
     }
 
@@ -28,7 +28,7 @@ impl Introduction {
         set
     }
 
-    /// Nothing is left of a client that ends in order.
+    /// The command that deletes the introduction, because a client that ends in order leaves nothing behind.
     pub(crate) fn delete(prefix: &str, client: ClientId) -> (String, Cmd) {
         let key = key::introduction(prefix, &client.to_string());
         let mut delete = redis::cmd("DEL");
@@ -37,7 +37,7 @@ impl Introduction {
     }
 }
 
-/// Asks for the introductions under these keys of one server.
+/// The command that asks one server for the introductions under these keys.
 pub(crate) fn get_all(keys: &[String]) -> Cmd {
     let mut get = redis::cmd("MGET");
     get.arg(keys);
@@ -51,27 +51,24 @@ pub(crate) fn get(key: &str) -> Cmd {
     get
 }
 
-/// A client of the server, as it introduced itself.
+/// A client of the server, as that client introduced itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// Its number among the clients: what its requests' names begin with.
+    /// The client's name: the names of its requests begin with it.
     pub id: String,
-    /// Its label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
+    /// The client's label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
     pub label: Option<String>,
-    /// The name of its host, if it is known.
+    /// The name of the client's host, if known.
     pub host: Option<String>,
-    /// Its process number, if it is known.
+    /// The client's process number, if known.
     pub process: Option<u32>,
 }
 
 impl ClientInfo {
-    /// What this process says of itself, as it is stored.
-    pub(crate) fn introduction(label: Option<&str>) -> String {
-        // No library for a name that is only shown.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-        let host = host.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
-        format!("{}\n{}\n{}", std::process::id(), host.trim(), label.unwrap_or_default())
+    /// The text by which a process introduces itself: its number, its host, its label.
+    fn introduction((number, host): &(u32, String), label: Option<&str>) -> String {
+        format!("{number}\n{host}\n{}", label.unwrap_or_default())
     }
 
     pub(crate) fn read(id: &str, introduction: Option<&str>) -> Self {
@@ -104,10 +101,12 @@ mod tests {
 
     #[test]
     fn an_introduction_is_read_back() {
-        let info = ClientInfo::read("0a", Some(&ClientInfo::introduction(Some("billing"))));
-        assert_eq!(info.process, Some(std::process::id()));
+        let text = ClientInfo::introduction(&(17, "blue".to_owned()), Some("billing"));
+        let info = ClientInfo::read("0a", Some(&text));
+        assert_eq!(info.process, Some(17));
+        assert_eq!(info.host.as_deref(), Some("blue"));
         assert_eq!(info.label.as_deref(), Some("billing"));
-        assert!(info.to_string().starts_with("billing (process "));
+        assert!(info.to_string().starts_with("billing (process 17"));
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Names of keys and channels. Every key of one lock lies in one slot of a cluster.
+//! Names of keys and channels. All keys of one lock lie in one slot of a cluster.
 
 use crate::types::error::{Error, shown};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Longer names are refused: a name is sent with every command and message about its lock.
+/// The client refuses longer names, because every command and message about a lock carries its name.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// A lock as this client knows it: its name and the keys made from it.
+/// A lock as the client knows it: its name and its keys.
 #[derive(Debug)]
 pub(crate) struct Lock {
     pub(crate) name: Arc<str>,
@@ -47,12 +47,21 @@ impl Lock {
 
 /// Whether a lock's state may lie under this key.
 pub(crate) fn is_state(prefix: &str, key: &str) -> bool {
-    let name = key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(":{"));
-    name.and_then(|name| name.strip_suffix('}'))
-        .is_some_and(|name| !name.contains('}'))
+    escaped_name(prefix, key).is_some()
 }
 
-/// A cluster hashes what lies between the first `{` and the next `}`, so the name must not end that early.
+/// The name of the lock whose state lies under a key.
+pub(crate) fn name_of_state(prefix: &str, key: &str) -> Option<String> {
+    let name = escaped_name(prefix, key)?;
+    Some(name.replace("%7D", "}").replace("%25", "%"))
+}
+
+fn escaped_name<'a>(prefix: &str, key: &'a str) -> Option<&'a str> {
+    let name = key.strip_prefix(prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
+    (!name.contains('}')).then_some(name)
+}
+
+/// A cluster hashes the text between the first `{` and the next `}`, so a name's own `}` must not end it.
 fn escape(name: &str) -> Cow<'_, str> {
     if name.contains(['%', '}']) {
         Cow::Owned(name.replace('%', "%25").replace('}', "%7D"))
@@ -61,17 +70,17 @@ fn escape(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// What every client's channel begins with.
+/// The beginning of every client's channel.
 pub(crate) fn channel_base(prefix: &str) -> String {
     format!("{prefix}:c:")
 }
 
-/// The channel on which clients are told that somebody listens to events.
+/// The channel on which clients announce that they listen to events.
 pub(crate) fn audience_channel(prefix: &str) -> String {
     format!("{prefix}:listen")
 }
 
-/// What a channel brings to a client of a single server.
+/// The kinds of channels of a single server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelKind {
     Grants,
@@ -102,26 +111,32 @@ pub(crate) fn is_event_channel(channel: &str) -> bool {
 
 /// The pattern of all locks' events under a prefix.
 pub(crate) fn event_pattern(prefix: &str) -> String {
-    let mut pattern = String::new();
-    for c in prefix.chars() {
+    literal(prefix) + ":{*}:events"
+}
+
+/// The pattern of the states of all locks under a prefix whose names match a pattern.
+pub(crate) fn state_pattern(prefix: &str, names: &str) -> String {
+    format!("{}:{{{}}}", literal(prefix), escape(names))
+}
+
+/// A pattern in which every character of a text stands for itself.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '\\') {
             pattern.push('\\');
         }
         pattern.push(c);
     }
-    pattern + ":{*}:events"
+    pattern
 }
 
 /// The name of the lock whose events come on a channel.
 pub(crate) fn name_of_event_channel(prefix: &str, channel: &str) -> Option<String> {
-    let name = channel
-        .strip_prefix(prefix)?
-        .strip_prefix(":{")?
-        .strip_suffix("}:events")?;
-    Some(name.replace("%7D", "}").replace("%25", "%"))
+    name_of_state(prefix, channel.strip_suffix(":events")?)
 }
 
-/// Where a client says who it is.
+/// The key of a client's introduction.
 pub(crate) fn introduction(prefix: &str, client: &str) -> String {
     format!("{prefix}:client:{client}")
 }
@@ -150,7 +165,7 @@ mod tests {
         Lock::new("fairlock", name.into())
     }
 
-    /// What Redis Cluster hashes of a key.
+    /// The part of a key that Redis Cluster hashes.
     fn hash_tag(key: &str) -> &str {
         key.split_once('{')
             .and_then(|(_, rest)| rest.split_once('}'))
@@ -180,6 +195,22 @@ mod tests {
             let channel = event_channel(&lock(name).state);
             assert_eq!(name_of_event_channel("fairlock", &channel).as_deref(), Some(name));
         }
+    }
+
+    #[test]
+    fn a_name_survives_the_key_of_its_state_and_other_keys_name_no_lock() {
+        for name in ["a:1", "}", "}%7D", "%257D", "{}"] {
+            assert_eq!(name_of_state("fairlock", &lock(name).state).as_deref(), Some(name));
+        }
+        for key in ["fairlock:{a}:queue", "fairlock:{a}}", "other:{a}", "fairlock:client:1"] {
+            assert_eq!(name_of_state("fairlock", key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_states_takes_the_prefix_literally_and_names_as_they_are_stored() {
+        assert_eq!(state_pattern("fairlock", "job:*"), "fairlock:{job:*}");
+        assert_eq!(state_pattern("o[t]*", "%}?"), "o\\[t\\]\\*:{%25%7D?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::types::limits::MOST_NUMBER;
 
-/// The requests and tokens of a message, and the key of their lock. `None`: it is not one of ours.
+/// The requests and tokens of a message, and the key of their lock. `None`: the message is not fairlock's.
 pub(crate) fn read_message(payload: &[u8]) -> Option<(Vec<(&str, u64)>, &str)> {
     let (grants, key) = std::str::from_utf8(payload).ok()?.split_once('\n')?;
     let mut words = grants.split(' ');

@@ -13,7 +13,7 @@ pub(crate) struct RequestName<'a> {
     pub(crate) number: u64,
     /// The name of the owner that the user named.
     pub(crate) named_owner: Option<&'a str>,
-    /// What follows the mode: also the name of the owner of a request without a named one.
+    /// The text behind the mode. A request without a named owner has an owner of that name.
     rest: &'a str,
 }
 
@@ -46,7 +46,7 @@ impl<'a> RequestName<'a> {
         })
     }
 
-    /// The owner, named or not. `None`: the name has none that the library could have written.
+    /// The owner, named or not. `None`: the library could not have written that owner.
     pub(crate) fn owner(&self) -> Option<Owner> {
         Owner::of_name(self.named_owner.unwrap_or(self.rest))
     }

@@ -1,7 +1,7 @@
-//! What a call asks for, and the command that it becomes for the server at hand.
+//! A call of a script, and the command that the call becomes for the server at hand.
 //!
-//! An [`Order`] is encoded late, because servers differ: in their dialect, in the scripts that they know, in what is left
-//! of their quarantine. An order that has to wait for its server becomes a [`Draft`], which owns its arguments.
+//! An [`Order`] is encoded late, because servers differ in three things: their dialect, the scripts that they know, the
+//! rest of their quarantine. An order that has to wait for its server becomes a [`Draft`], which owns its arguments.
 
 use super::channel::Channel;
 use super::hello::Dialect;
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) struct ScriptCall<'a> {
     pub(crate) lock: &'a Lock,
     pub(crate) channel: &'a Channel,
-    /// Somebody listens to events of this lock.
+    /// Some client listens to events of this lock.
     pub(crate) listened: bool,
     pub(crate) ask: Ask<'a>,
 }
@@ -30,7 +30,7 @@ pub(crate) enum Ask<'a> {
     Release(&'a [&'a str]),
     /// At most [`CHUNK`](super::script::CHUNK) requests, each with its lease.
     Renew(&'a [(&'a str, Duration)]),
-    /// Renews one request in such a way that the server writes.
+    /// Renews one request so that the server writes.
     Confirm(&'a str, Duration),
     Downgrade {
         from: &'a str,
@@ -90,7 +90,7 @@ impl ScriptCall<'_> {
                 }
             }
             Ask::Confirm(request, lease) => {
-                // A millisecond more, so that it writes: WAIT is about what its connection wrote last.
+                // A lease longer by a millisecond makes the server write: WAIT is about what its connection wrote last.
                 cmd.arg(request).arg(millis(lease) + 1);
             }
             Ask::Downgrade { from, to, lease } => {
@@ -115,20 +115,20 @@ fn policy_code(policy: Policy) -> &'static str {
 }
 
 fn millis(lease: Duration) -> u64 {
-    // Leases are checked to be at most a year.
+    // The builder has checked that a lease is at most a year.
     lease.as_millis() as u64
 }
 
-/// What a command has to suit: the server at the other end of the connection on which it is sent.
+/// The server at the other end of a connection, as far as a command has to suit it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) dialect: Dialect,
-    /// The server has restarted and may have forgotten holds: for so long nobody enters a lock that looks free.
+    /// The server has restarted and may have forgotten holds: nobody enters a lock that looks free for that long.
     pub(crate) quarantine_left: Option<Duration>,
 }
 
-/// The scripts that a server has been sent over a connection. The first call of each carries its text, and the server
-/// executes the calls of a connection in order, so no later one is refused and sent again out of its turn.
+/// The scripts that a server has got over a connection. The first call of each script carries its text. The server
+/// executes the calls of a connection in order, so it refuses no later call for want of a script.
 #[derive(Debug, Default)]
 pub(crate) struct Known(AtomicU8);
 
@@ -142,7 +142,7 @@ impl Known {
         self.0.fetch_or(script, Ordering::Relaxed);
     }
 
-    /// A call failed, which `taught` its script: the server may not have it.
+    /// A call failed. If it `taught` its script, the server may not have the script.
     pub(crate) fn doubt(&self, script: Option<u8>, taught: bool, error: &RedisError) {
         if let Some(script) = script.filter(|_| taught || is_unknown_script(error)) {
             self.0.fetch_and(!script, Ordering::Relaxed);
@@ -159,13 +159,13 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
 pub(crate) struct Order<'a> {
     what: What<'a>,
     head: Head,
-    /// It was sent, or was about to be.
+    /// Whether the command was sent, or was about to be.
     pub(crate) sent: &'a AtomicBool,
 }
 
 enum What<'a> {
     Script(ScriptCall<'a>),
-    /// A command of the server's own.
+    /// A command of the server's own, and no script.
     Command(&'a Cmd),
 }
 
@@ -185,7 +185,7 @@ pub(crate) struct Draft {
 
 pub(crate) struct Made {
     pub(crate) command: Cmd,
-    /// It carries the text of that script.
+    /// The command carries the text of that script.
     pub(crate) teaches: Option<u8>,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// A command of the server's own.
+    /// A command of the server's own, and no script.
     pub(crate) fn command(command: &'a Cmd, sent: &'a AtomicBool) -> Self {
         Self {
             what: What::Command(command),
@@ -212,7 +212,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Whether its call carries the text of its script.
+    /// Whether the call carries the text of its script.
     pub(crate) fn teaches(&self, known: &Known) -> bool {
         self.head.teaches(known).is_some()
     }
@@ -252,7 +252,7 @@ impl Draft {
 
 fn copy_args(from: &Cmd, to: &mut Cmd) {
     for arg in from.args_iter() {
-        // Ours have no cursors.
+        // fairlock's commands have no cursors.
         if let Arg::Simple(arg) = arg {
             to.arg(arg);
         }

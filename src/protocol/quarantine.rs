@@ -1,4 +1,5 @@
-//! How the clients of a prefix find out that their server has restarted: they keep its run id in one key.
+//! The commands by which the clients of a prefix notice that their server has restarted: they keep its run id in one
+//! key.
 
 use super::hello::Dialect;
 use redis::{Cmd, Value};
@@ -22,7 +23,7 @@ pub(crate) fn run_id(info: &str) -> Option<&str> {
         .map(str::trim)
 }
 
-/// Its reply: since how many milliseconds the clients have known this run of the server.
+/// The command whose reply tells for how many milliseconds the clients have known this run of the server.
 pub(crate) fn age(dialect: Dialect, key: &str, run_id: &str) -> Cmd {
     let script = match dialect {
         Dialect::Plain => LIFE.to_owned(),
@@ -33,7 +34,7 @@ pub(crate) fn age(dialect: Dialect, key: &str, run_id: &str) -> Cmd {
     eval
 }
 
-/// The reply to [`age`], or `None`.
+/// Reads the reply to [`age`]. `None`: no script answers so.
 pub(crate) fn read_age(reply: &Value) -> Option<u64> {
     match reply {
         Value::Int(age) => u64::try_from(*age).ok(),

@@ -5,17 +5,17 @@ use crate::types::limits::check_duration;
 use redis::{Cmd, RedisError, Value};
 use std::time::Duration;
 
-/// How many replicas have to have a grant, and how long that may take.
+/// How many replicas must have a grant, and within what time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replication {
     pub(crate) replicas: usize,
     pub(crate) timeout: Duration,
-    /// On their disks, and on the master's.
+    /// The grant must be on their disks, and on the master's.
     pub(crate) on_disk: bool,
 }
 
 impl Replication {
-    /// `None`: of no replica.
+    /// `None`: the grant needs no replica.
     pub(crate) fn in_memory(replicas: usize, timeout: Duration) -> Option<Self> {
         (replicas > 0).then_some(Self {
             replicas,
@@ -37,12 +37,12 @@ impl Replication {
         } else {
             wait = redis::cmd("WAIT");
         }
-        // Checked to be at most an hour.
+        // The builder has checked that the time is at most an hour.
         wait.arg(self.replicas).arg(self.timeout.as_millis() as u64);
         wait
     }
 
-    /// The reply to `command`. That of WAITAOF has two numbers.
+    /// Reads the reply to `command`. WAITAOF replies with two numbers.
     pub(crate) fn reached(&self, reply: Value) -> Result<Reached, RedisError> {
         let (master, replicas): (usize, usize) = if self.on_disk {
             redis::from_redis_value(reply)?
@@ -56,10 +56,10 @@ impl Replication {
     }
 }
 
-/// Who had a grant when the server was asked.
+/// The servers that had a grant when the server replied.
 #[derive(Clone, Copy)]
 pub(crate) struct Reached {
     pub(crate) replicas: usize,
-    /// Not only in memory, if disks are asked for.
+    /// Whether the master has the grant on disk, if disks are asked for.
     pub(crate) master: bool,
 }

@@ -1,12 +1,12 @@
-//! What the scripts say. They never say anything else, but a server may be an old, a foreign or a broken one: what cannot
-//! be is an error, above all no grant.
+//! The replies of the scripts. A server may be old, foreign or broken. So every reply that no script gives is an error,
+//! and never a grant.
 
 use crate::types::limits::{MOST_LEASE, MOST_NUMBER};
 use crate::types::mode::Policy;
 use redis::{ErrorKind, RedisError, Value};
 use std::time::Duration;
 
-/// What the server said about a request that asked.
+/// The reply about a request that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted {
@@ -34,16 +34,16 @@ pub(crate) enum Standing {
 
 #[derive(Debug)]
 pub(crate) enum Acquired {
-    /// The answer, and after how long to look again.
+    /// The answer, and the time after which to look again.
     Answered(Answer, Look),
     Busy,
     Conflict,
-    /// With the number of the request that waits, if this client made it.
+    /// The number of the owner's waiting request, if this client made it.
     OwnerWaits(Option<u64>),
     OtherPolicy(Policy),
 }
 
-/// After how long to look at the lock again; `None`: there is no need to.
+/// The time after which to look at the lock again. `None`: nobody has to.
 pub(crate) type Look = Option<Duration>;
 
 impl Acquired {
@@ -54,7 +54,7 @@ impl Acquired {
         let next = next_look(next_ms);
         let acquired = match status {
             2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
-            // A try never waits, and what may wait is never turned away: neither has a way to go on from there.
+            // A try never waits, and a request that may wait is never told "busy": neither could go on from there.
             1 if !only_now => match (number(value), seq) {
                 // The counter may have been lost.
                 (Some(ticket), 0) => Some((ticket, 0)),
@@ -74,7 +74,7 @@ impl Acquired {
     }
 }
 
-/// How each request stood when it was released.
+/// Reads how each request stood when it was released.
 pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
     read_each(reply, asked, |status| match status {
         0 => Some(Standing::Unknown),
@@ -145,7 +145,7 @@ pub(super) fn policy_of(value: i64) -> Option<Policy> {
     }
 }
 
-/// No lease is longer than a year, so nothing a sane server says is cut; a time that is added to it must not overflow.
+/// No lease is longer than a year, so this cuts nothing that a sane server says. Sums with it must not overflow.
 fn next_look(next_ms: i64) -> Look {
     let next_ms = u64::try_from(next_ms).ok()?;
     Some(Duration::from_millis(next_ms).min(MOST_LEASE))
@@ -176,7 +176,7 @@ fn unexpected(reply: &[i64]) -> RedisError {
     malformed(&Value::Array(reply.iter().copied().map(Value::Int).collect()))
 }
 
-/// A reply that no version of the scripts gives.
+/// The error for a reply that no version of the scripts gives.
 pub(crate) fn malformed(what: &Value) -> RedisError {
     RedisError::from((
         ErrorKind::UnexpectedReturnType,

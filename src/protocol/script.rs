@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 pub(crate) const CHUNK: usize = 500;
 
 pub(crate) struct Script {
-    /// Its bit in [`Known`](super::order::Known).
+    /// The script's bit in [`Known`](super::order::Known).
     pub(super) bit: u8,
-    /// Its last argument is the rest of the server's quarantine, if there is one.
+    /// The script takes the rest of the server's quarantine as its last argument, if there is one.
     pub(super) is_told_of_quarantine: bool,
     plain: redis::Script,
     flagged: redis::Script,
@@ -64,7 +64,7 @@ pub(super) static ACQUIRE: LazyLock<Script> = script!(
     "lock.lua",
     "acquire.lua"
 );
-// These free memory, or keep alive what exists: they must work when memory is exhausted.
+// These scripts free memory or keep alive what exists, so they must work when memory is exhausted.
 pub(super) static RELEASE: LazyLock<Script> = script!(
     "release",
     " flags=allow-oom",

@@ -1,10 +1,10 @@
-//! What the status script answers.
+//! The reply of the status script.
 
 use super::reply::{policy_of, text};
 use crate::types::mode::{Mode, Policy};
 use redis::Value;
 
-/// A reply of status.
+/// A reply of the status script.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) now_us: u64,
@@ -77,7 +77,7 @@ impl SnapshotHolder {
 
 impl SnapshotWaiter {
     fn read(fields: &[&str]) -> Option<Self> {
-        // Scores are tickets in bands: see design.md. Doubles hold them exactly.
+        // Scores are tickets in bands: see PROTOCOL.md. Doubles hold them exactly.
         const BAND: f64 = 4_503_599_627_370_496.0;
         let score: f64 = fields.get(1)?.parse().ok().filter(|score: &f64| score.is_finite())?;
         Some(Self {
@@ -89,7 +89,7 @@ impl SnapshotWaiter {
     }
 }
 
-/// A list of so many texts for each of its items.
+/// A list with the same number of texts for each of its items.
 fn texts(value: &Value, each: usize) -> Option<Vec<&str>> {
     match value {
         Value::Array(items) if items.len() % each == 0 => items.iter().map(text).collect(),

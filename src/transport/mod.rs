@@ -1,4 +1,4 @@
-//! Connections: how they are made, kept up and given up, where a call goes, and how grants and events come in.
+//! Connections: how the client makes, keeps and closes them, where a call goes, and how grants and events come in.
 //!
 //! A call goes down by `route`, then `link`, then `wire`. A push comes up from a connection's own task, by a
 //! `subscription`, into `state::Shared`.
@@ -7,6 +7,7 @@ pub(crate) mod backend;
 pub(crate) mod backoff;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
+pub(crate) mod host;
 pub(crate) mod link;
 pub(crate) mod listener;
 pub(crate) mod pulse;

@@ -1,19 +1,14 @@
 //! The scripts called directly: typed arguments and replies, and what must be true of the keys after every call.
 
 use crate::server::Server;
+use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
 use std::collections::{BTreeMap, BTreeSet};
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        concat!($(include_str!(concat!("../../lua/", $file))),+)
-    };
-}
-
-pub const ACQUIRE: &str = script!("listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua");
-pub const RELEASE: &str = script!("listeners.lua", "release_head.lua", "lock.lua", "release.lua");
-pub const RENEW: &str = script!("listeners.lua", "lock.lua", "renew.lua");
-pub const STATUS: &str = script!("listeners.lua", "lock.lua", "status.lua");
+pub const ACQUIRE: &str = scripts::ACQUIRE.text;
+pub const RELEASE: &str = scripts::RELEASE.text;
+pub const RENEW: &str = scripts::RENEW.text;
+pub const STATUS: &str = scripts::STATUS.text;
 
 /// Long enough for any test, however slow the machine is.
 pub const LEASE_MS: u64 = 1_200_000;

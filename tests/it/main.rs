@@ -9,13 +9,10 @@
     reason = "nobody imports a test; what its parts share panics and prints like the test itself"
 )]
 
+// The harness: the crate tests/support, under the names that the tests use.
+use fairlock_support::{proxy, server, users};
+
 mod acl;
-#[cfg(all(unix, feature = "cli"))]
-mod cli;
-#[cfg(all(unix, feature = "cli"))]
-mod cli_answers;
-#[cfg(all(unix, feature = "cli"))]
-mod cli_run;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
@@ -23,9 +20,11 @@ mod docs;
 mod events;
 mod failover;
 mod faults;
+mod floors;
 mod input;
 mod lease;
 mod lock;
+mod locks;
 mod lua;
 mod modes;
 mod network;
@@ -33,15 +32,11 @@ mod observability;
 mod observe;
 mod owners;
 mod process;
-mod proxy;
 mod queue;
-#[cfg(all(unix, feature = "cli"))]
 mod recipes;
 mod runtime;
 mod scripts;
-mod server;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
     mod servers;
 }
-mod users;

@@ -75,28 +75,3 @@ pub async fn until_free(server: &Server, lock: &str) {
     })
     .await;
 }
-
-/// Repeatable random numbers (splitmix64).
-pub struct Random(u64);
-
-impl Random {
-    /// From the environment's `FAIRLOCK_SEED` if it is set. Prints the seed, which is shown when the test fails.
-    pub fn new() -> Self {
-        let given = std::env::var("FAIRLOCK_SEED").ok();
-        let seed = given.map_or_else(
-            || uuid::Uuid::new_v4().as_u64_pair().0,
-            |seed| seed.parse().expect("FAIRLOCK_SEED is a number"),
-        );
-        println!("FAIRLOCK_SEED={seed}");
-        Self(seed)
-    }
-
-    /// Less than `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}

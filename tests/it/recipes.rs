@@ -1,15 +1,11 @@
 //! The recipes of SECURITY.md and the rights that errors name: everything that says which rights are needed says what
-//! `fairlock::rights` does, and each user does with its rules what it is for, by every command of the command line.
+//! `fairlock::rights` does. cli/tests runs every command as each of these users.
 
 use crate::acl::{evict, login, rights_for, rules, serve, serve_with};
-use crate::cli::{Cli, Ended, said};
-use crate::conformance;
-use crate::lua::Lock;
 use crate::server::{Server, soon};
 use fairlock::rights::{Role, Task};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::collections::BTreeSet;
-use tokio::io::{AsyncBufReadExt, BufReader};
 
 fn remedy() -> &'static str {
     fairlock::remedy(&RedisError::from((
@@ -128,150 +124,5 @@ async fn the_rights_that_an_error_names_suffice() {
         let url = login(&server, option, &rules_of_the_remedy(&[right])).await;
         let served = soon("an answer", serve_with(option, &url, option)).await;
         served.unwrap_or_else(|error| panic!("{option}: {error}"));
-    }
-    let all = rules_of_the_remedy(&["+scan", "+info"]);
-    let cli = as_user(&server, "operator", &all).await;
-    every_command(
-        &server,
-        &cli,
-        &[&EVERYBODYS[..], &OPERATORS, &["run", "evict"]].concat(),
-        &[],
-    )
-    .await;
-}
-
-async fn as_user(server: &Server, user: &str, rules: &[String]) -> Cli {
-    Cli::at(login(server, user, rules).await)
-}
-
-const EVERYBODYS: [&str; 3] = ["show", "watch", "doctor"];
-const OPERATORS: [&str; 3] = ["ls", "top", "blockers"];
-
-/// Runs a command as that user. `watch` ends once it listens.
-async fn run(server: &Server, cli: &Cli, command: &str) -> Ended {
-    let lock = format!("lock-{}", uuid::Uuid::new_v4());
-    let raw = Lock::new(server, &lock).await;
-    raw.acquire_all(&["w000000000000001:1", "r000000000000002:1"]).await;
-    let owner = cli_owner(server, &lock).await;
-    let arguments: &[&str] = match command {
-        "run" => &["run", "free", "--", "true"],
-        "show" => &["show", &lock],
-        "watch" => return watch(cli).await,
-        "top" => &["top", "--once"],
-        "blockers" => &["blockers", "000000000000002"],
-        "evict" => &["evict", &lock, &owner, "--yes"],
-        command => &[command],
-    };
-    cli.run(arguments).await
-}
-
-async fn cli_owner(server: &Server, lock: &str) -> String {
-    Cli::of(server).owner_of(lock).await
-}
-
-async fn watch(cli: &Cli) -> Ended {
-    let mut child = cli.command(&["watch"]).spawn().unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    soon("its first word", stderr.read_line(&mut line)).await.unwrap();
-    if line.contains("watching all locks") {
-        let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    }
-    let mut ended = crate::cli::ended(child).await;
-    if ended.status == 130 {
-        ended.status = 0;
-    }
-    Ended { stderr: line, ..ended }
-}
-
-/// Each of the first ones succeeds, each of the others is refused for want of a right.
-async fn every_command(server: &Server, cli: &Cli, allowed: &[&str], refused: &[&str]) {
-    for command in allowed {
-        let ended = run(server, cli, command).await;
-        assert_eq!(ended.status, 0, "{command}: {ended:?}");
-        assert!(!ended.stderr.contains("permission"), "{command}: {ended:?}");
-    }
-    for command in refused {
-        let ended = run(server, cli, command).await;
-        assert_eq!(ended.status, 69, "{command}: {ended:?}");
-        assert!(said(&ended.stderr, &["+"]), "{command} names no right: {ended:?}");
-    }
-}
-
-#[tokio::test]
-async fn the_reader_runs_every_command_that_looks() {
-    let server = Server::start().await;
-    let mut all = rules("reader");
-    let mut looks = [&OPERATORS[..], &["show"]].concat();
-    if conformance::is_modern(&server).await {
-        looks.extend(["watch", "doctor"]);
-    } else {
-        // As the page says: without rules in parentheses, and without events.
-        let end = all.iter().position(|rule| rule == "(").expect("parentheses");
-        all.truncate(end);
-    }
-    let cli = as_user(&server, "reader", &all).await;
-    every_command(&server, &cli, &looks, &["run", "evict"]).await;
-    let doctor = cli.run(&["doctor"]).await;
-    assert!(
-        said(
-            &doctor.stdout,
-            &["ok     server", "user reader may look at locks", "Fit to look"]
-        ),
-        "{doctor:?}"
-    );
-    assert!(!doctor.stdout.contains("ACL SETUSER reader +h"), "{doctor:?}");
-    assert_eq!(cli.json(&["doctor"]).await["fit_for"], "looking");
-}
-
-#[tokio::test]
-async fn the_service_runs_locks_and_looks_at_single_ones() {
-    let server = Server::start().await;
-    let cli = as_user(&server, "service", &rules("service")).await;
-    let refused = [&OPERATORS[..], &["evict"]].concat();
-    every_command(&server, &cli, &[&EVERYBODYS[..], &["run"]].concat(), &refused).await;
-    assert_eq!(cli.json(&["doctor"]).await["fit_for"], "locking");
-    let doctor = cli.says(&["doctor"]).await;
-    assert!(
-        said(&doctor, &["service has all that locks need", "+scan", "+zscan"]),
-        "{doctor}"
-    );
-    let found = cli.run(&["ls"]).await;
-    assert!(said(&found.stderr, &["needs +scan"]), "{found:?}");
-}
-
-#[tokio::test]
-async fn the_evictor_runs_every_command() {
-    let server = Server::start().await;
-    let cli = as_user(&server, "evictor", &rules("evictor")).await;
-    let all = [&EVERYBODYS[..], &OPERATORS, &["run", "evict"]].concat();
-    every_command(&server, &cli, &all, &[]).await;
-    let doctor = cli.json(&["doctor"]).await;
-    assert_eq!(doctor["fit_for"], "locking", "{doctor}");
-    let rights = doctor["findings"].as_array().unwrap().iter();
-    let rights: Vec<_> = rights.filter(|finding| finding["about"] == "rights").collect();
-    assert!(rights.len() == 1 && rights[0]["level"] == "ok", "{rights:?}");
-}
-
-#[tokio::test]
-async fn operators_need_the_rights_to_find_and_to_inspect() {
-    let server = Server::start().await;
-    if !conformance::is_modern(&server).await {
-        println!("skipped: the server has no rules in parentheses");
-        return;
-    }
-    for role in ["reader", "evictor"] {
-        for (right, commands) in [("+scan", &OPERATORS[..]), ("+info", &["doctor"])] {
-            let mut rest = rules(role);
-            assert!(rest.iter().any(|rule| rule == right), "{role} has no {right}");
-            rest.retain(|rule| rule != right);
-            let cli = as_user(&server, role, &rest).await;
-            for command in commands {
-                let ended = run(&server, &cli, command).await;
-                let complains = ended.status != 0 || ended.stdout.contains("INFO was refused");
-                assert!(complains, "{role} runs {command} without {right}: {ended:?}");
-            }
-        }
     }
 }

@@ -1,4 +1,4 @@
-"""Users of locks in a process of their own, told line by line what to do: the same lines as tests/it/process.rs."""
+"""Users of locks in a process of their own, told line by line what to do: the same lines as tests/support/src/process.rs."""
 
 import queue
 import sys

@@ -20,11 +20,6 @@ pub mod torture;
 #[cfg(test)]
 mod wild;
 
-/// Real servers, and a proxy before them: the harness of the other tests.
-#[path = "../../it/server.rs"]
-#[allow(dead_code)]
-pub mod server;
-
 /// The seed of a test that CI runs: the same every time, so that a red run is a matter of the change under test. Other
 /// histories are for the commands, and for whoever sets FAIRLOCK_SEED.
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use fairlock::{Client, EventKind, Owner};
 use fairlock_attack::journal;
 use fairlock_attack::record::{Record, Script};
-use fairlock_attack::server::{Server, soon};
+use fairlock_support::scripts;
+use fairlock_support::server::{Server, soon};
 use futures::StreamExt;
 use redis::aio::MultiplexedConnection;
 use std::time::Duration;
@@ -266,19 +267,14 @@ async fn listen(server: &Server) -> redis::aio::PubSubStream {
 
 #[tokio::test]
 async fn keys_replies_and_events_are_as_without_a_journal() {
-    const BARE: &str = concat!(
-        include_str!("../../../lua/acquire_head.lua"),
-        include_str!("../../../lua/lock.lua"),
-        include_str!("../../../lua/acquire.lua")
-    );
     let mut states = Vec::new();
     for with in [false, true] {
         let mut lock = Lock::new().await;
         lock.listened = "1";
         let mut events = listen(&lock.server).await;
         let text = match with {
-            true => journal::journaled("acquire", BARE, None),
-            false => BARE.to_owned(),
+            true => journal::journaled("acquire", scripts::ACQUIRE.text, None),
+            false => scripts::ACQUIRE.text.to_owned(),
         };
         let mut state = Vec::new();
         for request in ["w1:1", "r1:2", "w1:1", "r1:3:o"] {
@@ -365,10 +361,8 @@ async fn what_is_missing_is_told() {
     // A script that fails half-way, after it has written.
     let text = journal::journaled(
         "renew",
-        concat!(
-            include_str!("../../../lua/lock.lua"),
-            "redis.call('HSET', LOCK, 'x', 1) note('left', 'w1:9') redis.call('GET', LOCK)"
-        ),
+        &(scripts::file("lock.lua").to_owned()
+            + "redis.call('HSET', LOCK, 'x', 1) note('left', 'w1:9') redis.call('GET', LOCK)"),
         None,
     );
     let error = lock.eval(&text, "").await.expect_err("not a string");
@@ -385,7 +379,7 @@ async fn what_is_missing_is_told() {
     // An error of Lua's own stays an error of the server.
     let text = journal::journaled(
         "renew",
-        concat!(include_str!("../../../lua/lock.lua"), "error('broken')"),
+        &(scripts::file("lock.lua").to_owned() + "error('broken')"),
         None,
     );
     let error = lock.eval(&text, "").await.expect_err("an error");
@@ -407,11 +401,7 @@ async fn what_is_missing_is_told() {
 #[tokio::test]
 async fn a_reader_that_is_too_slow_is_told() {
     let mut lock = Lock::new().await;
-    const RENEW: &str = concat!(
-        include_str!("../../../lua/lock.lua"),
-        include_str!("../../../lua/renew.lua")
-    );
-    let text = journal::journaled("renew", RENEW, Some(100));
+    let text = journal::journaled("renew", scripts::RENEW.text, Some(100));
     lock.eval(&text, "").await.expect("renew");
     assert_eq!(lock.story().await.len(), 1);
     for _ in 0..1000 {

@@ -8,7 +8,9 @@ use fairlock::{Access, Acquire, Client, Error, Guard, Owner, Policy, ReadGuard, 
 use fairlock_attack::checker::{Checker, Interval, Mode};
 use fairlock_attack::journal;
 use fairlock_attack::record::{Script, What};
-use fairlock_attack::server::Server;
+use fairlock_support::random::Rng;
+use fairlock_support::scripts;
+use fairlock_support::server::Server;
 use redis::aio::MultiplexedConnection;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -108,24 +110,6 @@ fn mutate(_name: &str, body: &str) -> String {
     body.replace(mutant.find, mutant.replace)
 }
 
-/// Numbers that look random: splitmix64.
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
 fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.expect("a clock after 1970").as_micros() as u64
@@ -154,7 +138,7 @@ type Stop = Arc<AtomicBool>;
 struct User {
     locks: Vec<RwLock>,
     owner: Owner,
-    random: Random,
+    random: Rng,
     intervals: Intervals,
     stop: Stop,
 }
@@ -211,12 +195,12 @@ impl<'a, M: Access> Watched<'a, M> {
 impl User {
     async fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
-            let at = self.random.below(LOCKS.len() as u64) as usize;
+            let at = self.random.usize(..LOCKS.len());
             let mut lock = self.locks[at].clone();
-            if self.random.one_in(3) {
+            if self.random.u64(..3) == 0 {
                 lock = lock.with_owner(&self.owner);
             }
-            let done = if self.random.one_in(3) {
+            let done = if self.random.u64(..3) == 0 {
                 self.write(&lock).await
             } else {
                 self.read(&lock).await
@@ -226,16 +210,16 @@ impl User {
                 Ok(()) | Err(Error::Lost { .. } | Error::UpgradeConflict { .. } | Error::Unavailable { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
-            if self.random.one_in(4) {
-                tokio::time::sleep(Duration::from_millis(self.random.below(5))).await;
+            if self.random.u64(..4) == 0 {
+                tokio::time::sleep(Duration::from_millis(self.random.u64(..5))).await;
             }
         }
     }
 
     fn time(&mut self) -> Duration {
-        Duration::from_micros(match self.random.below(20) {
-            0 if self.random.one_in(5) => 150_000,
-            1..10 => self.random.below(4_000),
+        Duration::from_micros(match self.random.u64(..20) {
+            0 if self.random.u64(..5) == 0 => 150_000,
+            1..10 => self.random.u64(..4_000),
             _ => 0,
         })
     }
@@ -248,14 +232,14 @@ impl User {
     /// In one of the ways in which one may ask.
     async fn ask<M: Access>(&mut self, acquire: Acquire<M>) -> Result<Option<Guard<M>>, Error> {
         let mut acquire = acquire;
-        if self.random.one_in(5) {
-            acquire = acquire.lease(Duration::from_millis(100 + self.random.below(100)));
+        if self.random.u64(..5) == 0 {
+            acquire = acquire.lease(Duration::from_millis(100 + self.random.u64(..100)));
         }
-        if self.random.one_in(10) {
-            acquire = acquire.max_hold(Duration::from_millis(1 + self.random.below(30)));
+        if self.random.u64(..10) == 0 {
+            acquire = acquire.max_hold(Duration::from_millis(1 + self.random.u64(..30)));
         }
-        let limit = Duration::from_micros(self.random.below(20_000));
-        match self.random.below(8) {
+        let limit = Duration::from_micros(self.random.u64(..20_000));
+        match self.random.u64(..8) {
             0 => acquire.try_acquire().await,
             1 => acquire.try_acquire_for(limit).await,
             // Dropped at any point.
@@ -273,7 +257,7 @@ impl User {
         };
         let mut watched = Watched::new(&guard);
         watched.hold(self.time()).await;
-        if self.random.one_in(6) {
+        if self.random.u64(..6) == 0 {
             // Reentry, in both modes.
             let owned = lock.with_owner(&guard.owner());
             if guard.owner() == self.owner {
@@ -282,7 +266,7 @@ impl User {
             watched.look();
         }
         self.noted(lock, &watched);
-        match self.random.below(6) {
+        match self.random.u64(..6) {
             0 => drop(guard),
             1 => {
                 let reading = guard.downgrade().await?;
@@ -294,7 +278,7 @@ impl User {
     }
 
     async fn again(&mut self, lock: &RwLock) -> Result<(), Error> {
-        if self.random.one_in(2) {
+        if self.random.u64(..2) == 0 {
             let again = lock.write().acquire_fair().await?;
             let mut watched = Watched::new(&again);
             watched.look();
@@ -317,7 +301,7 @@ impl User {
     async fn read_on(&mut self, lock: &RwLock, guard: ReadGuard) -> Result<(), Error> {
         let mut watched = Watched::new(&guard);
         watched.hold(self.time()).await;
-        let upgraded = match self.random.below(12) {
+        let upgraded = match self.random.u64(..12) {
             0 => guard.upgrade().await.map(Some),
             1 => guard.try_upgrade().await,
             2 => tokio::time::timeout(Duration::from_millis(2), guard.upgrade())
@@ -336,11 +320,11 @@ impl User {
         self.noted(lock, &watched);
         let upgraded = upgraded?;
         if let Some(writing) = upgraded
-            && self.random.one_in(2)
+            && self.random.u64(..2) == 0
         {
             writing.release().await?;
         }
-        if self.random.one_in(6) {
+        if self.random.u64(..6) == 0 {
             drop(guard);
             return Ok(());
         }
@@ -351,7 +335,7 @@ impl User {
 /// Calls scripts itself: sends twice, dies with what it has, evicts.
 struct Rogue {
     redis: MultiplexedConnection,
-    random: Random,
+    random: Rng,
     number: u64,
 }
 
@@ -375,7 +359,7 @@ impl Rogue {
 
     async fn acquire(&mut self, lock: usize, request: &str) -> Vec<i64> {
         let policy = ["", "w", "r", ""][lock];
-        let lease = (20 + self.random.below(100)).to_string();
+        let lease = (20 + self.random.u64(..100)).to_string();
         self.call(Script::Acquire, lock, &[request, &lease, "queue", policy, ""])
             .await
     }
@@ -383,21 +367,21 @@ impl Rogue {
     async fn run(mut self, stop: Stop) {
         let mut dead = Vec::new();
         while !stop.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(1 + self.random.below(60))).await;
-            let lock = self.random.below(LOCKS.len() as u64) as usize;
+            tokio::time::sleep(Duration::from_millis(1 + self.random.u64(..60))).await;
+            let lock = self.random.usize(..LOCKS.len());
             self.number += 1;
-            let owner = format!("be{:x}", self.random.below(6));
-            let request = match self.random.below(4) {
+            let owner = format!("be{:x}", self.random.u64(..6));
+            let request = match self.random.u64(..4) {
                 0 => format!("rdead:{}:{owner}", self.number),
                 1 => format!("wdead:{}:{owner}", self.number),
                 2 => format!("wdead:{}", self.number),
                 _ => format!("rdead:{}", self.number),
             };
             let mut reply = self.acquire(lock, &request).await;
-            if self.random.one_in(3) {
+            if self.random.u64(..3) == 0 {
                 reply = self.acquire(lock, &request).await;
             }
-            match self.random.below(12) {
+            match self.random.u64(..12) {
                 0..4 => {
                     self.call(Script::Release, lock, &[&request]).await;
                     self.call(Script::Release, lock, &[&request, "wdead:0"]).await;
@@ -425,20 +409,20 @@ impl Rogue {
     }
 }
 
-async fn damage(mut redis: MultiplexedConnection, mut random: Random, stop: Stop) {
+async fn damage(mut redis: MultiplexedConnection, mut random: Rng, stop: Stop) {
     let state = key(LOCKS[DAMAGED].0);
     while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(200 + random.below(600))).await;
+        tokio::time::sleep(Duration::from_millis(200 + random.u64(..600))).await;
         // One field, or some of the keys.
-        if random.one_in(2) {
-            let which = random.below(1_000);
+        if random.u64(..2) == 0 {
+            let which = random.u64(..1_000);
             journal::delete_field(&mut redis, &state, which)
                 .await
                 .expect("a delete");
             continue;
         }
         let keys = [state.clone(), format!("{state}:queue"), format!("{state}:leases")];
-        let chosen = 1 + random.below(7);
+        let chosen = 1 + random.u64(..7);
         let keys: Vec<String> = (0..3)
             .filter(|i| chosen >> i & 1 == 1)
             .map(|i| keys[i].clone())
@@ -493,7 +477,7 @@ async fn random_users_keep_every_invariant() {
     };
     let seed = number("FAIRLOCK_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
     println!("FAIRLOCK_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let enough = number("FAIRLOCK_SOAK_RECORDS").unwrap_or(RECORDS);
     let (stop, begun) = (Stop::default(), Instant::now());
 
@@ -510,7 +494,7 @@ async fn random_users_keep_every_invariant() {
             let user = User {
                 locks: LOCKS.map(|(name, policy)| client.rw_lock(name).policy(policy)).to_vec(),
                 owner: Owner::new(),
-                random: Random(random.below(u64::MAX)),
+                random: random.fork(),
                 intervals: Arc::clone(&intervals),
                 stop: Arc::clone(&stop),
             };
@@ -524,9 +508,7 @@ async fn random_users_keep_every_invariant() {
         random,
         number: 0,
     };
-    tasks.push(tokio::spawn(
-        rogue(Random(random.below(u64::MAX))).run(Arc::clone(&stop)),
-    ));
+    tasks.push(tokio::spawn(rogue(random.fork()).run(Arc::clone(&stop))));
     tasks.push(tokio::spawn(damage(
         server.redis().await,
         random.clone(),
@@ -586,13 +568,9 @@ async fn random_users_keep_every_invariant() {
 #[test]
 fn broken_scripts_are_caught() {
     // A change that changes nothing would look like one that nobody noticed.
-    const SCRIPTS: &str = concat!(
-        include_str!("../../../lua/lock.lua"),
-        include_str!("../../../lua/acquire.lua"),
-        include_str!("../../../lua/renew.lua")
-    );
     for mutant in &MUTANTS {
-        assert!(SCRIPTS.contains(mutant.find), "{}: nothing to change", mutant.name);
+        let changes = |script: &scripts::Script| script.text.contains(mutant.find);
+        assert!(scripts::ALL.iter().any(changes), "{}: nothing to change", mutant.name);
         let begun = Instant::now();
         let output = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "random_users_keep_every_invariant", "--nocapture"])

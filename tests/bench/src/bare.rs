@@ -1,5 +1,5 @@
 //! The commands of our scripts without the reasons for them: what a lock whose state is a hash and two sorted sets costs a
-//! server at least, however its scripts are written. `design.md` lists them ("Heads").
+//! server at least, however its scripts are written. `docs/fast-paths.md` lists them.
 
 use redis::Script;
 use redis::aio::MultiplexedConnection;

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use fairlock::{Client, ReadGuard, RwLock, WriteGuard};
+use fairlock_support::random::Rng;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,14 +87,14 @@ pub async fn contend<L: Contended>(locks: Vec<L>, load: Load) -> Passes {
     let contender = |(task, lock): (usize, L)| {
         let ready = Arc::clone(&ready);
         tokio::spawn(async move {
-            let mut random = Random::new(task as u64);
+            let mut random = Rng::with_seed(task as u64);
             let mut passes = Vec::new();
             ready.wait().await;
             let from = clock::now();
             let until = from + load.time.as_secs_f64() * 1e6;
             let mut asked = from;
             while asked < until {
-                let write = random.share() >= load.reads;
+                let write = random.f64() >= load.reads;
                 let guard = lock.enter(write).await;
                 let entered = clock::now();
                 if !load.hold.is_zero() {
@@ -176,23 +177,6 @@ pub fn jain(shares: &[f64]) -> f64 {
     sum * sum / (shares.len() as f64 * squares)
 }
 
-/// xorshift64*: the same choices in every run.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// From 0 to below 1.
-    fn share(&mut self) -> f64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,12 +213,5 @@ mod tests {
         assert_eq!(passes.waits().len(), 4);
         // The second task was passed twice.
         assert_eq!(passes.passed_by(), 0.5);
-    }
-
-    #[test]
-    fn choices_are_even() {
-        let mut random = Random::new(3);
-        let reads = (0..10_000).filter(|_| random.share() < 0.9).count();
-        assert!((8_900..9_100).contains(&reads), "{reads}");
     }
 }

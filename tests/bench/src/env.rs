@@ -1,8 +1,8 @@
 //! What a row is given: a server, how long to measure, other processes; and what the machine is.
 
-use crate::server::{Server, connected};
 use crate::worker::Worker;
 use fairlock::Client;
+use fairlock_support::server::{Server, connected};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo};

@@ -4,9 +4,9 @@
 use crate::bare::Bare;
 use crate::clock;
 use crate::env::{Env, connect, connection, listening};
-use crate::server::PATIENCE;
 use crate::worker::{Line, Worker};
 use fairlock::RwLock;
+use fairlock_support::server::PATIENCE;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncTypedCommands, PushKind, Script};
 use std::time::Instant;

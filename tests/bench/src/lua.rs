@@ -1,6 +1,7 @@
 //! The scripts called directly, in the name of a client that does not exist: where a row is about the server alone.
 
 use crate::env::connection;
+use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Script, Value};
 
@@ -26,18 +27,12 @@ pub enum Account {
     Around,
 }
 
-macro_rules! text {
-    ($flags:literal, $($file:literal),+) => {
-        Text::new(concat!("#!lua", $flags, "\n", $(include_str!(concat!("../../../lua/", $file))),+))
-    };
-}
-
 impl Text {
-    fn new(body: &str) -> Self {
-        Self {
-            body: body.to_owned(),
-            hash: Script::new(body).get_hash().to_owned(),
-        }
+    /// As servers get it from Redis 7 on.
+    fn of(script: &scripts::Script) -> Self {
+        let body = script.flagged();
+        let hash = Script::new(&body).get_hash().to_owned();
+        Self { body, hash }
     }
 
     fn call(&self, account: Account, lock: &str, listeners: &str, args: &[&str]) -> Cmd {
@@ -75,15 +70,9 @@ impl Lua {
         let lua = Self {
             redis: connection(url).await,
             listeners: "",
-            acquire: text!("", "listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"),
-            release: text!(
-                " flags=allow-oom",
-                "listeners.lua",
-                "release_head.lua",
-                "lock.lua",
-                "release.lua"
-            ),
-            renew: text!(" flags=allow-oom", "listeners.lua", "lock.lua", "renew.lua"),
+            acquire: Text::of(&scripts::ACQUIRE),
+            release: Text::of(&scripts::RELEASE),
+            renew: Text::of(&scripts::RENEW),
         };
         for text in [&lua.acquire, &lua.release, &lua.renew] {
             let mut load = redis::cmd("SCRIPT");

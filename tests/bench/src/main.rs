@@ -30,11 +30,6 @@ mod report;
 mod svg;
 mod worker;
 
-/// Real servers: the harness of the tests.
-#[path = "../../it/server.rs"]
-#[allow(dead_code)]
-mod server;
-
 use clap::{Args, Parser, Subcommand};
 use env::{Env, Machine};
 use report::Report;

@@ -3,8 +3,8 @@
 
 use crate::env::Env;
 use crate::report::{Goal, Report, median};
-use crate::server::{PATIENCE, Server};
 use fairlock::Client;
+use fairlock_support::server::{PATIENCE, Server};
 use futures::future::join_all;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 
 use crate::env::{Env, connect};
 use crate::report::{Goal, Report};
-use crate::server::{Server, eventually, soon};
 use fairlock::{Client, WriteGuard};
+use fairlock_support::server::{Server, eventually, soon};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -139,7 +139,7 @@ async fn count_inversions(env: &Env, load: Load) -> f64 {
             .unwrap_or(0);
         listeners > 0
     };
-    crate::server::eventually("the listener is announced", known).await;
+    fairlock_support::server::eventually("the listener is announced", known).await;
     let mut locks = Vec::new();
     for _ in 0..4 {
         let client = connect(&server.url()).await;

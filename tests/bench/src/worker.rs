@@ -1,8 +1,8 @@
 //! This program started again as another process. The two talk in lines, over the worker's stdin and stdout; it ends
 //! when its stdin does, hence also when whoever started it is gone.
 
-use crate::server::PATIENCE;
 use crate::{handover, hot};
+use fairlock_support::server::PATIENCE;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin, Stdout};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};

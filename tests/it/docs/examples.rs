@@ -138,6 +138,11 @@ async fn status_names_the_owner_to_blame_and_eviction_frees_the_lock() {
 }
 
 #[tokio::test]
+async fn locks_finds_those_that_exist_and_knows_no_other_name() {
+    shows("locks", "nobody uses the lock \"catalog\"").await;
+}
+
+#[tokio::test]
 async fn events_tell_a_hand_over() {
     shows("events", "the writer left and the reader entered").await;
 }

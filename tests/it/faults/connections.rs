@@ -1,9 +1,10 @@
 //! Connections that fall silent, are cut half-open or are killed at random, and scripts that are flushed.
 
 use super::{Setting, lost};
-use crate::observe::{LONG, Random, View, client, ms, until_free};
+use crate::observe::{LONG, View, client, ms, until_free};
 use crate::server::{PATIENCE, Server, in_time, soon};
 use fairlock::{Client, FencingToken, LostReason, Owner, RwLock};
+use fairlock_support::random::{self, Rng};
 use futures::future::join_all;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,12 +74,12 @@ struct Load {
 }
 
 impl Load {
-    fn start(clients: &[Client], random: &mut Random, workers: usize, visits: usize) -> Self {
+    fn start(clients: &[Client], random: &mut Rng, workers: usize, visits: usize) -> Self {
         let (inside, tokens) = (Arc::new(Inside::default()), Arc::new(Mutex::new(HashMap::new())));
         let workers = (0..workers).map(|i| {
             let lock = clients[i % clients.len()].rw_lock("a");
             let (inside, tokens) = (Arc::clone(&inside), Arc::clone(&tokens));
-            let plan: Vec<_> = (0..visits).map(|_| (random.below(2) == 0, random.below(4))).collect();
+            let plan: Vec<_> = (0..visits).map(|_| (random.u64(..2) == 0, random.u64(..4))).collect();
             tokio::spawn(async move {
                 for (writes, stay_ms) in plan {
                     let owner = Owner::new();
@@ -111,12 +112,12 @@ impl Load {
 async fn scripts_flushed_at_any_moment_are_loaded_again() {
     let server = Server::start().await;
     let clients = [client(server.url(), LONG).await, client(server.url(), LONG).await];
-    let mut random = Random::new();
+    let mut random = random::seeded();
     let load = Load::start(&clients, &mut random, 8, 40);
     let mut redis = server.redis().await;
     while !load.is_over() {
         let _: () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut redis).await.unwrap();
-        tokio::time::sleep(ms(random.below(4))).await;
+        tokio::time::sleep(ms(random.u64(..4))).await;
     }
     assert_eq!(load.end().await.len(), 320);
     until_free(&server, "a").await;
@@ -125,7 +126,7 @@ async fn scripts_flushed_at_any_moment_are_loaded_again() {
 #[tokio::test]
 async fn connections_killed_at_random_cost_nobody_a_place() {
     let server = Server::start().await;
-    let mut random = Random::new();
+    let mut random = random::seeded();
     let clients = join_all((0..3).map(|_| client(server.url(), LONG))).await;
     let load = Load::start(&clients, &mut random, 12, 25);
     let mut queues = Vec::new();
@@ -133,14 +134,14 @@ async fn connections_killed_at_random_cost_nobody_a_place() {
     while !load.is_over() {
         queues.push(View::of(&server, "a").await.waiting);
         // Some, however few looks there are. Not for ever: each costs the clients a reconnect.
-        if kills < 40 && (random.below(6) == 0 || queues.len() % 8 == 0) {
-            let kind = if random.below(2) == 0 { "pubsub" } else { "normal" };
+        if kills < 40 && (random.u64(..6) == 0 || queues.len() % 8 == 0) {
+            let kind = if random.u64(..2) == 0 { "pubsub" } else { "normal" };
             let mut kill = redis::cmd("CLIENT");
             kill.arg("KILL").arg("TYPE").arg(kind);
             let _: usize = kill.query_async(&mut server.redis().await).await.unwrap();
             kills += 1;
         }
-        tokio::time::sleep(ms(random.below(8))).await;
+        tokio::time::sleep(ms(random.u64(..8))).await;
     }
     let tokens = load.end().await;
     assert_eq!(tokens.len(), 300);

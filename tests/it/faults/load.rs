@@ -68,7 +68,8 @@ async fn a_line_that_moves_slower_than_time_limits_does_not_cost_the_connection(
     // A call's time limit is a second; the replies take two.
     let lock = client(proxy.url(), LONG).await.rw_lock("a");
     let connections = proxy.connections();
-    proxy.pace(Duration::from_millis(40));
+    // 64 bytes, a reply or two, every 40 ms.
+    proxy.throttle_replies(1_600);
     let asks = (0..ASKED).map(|_| lock.read().acquire_fair());
     let asks = tokio::spawn(join_all(asks));
     server.until_queued("a", ASKED).await;

@@ -1,10 +1,11 @@
 //! What renewals do to deadlines.
 
 use super::{after_renewals, lost_because};
-use crate::observe::{LONG, Random, View, client, ms, until_free};
+use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, in_time, soon};
 use fairlock::{Error, LostReason, Owner};
+use fairlock_support::random;
 use futures::future::join_all;
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -44,10 +45,10 @@ async fn deadlines_stay_within_a_lease_though_waiters_come_and_go() {
     let client = client(server.url(), ms(60_000)).await;
     let lock = client.rw_lock("a");
     let held = lock.write().acquire_fair().await.unwrap();
-    let mut random = Random::new();
+    let mut random = random::seeded();
     for _ in 0..20 {
         let calls: Vec<_> = (0..20)
-            .map(|_| (200 + random.below(20_000), random.below(20)))
+            .map(|_| (200 + random.u64(..20_000), random.u64(..20)))
             .collect();
         let calls = calls.into_iter().map(async |(lease_ms, wait_ms)| {
             let waiting = lock.write().lease(ms(lease_ms)).try_acquire_for(ms(1 + wait_ms));

@@ -2,10 +2,11 @@
 //!
 //! Leases are long here: who enters soon did not wait for one to run out.
 
-use crate::observe::{LONG, Random, View, client, ms, until_free};
+use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
 use fairlock::{Client, Error, Owner, RwLock, WriteGuard};
+use fairlock_support::random;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -144,9 +145,9 @@ async fn a_call_dropped_at_any_await_point_of_a_free_lock_gives_it_back() {
 #[tokio::test]
 async fn a_call_dropped_after_any_time_leaves_nothing() {
     let s = Setting::new(ms(30)).await;
-    let mut random = Random::new();
+    let mut random = random::seeded();
     let cases: Vec<_> = (0..100)
-        .map(|i| (i, WAYS[random.below(6) as usize], random.below(100), random.below(60)))
+        .map(|i| (i, WAYS[random.usize(..6)], random.u64(..100), random.u64(..60)))
         .collect();
     let cases = cases.into_iter().map(async |(i, way, drop_ms, release_ms)| {
         let name = format!("{i}: {way} dropped after {drop_ms} ms, released after {release_ms} ms");
@@ -166,7 +167,7 @@ async fn a_call_dropped_after_any_time_leaves_nothing() {
 async fn a_grant_that_races_with_a_drop_is_passed_on() {
     let server = Server::start().await;
     let (a, b) = (client(server.url(), LONG).await, client(server.url(), LONG).await);
-    let mut random = Random::new();
+    let mut random = random::seeded();
     for i in 0..300 {
         let held = a.rw_lock("a").write().acquire_fair().await.unwrap();
         // A guard that it gets before the abort is dropped too.
@@ -174,7 +175,7 @@ async fn a_grant_that_races_with_a_drop_is_passed_on() {
         server.until_queued("a", 1).await;
         let third = wait(&a.rw_lock("a"));
         server.until_queued("a", 2).await;
-        let (before, after) = (random.below(40), random.below(40));
+        let (before, after) = (random.u64(..40), random.u64(..40));
         let release = tokio::spawn(async move {
             for _ in 0..before {
                 tokio::task::yield_now().await;
@@ -264,8 +265,8 @@ async fn what_was_dropped_before_its_late_reply_is_not_renewed() {
     let proxy = Proxy::to(server.port()).await;
     let far = client(proxy.url(), ms(900)).await;
     proxy.delay_replies(ms(30));
-    let mut random = Random::new();
-    let drops: Vec<_> = (0..60).map(|i| (i % 20, random.below(90))).collect();
+    let mut random = random::seeded();
+    let drops: Vec<_> = (0..60).map(|i| (i % 20, random.u64(..90))).collect();
     let drops = drops.into_iter().map(async |(lock, drop_ms)| {
         let lock = far.rw_lock(format!("lock {lock}"));
         let _ = tokio::time::timeout(ms(drop_ms), lock.write().acquire_fair()).await;

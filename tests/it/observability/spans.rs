@@ -211,8 +211,8 @@ async fn an_outage_is_a_warning_and_its_end_is_told() {
     })
     .await;
     server.start_again().await;
-    eventually("both are made again", async || {
-        connections("connection made again") == ["command", "subscription"]
+    eventually("both reconnect", async || {
+        connections("reconnected") == ["command", "subscription"]
     })
     .await;
     drop(soon("an answer", asking).await.unwrap().unwrap());

@@ -2,8 +2,9 @@
 
 use super::Hold;
 use crate::server::{Server, in_time};
-use crate::users::{LEASE, LONG, Random, client, held_by, queued, read, state, user, write};
+use crate::users::{LEASE, LONG, client, held_by, queued, read, state, user, write};
 use fairlock::{Client, FencingToken, Mode, Owner, RwLock};
+use fairlock_support::random;
 use std::collections::BTreeMap;
 use tokio::time::sleep;
 
@@ -140,15 +141,15 @@ async fn any_nesting_is_held_past_two_leases_and_left_in_any_order_with_exact_co
 
 #[tokio::test]
 async fn random_entering_and_leaving_of_one_owner_counts_exactly() {
-    let mut random = Random::seeded();
+    let mut random = random::seeded();
     let server = Server::start().await;
     let clients = [client(server.url(), LONG).await, client(server.url(), LONG).await];
     let mut alone = Alone::new(&server, &clients, "a");
     for _ in 0..200 {
         let depth = alone.holds.len();
-        if random.below(8) < depth {
-            alone.leave(random.below(depth)).await;
-        } else if random.below(2) == 0 {
+        if random.usize(..8) < depth {
+            alone.leave(random.usize(..depth)).await;
+        } else if random.usize(..2) == 0 {
             alone.enter(Mode::Read).await;
         } else {
             alone.enter(Mode::Write).await;

@@ -3,8 +3,9 @@
 use super::Hold;
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, in_time, soon};
-use crate::users::{LONG, Random, client, read, state, user, write};
+use crate::users::{LONG, client, read, state, user, write};
 use fairlock::{Error, LostReason, Owner, RwLock};
+use fairlock_support::random::{self, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -66,15 +67,15 @@ impl Drop for Counted<'_> {
 }
 
 /// A task of the shared owner: takes the lock, sometimes twice, in ways and for times drawn by lot.
-async fn side_by_side(mine: RwLock, inside: Arc<Inside>, mut random: Random) {
+async fn side_by_side(mine: RwLock, inside: Arc<Inside>, mut random: Rng) {
     for _ in 0..20 {
         let mut holds = Vec::new();
-        for _ in 0..=random.below(2) {
-            let asked = match random.below(5) {
+        for _ in 0..=random.usize(..2) {
+            let asked = match random.usize(..5) {
                 0 | 1 => mine.write().acquire_fair().await.map(|guard| Some(Hold::Write(guard))),
                 2 | 3 => mine.read().acquire_fair().await.map(|guard| Some(Hold::Read(guard))),
                 _ => {
-                    let limit = Duration::from_millis(random.below(10) as u64);
+                    let limit = Duration::from_millis(random.u64(..10));
                     mine.write()
                         .try_acquire_for(limit)
                         .await
@@ -92,12 +93,12 @@ async fn side_by_side(mine: RwLock, inside: Arc<Inside>, mut random: Random) {
             let others = inside.other_writers.load(Ordering::SeqCst);
             assert!(holds.is_empty() || others == 0, "inside beside another owner's writer");
         }
-        sleep(Duration::from_millis(random.below(4) as u64)).await;
+        sleep(Duration::from_millis(random.u64(..4))).await;
         inside.served.fetch_add(holds.len(), Ordering::SeqCst);
         while !holds.is_empty() {
-            let (counted, hold) = holds.remove(random.below(holds.len()));
+            let (counted, hold) = holds.remove(random.usize(..holds.len()));
             drop(counted);
-            if random.below(2) == 0 {
+            if random.usize(..2) == 0 {
                 hold.release().await;
             }
         }
@@ -105,18 +106,18 @@ async fn side_by_side(mine: RwLock, inside: Arc<Inside>, mut random: Random) {
 }
 
 /// A task with an owner of its own.
-async fn by_itself(lock: RwLock, inside: Arc<Inside>, mut random: Random) {
+async fn by_itself(lock: RwLock, inside: Arc<Inside>, mut random: Rng) {
     for _ in 0..20 {
-        if random.below(2) == 0 {
+        if random.usize(..2) == 0 {
             let guard = lock.write().acquire_fair().await.expect("its turn");
             let counted = Counted::new(&inside.other_writers);
             assert_eq!(inside.shared.load(Ordering::SeqCst), 0, "a writer beside another owner");
-            sleep(Duration::from_millis(random.below(3) as u64)).await;
+            sleep(Duration::from_millis(random.u64(..3))).await;
             drop(counted);
             guard.release().await.expect("it is held");
         } else {
             let guard = lock.read().acquire_fair().await.expect("its turn");
-            sleep(Duration::from_millis(random.below(3) as u64)).await;
+            sleep(Duration::from_millis(random.u64(..3))).await;
             guard.release().await.expect("it is held");
         }
     }
@@ -124,7 +125,7 @@ async fn by_itself(lock: RwLock, inside: Arc<Inside>, mut random: Random) {
 
 #[tokio::test]
 async fn tasks_that_share_an_owner_are_each_served_or_refused() {
-    let mut random = Random::seeded();
+    let mut random = random::seeded();
     let server = Server::start().await;
     let (owner, inside) = (Owner::new(), Arc::new(Inside::default()));
     let users = [user(&server, LONG).await, user(&server, LONG).await];

@@ -3,6 +3,7 @@
 use crate::process::{Process, Resource};
 use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Access, Acquire, Client, Mode, RwLock};
+use fairlock_support::random;
 use futures::future::try_join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -59,28 +60,6 @@ fn request_of(owner: &str) -> String {
     format!("{:015x}:{}", (high >> 16) << 12 | high & 0xfff, low & ((1 << 62) - 1))
 }
 
-/// Numbers that look random: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn new() -> Self {
-        let seed = std::env::var("FAIRLOCK_SEED")
-            .ok()
-            .map(|seed| seed.parse().expect("a number"));
-        let seed = seed.unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
-        println!("FAIRLOCK_SEED={seed}");
-        Self(seed)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-}
-
 /// What a user of another process reported.
 struct Entry {
     request: String,
@@ -111,15 +90,15 @@ async fn entries(mut process: Process, n: usize) -> Vec<Entry> {
 async fn two_hundred_waiters_of_four_processes_enter_in_order_of_arrival_and_readers_together() {
     const EACH: usize = 50;
     let server = Server::start().await;
-    let mut random = Random::new();
+    let mut random = random::seeded();
     let held = lock(&server, LONG).await.write().acquire_fair().await.unwrap();
     let url = server.url();
     let lease = Duration::from_secs(20);
     let mut processes = futures::future::join_all([&url; 4].map(|url| Process::start(url, lease))).await;
     for id in 0..EACH {
         for process in &mut processes {
-            let mode = if random.below(3) == 0 { 'w' } else { 'r' };
-            let hold = Duration::from_millis(random.below(4));
+            let mode = if random.u64(..3) == 0 { 'w' } else { 'r' };
+            let hold = Duration::from_millis(random.u64(..4));
             process.ask(id, mode, "a", Some(hold));
         }
     }
@@ -413,7 +392,7 @@ async fn cycle<M: Access>(ask: Acquire<M>, inside: &Inside, release: bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn conflicting_holds_never_overlap_and_tokens_grow_under_hammering() {
     let server = Server::start().await;
-    let mut random = Random::new();
+    let mut random = random::seeded();
     let mut locks = Vec::new();
     for _ in 0..3 {
         locks.push(lock(&server, Duration::from_secs(20)).await);
@@ -421,11 +400,11 @@ async fn conflicting_holds_never_overlap_and_tokens_grow_under_hammering() {
     let inside = Arc::new(Inside::default());
     let tasks = (0..8).map(|task| {
         let (lock, inside) = (locks[task % 3].clone(), Arc::clone(&inside));
-        let mut random = Random(random.below(u64::MAX));
+        let mut random = random.fork();
         tokio::spawn(async move {
             for _ in 0..300 {
-                let release = random.below(4) > 0;
-                match random.below(2) {
+                let release = random.u64(..4) > 0;
+                match random.u64(..2) {
                     0 => cycle(lock.read(), &inside, release).await,
                     _ => cycle(lock.write(), &inside, release).await,
                 }

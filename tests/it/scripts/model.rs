@@ -4,24 +4,8 @@
 
 use crate::lua::{Ask, Got, Lock, ask, named_owner, owner_of, writes};
 use crate::server::Server;
+use fairlock_support::random::Rng;
 use std::collections::BTreeMap;
-
-/// splitmix64
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % sides as u64) as usize
-    }
-
-    fn pick<'a>(&mut self, from: &[&'a str]) -> Option<&'a str> {
-        (!from.is_empty()).then(|| from[self.roll(from.len())])
-    }
-}
 
 fn number(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().expect("a number"))
@@ -189,33 +173,33 @@ impl Pair {
         }
     }
 
-    async fn step(&mut self, dice: &mut Dice) -> String {
+    async fn step(&mut self, dice: &mut Rng) -> String {
         let live: Vec<String> = self.model.live().into_iter().map(str::to_owned).collect();
         let live: Vec<&str> = live.iter().map(String::as_str).collect();
         // Between an idle lock and a crowd.
-        let what = match dice.roll(if live.len() > 16 { 12 } else { 30 }) {
+        let what = match dice.usize(..if live.len() > 16 { 12 } else { 30 }) {
             0..6 => self.release(dice, &live).await,
             6..8 => self.renew(dice, &live).await,
             8..10 => self.expire(dice, &live).await,
             10..12 if !live.is_empty() => {
-                let again = dice.pick(&live).expect("not empty").to_owned();
-                self.acquire(&again, dice.roll(2) == 0).await
+                let again = dice.choice(live.iter().copied()).expect("not empty").to_owned();
+                self.acquire(&again, dice.usize(..2) == 0).await
             }
             _ => {
                 let request = self.new_request(dice);
-                self.acquire(&request, dice.roll(5) == 0).await
+                self.acquire(&request, dice.usize(..5) == 0).await
             }
         };
         self.compare(&what).await;
         what
     }
 
-    fn new_request(&mut self, dice: &mut Dice) -> String {
+    fn new_request(&mut self, dice: &mut Rng) -> String {
         self.numbers += 1;
-        let mode = if dice.roll(3) == 0 { 'w' } else { 'r' };
-        let request = format!("{mode}{}:{}", dice.roll(3), self.numbers);
+        let mode = if dice.usize(..3) == 0 { 'w' } else { 'r' };
+        let request = format!("{mode}{}:{}", dice.usize(..3), self.numbers);
         let inside: Vec<_> = self.model.holding.iter().filter_map(|r| named_owner(r)).collect();
-        match (dice.roll(8), dice.pick(&inside)) {
+        match (dice.usize(..8), dice.choice(inside.iter().copied())) {
             (0..3, _) => request,
             // Reentry and upgrades are rare otherwise.
             (3..6, Some(owner)) => format!("{request}:{owner}"),
@@ -265,12 +249,12 @@ impl Pair {
     }
 
     /// Of some that are there, and sometimes of one that is not any more.
-    async fn release(&mut self, dice: &mut Dice, live: &[&str]) -> String {
+    async fn release(&mut self, dice: &mut Rng, live: &[&str]) -> String {
         let mut requests = Vec::new();
-        for _ in 0..=dice.roll(2) {
+        for _ in 0..=dice.usize(..2) {
             let gone: Vec<_> = self.gone.iter().map(String::as_str).collect();
-            let from = if dice.roll(6) == 0 { &gone[..] } else { live };
-            requests.extend(dice.pick(from).map(str::to_owned));
+            let from = if dice.usize(..6) == 0 { &gone[..] } else { live };
+            requests.extend(dice.choice(from.iter().copied()).map(str::to_owned));
         }
         let requests: Vec<_> = requests.iter().map(String::as_str).collect();
         if requests.is_empty() {
@@ -284,9 +268,13 @@ impl Pair {
         what
     }
 
-    async fn renew(&mut self, dice: &mut Dice, live: &[&str]) -> String {
+    async fn renew(&mut self, dice: &mut Rng, live: &[&str]) -> String {
         let gone: Vec<_> = self.gone.iter().map(String::as_str).collect();
-        let requests: Vec<_> = dice.pick(live).into_iter().chain(dice.pick(&gone)).collect();
+        let requests: Vec<_> = dice
+            .choice(live.iter().copied())
+            .into_iter()
+            .chain(dice.choice(gone.iter().copied()))
+            .collect();
         let what = format!("renew {requests:?}");
         let (_, standings) = self.lock.renew(&requests).await;
         for (request, standing) in requests.iter().zip(standings) {
@@ -302,12 +290,12 @@ impl Pair {
     }
 
     /// Some die. One of them may come late, but before anybody took over: then it still counts.
-    async fn expire(&mut self, dice: &mut Dice, live: &[&str]) -> String {
-        let mut dead: Vec<&str> = live.iter().copied().filter(|_| dice.roll(5) == 0).collect();
+    async fn expire(&mut self, dice: &mut Rng, live: &[&str]) -> String {
+        let mut dead: Vec<&str> = live.iter().copied().filter(|_| dice.usize(..5) == 0).collect();
         let what = format!("dead: {dead:?}");
         self.lock.die(&dead).await;
-        let late = dice.pick(&dead);
-        match (dice.roll(3), late) {
+        let late = dice.choice(dead.iter().copied());
+        match (dice.usize(..3), late) {
             (0, Some(late)) => {
                 dead.retain(|r| *r != late);
                 self.lock.renew(&[late]).await;
@@ -365,13 +353,13 @@ async fn random_steps_of_the_scripts_agree_with_the_model() {
     let steps = number("FAIRLOCK_STEPS").unwrap_or(3000);
     println!("FAIRLOCK_SEED={seed} FAIRLOCK_STEPS={steps}");
     let server = Server::start().await;
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let mut pairs = Vec::new();
     for policy in ["", "w", "r"] {
         pairs.push(Pair::new(&server, policy).await);
     }
     for step in 0..steps {
-        let n = dice.roll(pairs.len());
+        let n = dice.usize(..pairs.len());
         let what = pairs[n].step(&mut dice).await;
         if number("FAIRLOCK_SEED").is_some() {
             println!("{step} {:?}: {what}", pairs[n].model.policy);

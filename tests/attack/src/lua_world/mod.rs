@@ -8,7 +8,8 @@ mod reading;
 
 use crate::model::View;
 use crate::record::{Note, Script};
-use crate::server::Server;
+use fairlock_support::scripts;
+use fairlock_support::server::Server;
 use reading::seen;
 use redis::{Cmd, Connection, Value};
 use std::collections::BTreeMap;
@@ -22,19 +23,6 @@ pub const CHANNEL: &str = "c:";
 
 /// A script that does not answer within this time never will.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-const FILES: [(&str, &str); 10] = [
-    ("acquire_head.lua", include_str!("../../../../lua/acquire_head.lua")),
-    ("listeners.lua", include_str!("../../../../lua/listeners.lua")),
-    ("lock.lua", include_str!("../../../../lua/lock.lua")),
-    ("acquire.lua", include_str!("../../../../lua/acquire.lua")),
-    ("release_head.lua", include_str!("../../../../lua/release_head.lua")),
-    ("release.lua", include_str!("../../../../lua/release.lua")),
-    ("renew.lua", include_str!("../../../../lua/renew.lua")),
-    ("downgrade.lua", include_str!("../../../../lua/downgrade.lua")),
-    ("evict.lua", include_str!("../../../../lua/evict.lua")),
-    ("status.lua", include_str!("../../../../lua/status.lua")),
-];
 
 /// How much one call of a script may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +56,8 @@ impl Scripts {
             None => built.to_owned(),
             Some(folder) => std::fs::read_to_string(folder.join(file)).expect("a script in the folder of FAIRLOCK_LUA"),
         };
-        let files = FILES.iter().map(|(file, built)| (*file, text(file, built)));
+        let files = scripts::ALL.iter().flat_map(|script| script.files);
+        let files = files.map(|(file, built)| (*file, text(file, built)));
         Self { files: files.collect() }
     }
 
@@ -100,21 +89,15 @@ impl Scripts {
 
     /// As the client composes it.
     pub fn whole(&self, script: Script) -> String {
-        let files: &[&str] = match script {
-            Script::Acquire => &["listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"],
-            Script::Release => &["listeners.lua", "release_head.lua", "lock.lua", "release.lua"],
-            Script::Renew => &["listeners.lua", "lock.lua", "renew.lua"],
-            Script::Downgrade => &["listeners.lua", "lock.lua", "downgrade.lua"],
-            Script::Evict => &["listeners.lua", "lock.lua", "evict.lua"],
-        };
-        files.iter().map(|file| self.files[file].as_str()).collect()
+        self.composed(scripts::named(script.name()))
+    }
+
+    fn composed(&self, script: &scripts::Script) -> String {
+        script.files.iter().map(|(file, _)| self.files[file].as_str()).collect()
     }
 
     fn wrapped(&self, script: Script) -> String {
-        let status: String = ["listeners.lua", "lock.lua", "status.lua"]
-            .iter()
-            .map(|file| self.files[file].as_str())
-            .collect();
+        let status = self.composed(&scripts::STATUS);
         format!("{BEFORE}{}{BETWEEN}{status}{AFTER}", self.whole(script))
     }
 }

@@ -4,15 +4,14 @@
 //! that ends a quarter of a lease before the proof does costs nothing.
 
 mod cable;
-mod proxy;
 mod report;
 
-use crate::server::{Server, connected};
-use crate::torture::random::Random;
 use cable::Cable;
 use fairlock::{Client, WriteGuard};
+use fairlock_support::proxy::Proxy;
+use fairlock_support::random::{self, Rng};
+use fairlock_support::server::{Server, connected};
 use futures::future::try_join_all;
-use proxy::Proxy;
 use report::{Report, Row};
 use std::fmt;
 use std::process::ExitCode;
@@ -120,7 +119,7 @@ async fn outages(args: &Args) -> Result<Report, Failure> {
                     lease: Duration::from_secs(*lease),
                     share: *share,
                     number,
-                    random: Random::of(seed, u64::from(number)),
+                    random: random::stream(seed, u64::from(number)),
                 });
             }
         }
@@ -146,7 +145,7 @@ struct Cell {
     lease: Duration,
     share: f64,
     number: u16,
-    random: Random,
+    random: Rng,
 }
 
 /// What lies between the clients and the server.
@@ -222,7 +221,7 @@ impl Cell {
             }
             Kind::Proxy => {
                 let server = Server::start_program(std::slice::from_ref(&args.server), &[]).await;
-                let proxy = Proxy::to(server.port()).await?;
+                let proxy = Proxy::to(server.port()).await;
                 let url = proxy.url();
                 Ok((server, Path::Proxy(proxy), url))
             }
@@ -235,7 +234,7 @@ impl Cell {
         let builder = Client::builder().lease(self.lease);
         let crowd = connected(builder.clone(), url).await;
         let holders = (0..2 * holds).map(|i| {
-            let begins = Duration::from_micros(self.random.below(rhythm));
+            let begins = Duration::from_micros(self.random.u64(..rhythm));
             let (builder, crowd) = (builder.clone(), crowd.clone());
             async move {
                 let shared = i >= holds;

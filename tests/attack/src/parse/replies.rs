@@ -121,7 +121,7 @@ pub(super) fn counts(number: i64) -> bool {
     (1..=MOST).contains(&number)
 }
 
-/// What design.md says of the replies of scripts that answer with numbers.
+/// What PROTOCOL.md says of the replies of scripts that answer with numbers.
 pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
     let Value::Array(items) = reply else { return None };
     let numbers: Option<Vec<i64>> = items

@@ -1,25 +1,23 @@
-//! Random numbers that follow from a seed: splitmix64.
+//! Random numbers that follow from a seed.
 
+use fairlock_support::random::Rng;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Dice(Rng);
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Rng::with_seed(seed))
     }
 
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.u64(..)
     }
 
     /// 0 to n - 1.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.number() % n.max(1)
+        self.0.u64(..n.max(1))
     }
 
     pub fn index(&mut self, n: usize) -> usize {
@@ -45,6 +43,6 @@ impl Dice {
 
     /// Another source that depends on this one only by its seed.
     pub fn fork(&mut self) -> Self {
-        Self(self.number())
+        Self(self.0.fork())
     }
 }

@@ -1,6 +1,6 @@
 //! Which faults come when: a function of the seed.
 
-use super::random::Random;
+use fairlock_support::random::{self, Rng};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
@@ -90,7 +90,7 @@ pub struct Step {
 
 /// The faults of one lane, without end.
 pub struct Schedule {
-    random: Random,
+    random: Rng,
     faults: Vec<Fault>,
     /// Each comes once before any comes again.
     left: Vec<Fault>,
@@ -99,7 +99,7 @@ pub struct Schedule {
 impl Schedule {
     pub fn new(seed: u64, lane: Lane, faults: &[Fault]) -> Self {
         Self {
-            random: Random::of(seed, 1000 + lane as u64),
+            random: random::stream(seed, 1000 + lane as u64),
             faults: faults.iter().copied().filter(|fault| fault.lane() == lane).collect(),
             left: Vec::new(),
         }
@@ -116,15 +116,15 @@ impl Iterator for Schedule {
         if self.left.is_empty() {
             self.left.clone_from(&self.faults);
         }
-        let which = self.random.below(self.left.len() as u64) as usize;
+        let which = self.random.usize(..self.left.len());
         let fault = self.left.swap_remove(which);
         let (least, most) = fault.lasts_ms();
         Some(Step {
-            pause: Duration::from_millis(self.random.between(50, 1200)),
+            pause: Duration::from_millis(self.random.u64(50..=1200)),
             fault,
-            lasts: Duration::from_millis(self.random.between(least, most)),
-            target: self.random.next(),
-            detail: self.random.next(),
+            lasts: Duration::from_millis(self.random.u64(least..=most)),
+            target: self.random.u64(..),
+            detail: self.random.u64(..),
         })
     }
 }

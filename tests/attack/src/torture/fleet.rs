@@ -1,9 +1,9 @@
 //! The workers as their parent has them: processes, each behind a proxy of its own.
 
-use super::proxy::Proxy;
-use super::random::Random;
 use super::wire::Line;
 use super::worker;
+use fairlock_support::proxy::Proxy;
+use fairlock_support::random::{self, Rng};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ pub type Said = (usize, Line);
 pub struct Fleet {
     workers: Vec<Worker>,
     said: mpsc::UnboundedSender<Said>,
-    seeds: Random,
+    seeds: Rng,
     args: worker::Args,
     direct: bool,
 }
@@ -48,12 +48,12 @@ impl Fleet {
         let mut fleet = Self {
             workers: Vec::new(),
             said,
-            seeds: Random::of(args.seed, u64::MAX),
+            seeds: random::stream(args.seed, u64::MAX),
             args,
             direct,
         };
         for number in 0..processes {
-            let proxy = Proxy::to(server_port).await?;
+            let proxy = Proxy::to(server_port).await;
             let process = fleet.spawn(number, proxy.url())?;
             fleet.workers.push(Worker { proxy, process });
         }
@@ -65,7 +65,7 @@ impl Fleet {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("torture-worker").arg("--url").arg(url);
         command.arg("--store").arg(&self.args.store);
-        command.arg("--seed").arg(self.seeds.next().to_string());
+        command.arg("--seed").arg(self.seeds.u64(..).to_string());
         let workloads: Vec<_> = self.args.workload.iter().map(|workload| workload.name()).collect();
         command.arg("--workload").arg(workloads.join(","));
         if let Some(sabotage) = self.args.sabotage {

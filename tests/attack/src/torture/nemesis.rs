@@ -6,10 +6,10 @@ use super::faults::{Fault, Schedule, Step};
 use super::fleet::Fleet;
 use super::follow::{Follower, Pass};
 use super::judge::Judge;
-use super::proxy::{Cut, Proxy};
 use super::{connect_redis, lock};
 use crate::journal;
-use crate::server::Server;
+use fairlock_support::proxy::{Cut, Proxy};
+use fairlock_support::server::Server;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ impl Nemesis {
             }
             Fault::Cut => {
                 let how = if detail.is_multiple_of(2) { Cut::Rst } else { Cut::Fin };
-                self.proxies(target, |proxy| proxy.cut(how)).await;
+                self.proxies(target, |proxy| proxy.end(how)).await;
             }
             Fault::Stall => self.network(step, |proxy, on| proxy.stall(on)).await,
             Fault::Delay => {
@@ -120,7 +120,7 @@ impl Nemesis {
             }
             Fault::LoseReplies => {
                 self.network(step, |proxy, on| {
-                    proxy.lose_replies(if on { 1 + detail % 10 } else { 0 })
+                    proxy.lose_replies(if on { 1 + detail as usize % 10 } else { 0 })
                 })
                 .await;
             }

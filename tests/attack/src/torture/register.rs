@@ -3,8 +3,8 @@
 //! Its users go on after they have lost the lock, on purpose: they are stopped, or sleep, between reading and writing.
 //! With the fence no update may be lost. Without it some must be, or this check is blind.
 
-use super::random::Random;
 use super::task::Task;
+use fairlock_support::random::Rng;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Script};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub async fn rounds(mut task: Task, mut store: MultiplexedConnection) {
     let which = task.number % 2;
     while !task.is_stopped() {
         // Renewals do not stop while a task sleeps: max_hold ends the hold under it.
-        let max_hold = Duration::from_millis(task.random.between(20, 60));
+        let max_hold = Duration::from_millis(task.random.u64(20..=60));
         let acquire = task.client.rw_lock(LOCKS[which]).write().max_hold(max_hold);
         let guard = match task.enter(acquire).await {
             Ok(guard) => guard,
@@ -84,10 +84,10 @@ pub async fn rounds(mut task: Task, mut store: MultiplexedConnection) {
 }
 
 /// Mostly short, sometimes past the end of the hold.
-fn pause(random: &mut Random) -> Duration {
-    match random.below(10) {
-        0 => Duration::from_millis(random.between(60, 200)),
-        _ => Duration::from_micros(random.below(3000)),
+fn pause(random: &mut Rng) -> Duration {
+    match random.u64(..10) {
+        0 => Duration::from_millis(random.u64(60..=200)),
+        _ => Duration::from_micros(random.u64(..3000)),
     }
 }
 

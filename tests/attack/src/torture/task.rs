@@ -1,10 +1,10 @@
 //! One task of a worker: what it asks for, how long it waited, what it held and when.
 
 use super::clock::now_us;
-use super::random::Random;
 use super::wire::{Held, Line};
 use super::workload::Workload;
 use fairlock::{Access, Acquire, Client, Error, Guard, Mode};
+use fairlock_support::random::Rng;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +92,7 @@ pub struct Task {
     /// Among the tasks of its workload in this process.
     pub number: usize,
     pub client: Client,
-    pub random: Random,
+    pub random: Rng,
     pub reporter: Arc<Reporter>,
     pub stopped: watch::Receiver<bool>,
 }
@@ -139,7 +139,7 @@ impl Task {
     }
 
     pub async fn pause(&mut self, most_ms: u64) {
-        let us = self.random.below(most_ms * 1000 + 1);
+        let us = self.random.u64(..most_ms * 1000 + 1);
         if us > 0 {
             sleep(Duration::from_micros(us)).await;
         }

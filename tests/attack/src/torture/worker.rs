@@ -1,13 +1,13 @@
 //! A worker: a process of its own, so that it can be killed and stopped.
 
 use super::clock::now_us;
-use super::random::Random;
 use super::sabotage::Sabotage;
 use super::task::{Reporter, Task};
 use super::wire::Line;
 use super::workload::{Workload, rounds};
 use super::{arm, connect_store, register};
 use fairlock::Client;
+use fairlock_support::random;
 use std::io::BufRead;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
                 workload,
                 number,
                 client: client.clone(),
-                random: Random::of(args.seed, (workload as u64) << 32 | number as u64),
+                random: random::stream(args.seed, (workload as u64) << 32 | number as u64),
                 reporter: Arc::clone(reporter),
                 stopped: stopped.clone(),
             };

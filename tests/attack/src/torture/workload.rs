@@ -110,7 +110,7 @@ impl Workload {
         match self {
             Self::Hot => task.plain(&self.lock(0), Policy::Fifo, 70, 4).await,
             Self::Many => {
-                let lock = self.lock(task.random.below(MANY));
+                let lock = self.lock(task.random.u64(..MANY));
                 task.plain(&lock, Policy::Fifo, 60, 2).await
             }
             Self::Readers if task.number == 0 => {
@@ -123,7 +123,7 @@ impl Workload {
             Self::Owners => task.owners().await,
             Self::Short => task.short().await,
             Self::Policies => {
-                let which = task.random.below(2);
+                let which = task.random.u64(..2);
                 let policy = [Policy::WriterFirst, Policy::ReaderFirst][which as usize];
                 task.plain(&self.lock(which), policy, 50, 4).await
             }
@@ -136,10 +136,10 @@ impl Workload {
 /// Releases in one of the ways in which users do.
 macro_rules! let_go {
     ($task:expr, $guard:expr) => {
-        match $task.random.below(10) {
+        match $task.random.u64(..10) {
             0 => drop($guard),
             1 => {
-                let limit = Duration::from_micros($task.random.below(1500));
+                let limit = Duration::from_micros($task.random.u64(..1500));
                 match timeout(limit, $guard.release()).await {
                     Ok(released) => released?,
                     // Dropped on its way.
@@ -158,8 +158,8 @@ impl Task {
 
     async fn plain(&mut self, name: &str, policy: Policy, writes: u64, most_ms: u64) -> Result<(), Error> {
         let lock = self.lock(name).policy(policy);
-        let stay = Duration::from_micros(self.random.below(most_ms * 1000));
-        if self.random.chance(writes) {
+        let stay = Duration::from_micros(self.random.u64(..most_ms * 1000));
+        if self.random.u64(..100) < writes {
             let guard = self.enter(lock.write()).await?;
             self.hold(name, &guard).stay(&guard, stay).await;
             let_go!(self, guard);
@@ -173,10 +173,10 @@ impl Task {
     }
 
     async fn cancel(&mut self) -> Result<(), Error> {
-        let name = Workload::Cancel.lock(self.random.below(3));
+        let name = Workload::Cancel.lock(self.random.u64(..3));
         let lock = self.lock(&name);
-        let limit = Duration::from_micros(self.random.below(15_000));
-        let acquired = match self.random.below(5) {
+        let limit = Duration::from_micros(self.random.u64(..15_000));
+        let acquired = match self.random.u64(..5) {
             0 => timeout(limit, self.enter(lock.write())).await.ok().transpose()?,
             1 => self.entered(lock.write().try_acquire_for(limit)).await?,
             2 => self.entered(lock.write().try_acquire()).await?,
@@ -202,7 +202,7 @@ impl Task {
     async fn upgrade(&mut self) -> Result<(), Error> {
         let name = Workload::Upgrade.lock(0);
         let lock = self.lock(&name);
-        if self.random.chance(25) {
+        if self.random.u64(..100) < 25 {
             let writing = self.enter(lock.write()).await?;
             self.hold(&name, &writing).stay(&writing, ms(1)).await;
             let reading = writing.downgrade().await?;
@@ -214,13 +214,13 @@ impl Task {
 
     async fn go_on_reading(&mut self, name: &str, reading: ReadGuard) -> Result<(), Error> {
         let mut hold = self.hold(name, &reading);
-        let stay = Duration::from_micros(self.random.below(3000));
+        let stay = Duration::from_micros(self.random.u64(..3000));
         hold.stay(&reading, stay).await;
-        let writing = match self.random.below(4) {
+        let writing = match self.random.u64(..4) {
             0 => None,
             1 => self.entered(reading.try_upgrade()).await?,
             2 => {
-                let limit = Duration::from_micros(self.random.below(10_000));
+                let limit = Duration::from_micros(self.random.u64(..10_000));
                 timeout(limit, reading.upgrade()).await.ok().transpose()?
             }
             _ => self.entered(async { reading.upgrade().await.map(Some) }).await?,
@@ -238,10 +238,10 @@ impl Task {
 
     async fn while_writing(&mut self, name: &str, writing: WriteGuard) -> Result<(), Error> {
         let mut hold = self.hold(name, &writing);
-        let stay = Duration::from_micros(self.random.below(3000));
+        let stay = Duration::from_micros(self.random.u64(..3000));
         hold.stay(&writing, stay).await;
         drop(hold);
-        if self.random.chance(30) {
+        if self.random.u64(..100) < 30 {
             let reading = writing.downgrade().await?;
             self.hold(name, &reading).stay(&reading, ms(1)).await;
             let_go!(self, reading);
@@ -256,14 +256,14 @@ impl Task {
         let name = Workload::Owners.lock(0);
         // Four for all processes.
         let owner = Owner::from_uuid(Uuid::from_u128(
-            0x4000_8000_0000_0000_0000 | u128::from(self.random.below(4)),
+            0x4000_8000_0000_0000_0000 | u128::from(self.random.u64(..4)),
         ));
         let lock = self.lock(&name).with_owner(&owner);
         let mut readings = Vec::new();
         let mut writings = Vec::new();
-        for _ in 0..self.random.between(1, 4) {
-            let limit = ms(self.random.between(1, 400));
-            if self.random.chance(50) {
+        for _ in 0..self.random.u64(1..=4) {
+            let limit = ms(self.random.u64(1..=400));
+            if self.random.u64(..100) < 50 {
                 let Some(guard) = self.entered(lock.read().try_acquire_for(limit)).await? else {
                     break;
                 };
@@ -277,7 +277,7 @@ impl Task {
             self.pause(2).await;
         }
         while !(readings.is_empty() && writings.is_empty()) {
-            if self.random.chance(50)
+            if self.random.u64(..100) < 50
                 && let Some((mut hold, guard)) = readings.pop()
             {
                 hold.look(&guard);
@@ -295,15 +295,15 @@ impl Task {
 
     async fn short(&mut self) -> Result<(), Error> {
         let name = Workload::Short.lock(0);
-        let lease = ms(self.random.between(100, 300));
+        let lease = ms(self.random.u64(100..=300));
         let mut acquire = self.lock(&name).write().lease(lease);
-        let stay = match self.random.below(20) {
+        let stay = match self.random.u64(..20) {
             0 => lease * 2,
             1 => {
                 acquire = acquire.max_hold(lease / 2);
                 lease
             }
-            _ => Duration::from_micros(self.random.below(5000)),
+            _ => Duration::from_micros(self.random.u64(..5000)),
         };
         let guard = self.enter(acquire).await?;
         let held = self.hold(&name, &guard).stay(&guard, stay).await;
@@ -315,11 +315,11 @@ impl Task {
     }
 
     async fn flood(&mut self) -> Result<(), Error> {
-        let number = self.random.below(FLOOD);
+        let number = self.random.u64(..FLOOD);
         let name = Workload::Flood.lock(number);
         let lock = self.lock(&name);
         // Reporting every hold would cost as much as the grants: those of one lock must do.
-        if self.random.chance(75) {
+        if self.random.u64(..100) < 75 {
             let guard = self.enter(lock.write()).await?;
             if number == 0 {
                 self.hold(&name, &guard).look(&guard);

@@ -1,0 +1,274 @@
+//! The command line: its subcommands and options, each with its help text.
+
+use crate::server::ServerArgs;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use fairlock::Policy;
+#[cfg(unix)]
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Run commands under fair locks in Redis or Valkey, and look into these locks.
+///
+/// Readers share a lock, and a writer holds it alone. Requests enter in the order in which they were made. Every hold and
+/// every place in the queue has a lease, which the holder or waiter renews in the background. When a process dies, its
+/// locks are free as soon as their leases have run out. Services that use the Rust crate fairlock share these locks.
+#[derive(Debug, Parser)]
+#[command(name = "fairlock", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(override_usage = "fairlock [OPTIONS] COMMAND")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command under a lock
+    ///
+    /// fairlock waits for the lock, runs COMMAND, releases the lock when COMMAND ends, and exits with COMMAND's status.
+    /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. Let COMMAND
+    /// pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
+    ///
+    /// Signals: fairlock forwards INT, TERM, HUP, QUIT, USR1 and USR2 to COMMAND. While fairlock still waits for the lock,
+    /// such a signal ends fairlock, which leaves the queue at once.
+    ///
+    /// Loss: an operator may evict the owner, the server may be out of reach for a lease, or --max-hold may be over. Then
+    /// fairlock sends TERM to COMMAND, and KILL after the grace, because another process may hold the lock by then.
+    ///
+    /// Without a terminal COMMAND leads a process group of its own, and fairlock signals that group. With a terminal
+    /// COMMAND stays in the terminal's group, so that keys such as Ctrl-C and Ctrl-Z reach COMMAND directly, and fairlock
+    /// signals COMMAND alone. In the foreground of a terminal fairlock takes every INT and QUIT for a key and does not
+    /// forward it; use TERM with kill(1).
+    ///
+    /// On Linux the kernel kills COMMAND when fairlock is killed. That excludes a set-user-ID program and COMMAND's own
+    /// children. fairlock does not wait for processes that COMMAND leaves in the background.
+    #[cfg(unix)]
+    Run(RunArgs),
+
+    /// List the locks that are held or waited for
+    ///
+    /// The locks with the longest queues come first. fairlock finds locks among all keys of the database, in small steps.
+    /// An ACL user needs the right +scan for that, as for top and blockers.
+    Ls(LsArgs),
+
+    /// Show who holds a lock and who waits for it, in order
+    Show(ShowArgs),
+
+    /// Print the events of locks as they happen
+    ///
+    /// fairlock runs until a signal ends it. Clients publish events only while somebody watches, and no server stores
+    /// them: fairlock cannot show earlier events.
+    Watch(WatchArgs),
+
+    /// Show the busiest locks, live
+    ///
+    /// The lock with the longest queue comes first. The lower part shows the holders and waiters of the selected lock. The
+    /// column QUEUE shows the waiters in order: W waits to write, R waits to read, U reads and waits to write. Keys: up and
+    /// down (or k and j) select a lock, space pauses, q ends.
+    Top(TopArgs),
+
+    /// Show what an owner waits for and who blocks it
+    ///
+    /// For each lock that the owner waits for, fairlock lists the holders and the waiters ahead, with process, host and
+    /// label. If a holder waits for another lock, that lock follows, and so on. So the output names the owner to blame.
+    Blockers(BlockersArgs),
+
+    /// Evict an owner from a lock: an operator's last resort
+    ///
+    /// OWNER loses all its holds of the lock and its places in the queue, and the next waiter enters at once. OWNER learns
+    /// of the loss a moment later, or much later if its process is frozen. Until then OWNER believes that it holds the
+    /// lock, and only fencing tokens keep the two holders apart. End the process first if you can.
+    Evict(EvictArgs),
+
+    /// Check whether a server is fit for locks
+    ///
+    /// fairlock looks at the server's version, role, memory policy, persistence and clock, and measures the latency. It
+    /// tries every right that users of locks need, on a lock of its own, and removes that lock again. Each finding says
+    /// what to do.
+    Doctor(OutputArgs),
+
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+
+    /// Print a man page
+    ///
+    /// Example: fairlock man run | man -l -
+    Man {
+        /// The subcommand that the page describes [default: fairlock itself]
+        page: Option<String>,
+    },
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct OutputArgs {
+    /// Print JSON: one document, or one object per line for watch
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(unix)]
+#[derive(Args, Debug)]
+#[command(override_usage = "fairlock run [OPTIONS] NAME [--] COMMAND...")]
+pub(crate) struct RunArgs {
+    /// The lock's name
+    pub(crate) name: String,
+    /// Share the lock with other readers
+    #[arg(long)]
+    pub(crate) read: bool,
+    /// Wait at most this long [default: no limit]
+    #[arg(long, short = 'w', value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+    /// Do not wait at all
+    #[arg(long, short = 'n')]
+    pub(crate) no_wait: bool,
+    /// How long others wait if this process dies; also how long this process may be cut off from the server without
+    /// losing the lock
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    pub(crate) lease: Duration,
+    /// Hold the lock at most this long, then end COMMAND [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long COMMAND has between TERM and KILL when the lock is lost
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    pub(crate) grace: Duration,
+    /// Which waiter enters first; all users of the lock must choose the same policy
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) policy: PolicyArg,
+    /// The label of this process in the lock's status [default: COMMAND's name]
+    #[arg(long)]
+    pub(crate) label: Option<String>,
+    /// The exit status when the lock is busy (--no-wait) or the wait timed out (--wait)
+    #[arg(
+        long,
+        short = 'E',
+        visible_alias = "conflict-exit-code",
+        value_name = "STATUS",
+        default_value_t = 75
+    )]
+    pub(crate) busy_status: u8,
+    /// The exit status when the lock was lost
+    #[arg(long, value_name = "STATUS", default_value_t = 76)]
+    pub(crate) lost_status: u8,
+    /// The exit status when the server does not answer or refuses
+    #[arg(long, value_name = "STATUS", default_value_t = 69)]
+    pub(crate) unavailable_status: u8,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The policy of a lock, as it is written.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum PolicyArg {
+    /// First come, first served
+    #[default]
+    Fifo,
+    /// Writers overtake readers that wait
+    WriterFirst,
+    /// Readers enter whenever no writer is inside
+    ReaderFirst,
+}
+
+impl From<PolicyArg> for Policy {
+    fn from(policy: PolicyArg) -> Self {
+        match policy {
+            PolicyArg::Fifo => Self::Fifo,
+            PolicyArg::WriterFirst => Self::WriterFirst,
+            PolicyArg::ReaderFirst => Self::ReaderFirst,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LsArgs {
+    /// List only locks whose names match: * stands for any text, ? for one character, [ab] for a or b
+    pub(crate) pattern: Option<String>,
+    /// Also list free locks that somebody used within the last minute
+    #[arg(long, short = 'a')]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// The lock's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// The lock's name [default: all locks]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// Show only locks whose names match, as for ls
+    pub(crate) pattern: Option<String>,
+    /// How long to wait between two looks
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Print one frame as text, then end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Columns and lines of a frame with --once, or into a pipe
+    #[arg(long, value_name = "COLUMNSxLINES", value_parser = size, default_value = "100x28")]
+    pub(crate) size: (u16, u16),
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BlockersArgs {
+    /// An owner, a client's label or number, or a process number
+    #[arg(value_name = "OWNER-OR-LABEL")]
+    pub(crate) subject: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EvictArgs {
+    /// The lock's name
+    pub(crate) name: String,
+    /// The owner, as show and blockers print it
+    pub(crate) owner: String,
+    /// Evict without asking
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `30s`, `10m`, `1h 30m`; a bare number is seconds, as in flock(1).
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
+    match seconds {
+        Some(Ok(duration)) => Ok(duration),
+        Some(Err(error)) => Err(error.to_string()),
+        None => humantime::parse_duration(text).map_err(|_| "write it like 500ms, 30s, 10m or 1h".to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<(u16, u16), String> {
+    let (columns, lines) = text.split_once('x').ok_or("write it like 100x28")?;
+    match (columns.parse(), lines.parse()) {
+        (Ok(columns @ 40..=400), Ok(lines @ 10..=200)) => Ok((columns, lines)),
+        _ => Err("from 40x10 to 400x200".to_owned()),
+    }
+}

@@ -1,0 +1,176 @@
+//! `fairlock blockers`
+
+use crate::args::BlockersArgs;
+use crate::json;
+use crate::locks::{self, Found};
+use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::server::ServerArgs;
+use crate::show;
+use crate::text::{self, count, safe, span};
+use fairlock::{ClientInfo, Holder, Owner, Waiter};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, VecDeque};
+
+/// The subject of a question.
+enum Who<'a> {
+    /// Every request with that owner, label, client number or process number.
+    Named(&'a str),
+    /// An owner, and the other requests of its client.
+    Holder(Owner, &'a ClientInfo),
+}
+
+impl Who<'_> {
+    fn is(&self, owner: &Owner, client: &ClientInfo) -> bool {
+        match self {
+            Self::Named(name) => {
+                let name = *name;
+                owner.to_string() == name.to_ascii_lowercase()
+                    || client.label.as_deref() == Some(name)
+                    || client.id == name
+                    || client.process.is_some_and(|process| process.to_string() == name)
+            }
+            Self::Holder(holder, its) => owner == holder || client.id == its.id,
+        }
+    }
+}
+
+/// A lock that the subject, or a holder that blocks it, waits for.
+struct Wait<'a> {
+    lock: &'a Found,
+    /// The waiter's places in the queue, in order.
+    places: Vec<&'a Waiter>,
+    /// The lock whose holder waits here. `None`: the subject itself waits here.
+    held: Option<&'a str>,
+    /// The subject holds this lock, so it may wait for itself.
+    closes_circle: bool,
+}
+
+impl<'a> Wait<'a> {
+    fn ahead(&self) -> Vec<&'a Waiter> {
+        let first = self.places.first().map_or(0, |place| place.position);
+        let waiters = self.lock.status.waiters.iter();
+        waiters.take_while(|waiter| waiter.position < first).collect()
+    }
+}
+
+pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
+    let client = server.client().await?;
+    let (mut found, complaints) = locks::find(server, &client, None).await?;
+    complaints.iter().for_each(|text| complain(text));
+    for lock in &mut found {
+        locks::complete(&client, lock).await?;
+    }
+    client.shutdown().await;
+    found.sort_by(Found::order);
+    let waits = waits(&found, &args.subject);
+    if args.output.json {
+        json::document(&json!({
+            "subject": args.subject,
+            "waits": waits.iter().map(described).collect::<Value>(),
+        }))?;
+    } else {
+        tell(server, &found, &waits, &args.subject)?;
+    }
+    Ok(if waits.is_empty() { Status::NO } else { Status::OK })
+}
+
+/// The locks that the subject waits for; then those that their holders wait for, and so on. Each lock comes once.
+fn waits<'a>(found: &'a [Found], subject: &'a str) -> Vec<Wait<'a>> {
+    let asked_for = Who::Named(subject);
+    let mut waits = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut questions = VecDeque::from([(Who::Named(subject), None)]);
+    while let Some((who, held)) = questions.pop_front() {
+        for lock in found {
+            let waiters = lock.status.waiters.iter();
+            let places: Vec<_> = waiters.filter(|waiter| who.is(&waiter.owner, &waiter.client)).collect();
+            if places.is_empty() || !seen.insert(&lock.name) {
+                continue;
+            }
+            let mut closes_circle = false;
+            // A reader that waits to write does not wait for itself.
+            let upgrades = |holder: &&Holder| places.iter().any(|place| place.owner == holder.owner);
+            for holder in lock.status.holders.iter().filter(|holder| !upgrades(holder)) {
+                closes_circle |= asked_for.is(&holder.owner, &holder.client);
+                questions.push_back((Who::Holder(holder.owner, &holder.client), Some(lock.name.as_str())));
+            }
+            waits.push(Wait {
+                lock,
+                places,
+                held,
+                closes_circle,
+            });
+        }
+    }
+    waits
+}
+
+fn described(wait: &Wait) -> Value {
+    json!({
+        "lock": wait.lock.name,
+        "because_holder_of": wait.held,
+        "closes_circle": wait.closes_circle,
+        "places": wait.places.iter().map(|waiter| json::waiter(waiter)).collect::<Value>(),
+        "holders": wait.lock.status.holders.iter().map(json::holder).collect::<Value>(),
+        "ahead": wait.ahead().into_iter().map(json::waiter).collect::<Value>(),
+    })
+}
+
+fn tell(server: &ServerArgs, found: &[Found], waits: &[Wait], subject: &str) -> Result<(), Failure> {
+    if waits.is_empty() {
+        let subject_is = Who::Named(subject);
+        let hold_of = |lock: &Found| {
+            let mut holders = lock.status.holders.iter();
+            // The hold with the longest lease comes last.
+            let hold = holders.rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
+            let name = safe(&lock.name);
+            Some(match hold.expired_for {
+                None => name,
+                Some(since) => format!("{name} ({})", text::expired(since)),
+            })
+        };
+        let held: Vec<_> = found.iter().filter_map(hold_of).collect();
+        complain(&match held.is_empty() {
+            true => format!(
+                "{} neither waits for a lock nor holds one under prefix {}",
+                safe(subject),
+                safe(&server.prefix)
+            ),
+            false => format!("{} waits for nothing; it holds {}", safe(subject), held.join(", ")),
+        });
+        return Ok(());
+    }
+    let sections: Vec<_> = waits.iter().map(|wait| section(wait, subject)).collect();
+    say(&sections.join("\n"))
+}
+
+fn section(wait: &Wait, subject: &str) -> String {
+    let lock = safe(&wait.lock.name);
+    let who = match wait.held {
+        None => safe(subject),
+        Some(held) => format!("A process that holds {}", safe(held)),
+    };
+    let positions: Vec<_> = wait.places.iter().map(|place| place.position.to_string()).collect();
+    let positions = match positions.len() {
+        0..=5 => positions.join(", "),
+        n => format!("{} and {} more", positions[..5].join(", "), n - 5),
+    };
+    let longest = wait.places.iter().map(|place| place.waited).max().unwrap_or_default();
+    let mut text = format!("{who} waits for {lock}, position {positions}, for {}\n", span(longest));
+    let holders = &wait.lock.status.holders;
+    if holders.is_empty() {
+        text += "  Nobody holds the lock: the next renewal grants it to the first waiter.\n";
+    } else {
+        text += "  Held by\n";
+        text += &show::holders(holders);
+    }
+    let ahead = wait.ahead();
+    if !ahead.is_empty() {
+        text += &format!("  {} ahead in the queue\n", count(ahead.len(), "request", "requests"));
+        text += &show::waiters(ahead);
+    }
+    if wait.closes_circle {
+        text += &format!("  This may be a circle: {} also holds {lock}.\n", safe(subject));
+    }
+    text
+}

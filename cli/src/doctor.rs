@@ -1,0 +1,461 @@
+//! `fairlock doctor`
+
+use crate::args::OutputArgs;
+use crate::json;
+use crate::outcome::{Failure, Outcome, Status, say};
+use crate::rights::Probe;
+use crate::server::ServerArgs;
+use crate::text::{count, safe, span};
+use fairlock::redis::aio::MultiplexedConnection;
+use fairlock::redis::{self, RedisError};
+use fairlock::rights::Task;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::time::timeout;
+
+/// A slower median delays every hand-over by more than a network within one site does.
+const SLOW: Duration = Duration::from_millis(20);
+/// The time-out of the library's shortest calls, those of a lease of 300 ms or less.
+const TOO_SLOW: Duration = Duration::from_millis(50);
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Good,
+    /// Locks work, but something may come as a surprise.
+    Note,
+    /// Locks do not work, or may be lost.
+    Wrong,
+    /// Doctor could not find out.
+    Unknown,
+}
+
+impl Level {
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Note => "note",
+            Self::Wrong => "WRONG",
+            Self::Unknown => "?",
+        }
+    }
+}
+
+struct Finding {
+    level: Level,
+    about: &'static str,
+    text: String,
+    remedy: Option<String>,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn good(&mut self, about: &'static str, text: impl Into<String>) {
+        self.add(Level::Good, about, text, None);
+    }
+
+    fn note(&mut self, about: &'static str, text: impl Into<String>, remedy: &str) {
+        self.add(Level::Note, about, text, Some(remedy));
+    }
+
+    fn wrong(&mut self, about: &'static str, text: impl Into<String>, remedy: &str) {
+        self.add(Level::Wrong, about, text, Some(remedy));
+    }
+
+    fn unknown(&mut self, about: &'static str, text: impl Into<String>, remedy: &str) {
+        self.add(Level::Unknown, about, text, Some(remedy));
+    }
+
+    fn add(&mut self, level: Level, about: &'static str, text: impl Into<String>, remedy: Option<&str>) {
+        self.0.push(Finding {
+            level,
+            about,
+            text: text.into(),
+            remedy: remedy.map(str::to_owned),
+        });
+    }
+}
+
+pub(crate) async fn run(server: &ServerArgs, args: &OutputArgs) -> Outcome {
+    let mut redis = server.redis().await?;
+    let mut findings = Findings::default();
+    match info(&mut redis).await {
+        Ok(info) => {
+            kind(&mut findings, &info);
+            role(&mut findings, &info);
+            memory(&mut findings, &info);
+            persistence(&mut findings, &info);
+        }
+        Err(error) => findings.unknown(
+            "server",
+            format!("INFO was refused: {error}"),
+            "run doctor as a user that may use INFO; locks do not need it",
+        ),
+    }
+    latency(&mut findings, &mut redis).await;
+    clock(&mut findings, &mut redis).await;
+    let probe = Probe::new(&server.prefix);
+    let only_looks = rights(&mut findings, server, &mut redis, &probe).await?;
+    messages(&mut findings, server, &mut redis, &probe, only_looks).await?;
+    lock(&mut findings, server, &probe, only_looks).await;
+    probe.remove(&mut redis).await;
+    let wrong = findings
+        .0
+        .iter()
+        .filter(|finding| finding.level == Level::Wrong)
+        .count();
+    if args.json {
+        json::document(&json!({
+            "server": server.shown(),
+            "wrong": wrong,
+            "fit_for": match (wrong, only_looks) {
+                (0, false) => "locking",
+                (0, true) => "looking",
+                _ => "nothing",
+            },
+            "findings": findings.0.iter().map(described).collect::<Value>(),
+        }))?;
+    } else {
+        say(&report(server, &findings, wrong, only_looks))?;
+    }
+    Ok(if wrong == 0 { Status::OK } else { Status::NO })
+}
+
+fn described(finding: &Finding) -> Value {
+    let level = match finding.level {
+        Level::Good => "ok",
+        Level::Note => "note",
+        Level::Wrong => "wrong",
+        Level::Unknown => "unknown",
+    };
+    json!({"level": level, "about": finding.about, "text": finding.text, "remedy": finding.remedy})
+}
+
+fn report(server: &ServerArgs, findings: &Findings, wrong: usize, only_looks: bool) -> String {
+    let mut report = format!("{}\n", safe(&server.shown()));
+    for finding in &findings.0 {
+        report += &format!(
+            "{:<5}  {:<11}  {}\n",
+            finding.level.shown(),
+            finding.about,
+            safe(&finding.text)
+        );
+        if let Some(remedy) = &finding.remedy {
+            report += &format!("{:20}-> {remedy}\n", "");
+        }
+    }
+    let end = match wrong {
+        0 if only_looks => format!("Fit to look at locks. User {} cannot use them.", safe(&server.user())),
+        0 => "Fit for locks.".to_owned(),
+        n => format!("{} wrong.", count(n, "thing is", "things are")),
+    };
+    report + &end + "\n"
+}
+
+type Info = HashMap<String, String>;
+
+async fn info(redis: &mut MultiplexedConnection) -> Result<Info, RedisError> {
+    let text: String = redis::cmd("INFO").query_async(redis).await?;
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(fields
+        .map(|(field, value)| (field.to_owned(), value.trim().to_owned()))
+        .collect())
+}
+
+fn field<'a>(info: &'a Info, name: &str) -> &'a str {
+    info.get(name).map_or("", String::as_str)
+}
+
+fn number(info: &Info, name: &str) -> u64 {
+    field(info, name).parse().unwrap_or(0)
+}
+
+fn kind(findings: &mut Findings, info: &Info) {
+    let compatible = field(info, "redis_version");
+    let (name, version) = match (info.get("valkey_version"), info.get("dragonfly_version")) {
+        (Some(version), _) => ("Valkey", version.as_str()),
+        (_, Some(version)) => ("Dragonfly", version.as_str()),
+        (None, None) => ("Redis", compatible),
+    };
+    let mut parts = compatible.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let text = format!("{name} {version}");
+    if (major, minor) < (6, 2) {
+        findings.wrong("server", text, "use Redis 6.2 or later, or Valkey");
+    } else if name == "Dragonfly" {
+        findings.note("server", text, "fairlock is tested with Redis and Valkey only");
+    } else {
+        findings.good("server", text);
+    }
+}
+
+fn role(findings: &mut Findings, info: &Info) {
+    let replicas = usize::try_from(number(info, "connected_slaves")).unwrap_or(0);
+    match (field(info, "role"), replicas) {
+        ("slave", _) => {
+            let master = format!(
+                "a replica of {}:{}",
+                field(info, "master_host"),
+                field(info, "master_port")
+            );
+            findings.wrong(
+                "role",
+                master,
+                "connect to its master, or by Sentinel (feature `sentinel`)",
+            );
+        }
+        (_, 0) => findings.good("role", "master without replicas"),
+        (_, n) => findings.note(
+            "role",
+            format!("master with {}", count(n, "replica", "replicas")),
+            "replication is asynchronous: a failover can lose the last grants. Check fencing tokens where it matters",
+        ),
+    }
+}
+
+fn memory(findings: &mut Findings, info: &Info) {
+    let policy = field(info, "maxmemory_policy");
+    let (used, most) = (number(info, "used_memory"), number(info, "maxmemory"));
+    let remedy =
+        "CONFIG SET maxmemory-policy noeviction (and in its configuration), or a server of their own for locks";
+    match (policy, most) {
+        ("noeviction", _) => findings.good("eviction", "noeviction: the server drops no lock to make room"),
+        ("", _) => findings.unknown(
+            "eviction",
+            "INFO does not say",
+            "the maxmemory-policy should be noeviction",
+        ),
+        // Every key of a lock expires, so the volatile policies drop locks too.
+        (policy, 0) => findings.note("eviction", format!("{policy}, harmless while maxmemory is 0"), remedy),
+        (policy, _) => findings.wrong("eviction", format!("{policy} may drop locks that are held"), remedy),
+    }
+    if let Some(percent) = used.saturating_mul(100).checked_div(most) {
+        let text = format!("{percent}% of maxmemory is used");
+        match percent {
+            0..90 => findings.good("memory", text),
+            _ => findings.note(
+                "memory",
+                text,
+                "raise maxmemory: without memory locks are refused (holds and releases work)",
+            ),
+        }
+    }
+}
+
+fn persistence(findings: &mut Findings, info: &Info) {
+    if field(info, "loading") == "1" {
+        findings.note(
+            "data",
+            "the server is loading its data",
+            "wait until it has: until then it refuses",
+        );
+    }
+    if field(info, "aof_enabled") != "1" {
+        let remedy = "CONFIG SET appendonly yes, if holds should survive a restart. Without it holders learn of \
+                      the loss at their next renewal, and waiters queue again";
+        findings.note(
+            "persistence",
+            "no append-only file: a restart empties the locks",
+            remedy,
+        );
+    } else if field(info, "aof_last_write_status") == "err" {
+        findings.wrong(
+            "persistence",
+            "the append-only file cannot be written",
+            "look at the server's disk and log",
+        );
+    } else {
+        findings.good("persistence", "append-only file");
+    }
+    // By default a server refuses writes after a failed snapshot, also with appendonly.
+    if field(info, "rdb_last_bgsave_status") == "err" {
+        let remedy =
+            "look at the server's disk and log; with stop-writes-on-bgsave-error it refuses all writes meanwhile";
+        findings.wrong("snapshots", "the last snapshot failed", remedy);
+    }
+}
+
+async fn latency(findings: &mut Findings, redis: &mut MultiplexedConnection) {
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let begun = Instant::now();
+        if let Err(error) = redis::cmd("PING").query_async::<redis::Value>(redis).await
+            && error.is_io_error()
+        {
+            let remedy = "look at the network and at the server's load";
+            return findings.wrong("latency", format!("no answer: {error}"), remedy);
+        }
+        times.push(begun.elapsed());
+    }
+    times.sort();
+    let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+    let text = format!(
+        "median {}, longest {} of {} calls",
+        fine(median),
+        fine(most),
+        times.len()
+    );
+    match (median > SLOW, most > TOO_SLOW) {
+        (false, false) => findings.good("latency", text),
+        (true, _) => findings.note("latency", text, "a server closer by makes every hand-over faster"),
+        (false, true) => findings.note(
+            "latency",
+            text,
+            "look for slow commands (SLOWLOG GET) and load; use no leases below 1 s",
+        ),
+    }
+}
+
+fn fine(time: Duration) -> String {
+    match time.as_millis() {
+        0 => format!("{}us", time.as_micros()),
+        _ => span(time),
+    }
+}
+
+async fn clock(findings: &mut Findings, redis: &mut MultiplexedConnection) {
+    let before = SystemTime::now();
+    let begun = Instant::now();
+    let Ok((seconds, micros)) = redis::cmd("TIME").query_async::<(u64, u64)>(redis).await else {
+        // The probe of the rights reports a missing right.
+        return;
+    };
+    let took = begun.elapsed();
+    let theirs = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros);
+    let ours = before + took / 2;
+    let (apart, ahead) = match theirs.duration_since(ours) {
+        Ok(ahead) => (ahead, "ahead of"),
+        Err(behind) => (behind.duration(), "behind"),
+    };
+    let text = format!("the server's is {} {ahead} ours (+-{})", fine(apart), fine(took / 2));
+    if apart > CLOCKS_APART + took {
+        let remedy = "let both follow NTP. Leases go by the server's clock alone, but tokens continue by it when data \
+                      are lost: it must not run behind what it was";
+        findings.note("clock", text, remedy);
+    } else {
+        findings.good("clock", text);
+    }
+}
+
+/// Returns whether the user may only look.
+async fn rights(
+    findings: &mut Findings,
+    server: &ServerArgs,
+    redis: &mut MultiplexedConnection,
+    probe: &Probe,
+) -> Result<bool, Failure> {
+    let user = safe(&server.user());
+    let denied = probe.denied(&server.prefix, redis).await;
+    let denied = denied.map_err(|error| server.refused("cannot try what its user may do", &error))?;
+    let only_looks = denied.only_looks();
+    if only_looks {
+        let remedy =
+            "that is right for an operator who only reads; services need the rules of `service` in SECURITY.md";
+        findings.note(
+            "rights",
+            format!("user {user} may look at locks and cannot use them"),
+            remedy,
+        );
+    } else if denied.needed().is_empty() {
+        findings.good("rights", format!("user {user} has all that locks need"));
+    } else {
+        let rules = denied.needed().join(" ");
+        let remedy = format!("ACL SETUSER {user} {rules}");
+        findings.wrong("rights", format!("user {user} lacks {rules}"), &remedy);
+    }
+    for (task, what) in [
+        (Task::Introduce, "a label, by which status names it"),
+        (Task::Status, "the status of locks"),
+        (Task::Events, "streams of events, and `watch`"),
+        (Task::Find, "`ls`, `top` and `blockers`"),
+        (Task::Evict, "`evict`"),
+    ] {
+        // A user who may only look is not meant to evict.
+        let rules = denied.further(task).join(" ");
+        if rules.is_empty() || only_looks && task == Task::Evict {
+            continue;
+        }
+        let remedy = format!("if it should: ACL SETUSER {user} {rules}");
+        findings.note("rights", format!("user {user} may not use {what}"), &remedy);
+    }
+    Ok(only_looks)
+}
+
+/// Sends a message to this process, by the way of a grant.
+async fn messages(
+    findings: &mut Findings,
+    server: &ServerArgs,
+    redis: &mut MultiplexedConnection,
+    probe: &Probe,
+    only_looks: bool,
+) -> Result<(), Failure> {
+    let client = server.redis_client()?;
+    let prefix = safe(&server.prefix);
+    let remedy = format!("let the user run +subscribe +publish on &{prefix}:*");
+    // A rule allows a pattern of channels only if both are the same, letter for letter.
+    let pattern = format!("{}:{{*}}:events", server.prefix);
+    let trip = async {
+        let mut ears = client.get_async_pubsub().await?;
+        ears.subscribe(&probe.channel).await?;
+        let begun = Instant::now();
+        if !only_looks {
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(&probe.channel).arg("doctor");
+            publish.query_async::<u64>(redis).await?;
+            ears.on_message().next().await;
+        }
+        let took = begun.elapsed();
+        Ok::<_, RedisError>((took, ears.psubscribe(&pattern).await))
+    };
+    match timeout(PATIENCE, trip).await {
+        Ok(Ok((took, all_events))) => {
+            match only_looks {
+                false => findings.good("pub/sub", format!("a message came after {}", fine(took))),
+                true => findings.good("pub/sub", "the user may subscribe"),
+            }
+            if let Err(error) = all_events {
+                let remedy = format!("+psubscribe &{}, if it is to watch all locks at once", safe(&pattern));
+                findings.note("events", format!("it cannot subscribe to {pattern}: {error}"), &remedy);
+            }
+        }
+        Ok(Err(error)) => findings.wrong("pub/sub", error.to_string(), &remedy),
+        Err(_) => findings.wrong("pub/sub", format!("no message came within {}", span(PATIENCE)), &remedy),
+    }
+    Ok(())
+}
+
+/// Uses a lock as its users do.
+async fn lock(findings: &mut Findings, server: &ServerArgs, probe: &Probe, only_looks: bool) {
+    let remedy = "mend what is wrong above";
+    let client = match server.client().await {
+        Ok(client) => client,
+        Err(failure) => return findings.wrong("lock", failure.message, remedy),
+    };
+    let begun = Instant::now();
+    let used = async {
+        let lock = client.rw_lock(probe.name());
+        if only_looks {
+            return lock.status().await.map(drop);
+        }
+        let guard = lock.write().acquire_fair().await?;
+        lock.status().await?;
+        guard.release().await
+    };
+    match used.await {
+        Ok(()) => {
+            let done = if only_looks {
+                "looked at"
+            } else {
+                "acquired, looked at and released"
+            };
+            findings.good("lock", format!("{done} in {}", fine(begun.elapsed())));
+        }
+        Err(error) => findings.wrong("lock", error.to_string(), remedy),
+    }
+    client.shutdown().await;
+}

@@ -1,0 +1,96 @@
+//! `fairlock ls`
+
+use crate::args::LsArgs;
+use crate::json;
+use crate::locks::{self, Found};
+use crate::outcome::{Outcome, Status, complain, say};
+use crate::server::ServerArgs;
+use crate::text::{self, Table, safe, span};
+use fairlock::Holder;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
+    let client = server.client().await?;
+    let (mut found, complaints) = locks::find(server, &client, args.pattern.as_deref()).await?;
+    complaints.iter().for_each(|text| complain(text));
+    client.shutdown().await;
+    found.retain(|found| args.all || found.in_use());
+    found.sort_by(Found::order);
+    if args.output.json {
+        json::document(&found.iter().map(summary).collect::<Value>())?;
+        return Ok(Status::OK);
+    }
+    if found.is_empty() {
+        let prefix = safe(&server.prefix);
+        let matching = args
+            .pattern
+            .as_deref()
+            .map(|pattern| format!(" and matches {}", safe(pattern)));
+        let matching = matching.unwrap_or_default();
+        complain(&match args.all {
+            true => format!("no lock exists under prefix {prefix}{matching}"),
+            false => format!("no lock is held or waited for under prefix {prefix}{matching}"),
+        });
+        return Ok(Status::OK);
+    }
+    let locks = format!("LOCK (prefix {})", safe(&server.prefix));
+    let mut table = Table::new([&locks, "MODE", "HOLDING", "WAITING", "HELD", "WAITED", "HELD BY"]);
+    for lock in &found {
+        let status = &lock.status;
+        table.row([
+            safe(&lock.name),
+            status.mode.map_or("free", text::mode).to_owned(),
+            status.holding.to_string(),
+            status.waiting.to_string(),
+            longest_hold(lock).map_or("-".to_owned(), span),
+            longest_wait(lock).map_or("-".to_owned(), span),
+            held_by(lock),
+        ]);
+    }
+    say(&table.render())?;
+    Ok(Status::OK)
+}
+
+fn summary(found: &Found) -> Value {
+    json!({
+        "lock": found.name,
+        "mode": found.status.mode.map(text::mode),
+        "expired": found.status.is_expired(),
+        "policy": text::policy(found.status.policy),
+        "holding": found.status.holding,
+        "waiting": found.status.waiting,
+        "longest_hold_ms": longest_hold(found).map(json::ms),
+        "longest_wait_ms": longest_wait(found).map(json::ms),
+        "holder": oldest(found).map(json::holder),
+    })
+}
+
+pub(crate) fn longest_hold(found: &Found) -> Option<Duration> {
+    found.status.holders.iter().map(|holder| holder.held_for).max()
+}
+
+pub(crate) fn longest_wait(found: &Found) -> Option<Duration> {
+    found.status.waiters.iter().map(|waiter| waiter.waited).max()
+}
+
+/// The holder that has held the lock longest.
+fn oldest(found: &Found) -> Option<&Holder> {
+    found.status.holders.iter().max_by_key(|holder| holder.held_for)
+}
+
+pub(crate) fn held_by(found: &Found) -> String {
+    let Some(holder) = oldest(found) else {
+        return "-".to_owned();
+    };
+    let origin = text::origin_in_short(&holder.client);
+    // The mark comes first, because a narrow column cuts off the end.
+    let named = match holder.expired_for {
+        None => origin,
+        Some(since) => format!("{}: {origin}", text::expired(since)),
+    };
+    match found.status.holding {
+        1 => named,
+        n => format!("{named} and {} more", n - 1),
+    }
+}

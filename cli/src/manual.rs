@@ -1,0 +1,188 @@
+//! The longer texts for `--help` and the man pages; the man pages and completions made from the command line.
+
+use crate::args::Cli;
+use crate::outcome::{Failure, Outcome, Status, say};
+use crate::text::safe;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+use std::io;
+
+/// A heading, and the text under it with its line breaks.
+type Section = (&'static str, &'static str);
+
+const STATUSES: Section = (
+    "EXIT STATUS",
+    "0    done
+1    evict, blockers: there is no such owner or waiter; doctor: something is wrong
+64   wrong usage, or a lock's name or a time that cannot be
+66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
+69   the server does not answer or refuses; doctor: it is a Sentinel or a node of a cluster
+70   something else went wrong, such as a missing terminal
+128+N  signal N ended fairlock; 141: nobody reads the output any more",
+);
+
+const RUN_STATUSES: Section = (
+    "EXIT STATUS",
+    "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
+64   wrong usage, or a lock's name or a time that cannot be
+69   the server does not answer or refuses (--unavailable-status)
+70   something else went wrong
+75   the lock is busy, or the wait timed out (--busy-status, -E)
+76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)
+126  COMMAND cannot be executed
+127  COMMAND was not found
+128+N  signal N ended fairlock while it waited for the lock",
+);
+
+const VARIABLES: Section = (
+    "ENVIRONMENT",
+    "REDIS_URL  the server, unless --url names one. The list of processes shows a password in --url,
+           and does not show one in REDIS_URL.",
+);
+
+const RUN_VARIABLES: Section = (
+    "ENVIRONMENT",
+    "REDIS_URL       the server, unless --url names one
+FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
+                grant of the lock
+FAIRLOCK_NAME   for COMMAND: the lock's name",
+);
+
+const NOT_PROMISED: Section = (
+    "WHAT IS NOT PROMISED",
+    "fairlock sends TERM a moment before the server gives the lock to others. COMMAND may still go on:
+it may catch TERM, be frozen, or have work under way elsewhere. Only the resource can refuse
+such late work, by the token. A server that loses its data loses the locks.",
+);
+
+const RUN_EXAMPLES: Section = (
+    "EXAMPLES",
+    "fairlock run nightly-backup -- /usr/local/bin/backup
+fairlock run --no-wait report -- make report
+fairlock run --read --wait 30s catalog -- ./export
+fairlock run deploy -- sh -c 'curl -H \"Fence: $FAIRLOCK_TOKEN\" ...'",
+);
+
+const EXAMPLES: Section = (
+    "EXAMPLES",
+    "fairlock run nightly-backup -- /usr/local/bin/backup
+fairlock ls 'invoice:*'
+fairlock blockers billing-7f9c
+fairlock doctor",
+);
+
+const WATCH_FORM: Section = (
+    "OUTPUT",
+    "queued    the request could not enter at once and joined the queue
+granted   the request entered the lock
+released  the holder released the lock
+expired   the lease of a holder or waiter ran out
+left      the waiter left the queue and did not enter
+evicted   an operator evicted the holder or waiter
+With --json an object with \"event\": \"missed\" stands for events that fairlock missed.",
+);
+
+const DOCTOR_RIGHTS: Section = (
+    "WHAT DOCTOR DOES TO THE SERVER",
+    "Doctor tries commands on the keys of a lock with a random name and deletes the keys. Doctor
+publishes to a channel of its own. Doctor changes no setting. A user without the right to INFO
+sees fewer findings; locks do not need INFO. Doctor tries the rights of the user in the URL.
+Some users may look at locks and not use them. The last line tells that, and with --json the
+field \"fit_for\" does: locking, looking or nothing.",
+);
+
+fn sections(name: &str) -> &'static [Section] {
+    match name {
+        "fairlock" => &[STATUSES, VARIABLES, EXAMPLES],
+        "run" => &[RUN_STATUSES, RUN_VARIABLES, NOT_PROMISED, RUN_EXAMPLES],
+        "watch" => &[WATCH_FORM, STATUSES],
+        "doctor" => &[DOCTOR_RIGHTS, STATUSES],
+        "completions" | "man" => &[],
+        _ => &[STATUSES],
+    }
+}
+
+/// The description of the command line, with the longer texts.
+pub(crate) fn command() -> clap::Command {
+    let with_sections = |command: clap::Command| {
+        let sections = sections(command.get_name()).iter();
+        let texts: Vec<_> = sections
+            .map(|(heading, text)| format!("{heading}:\n  {}", text.replace('\n', "\n  ")))
+            .collect();
+        match texts.is_empty() {
+            true => command,
+            false => command.after_long_help(texts.join("\n\n")),
+        }
+    };
+    with_sections(Cli::command()).mut_subcommands(with_sections)
+}
+
+pub(crate) fn completions(shell: Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "fairlock", &mut script);
+    say(&String::from_utf8_lossy(&script))?;
+    Ok(Status::OK)
+}
+
+pub(crate) fn man(page: Option<&str>) -> Outcome {
+    let mut command = command();
+    // Gives the subcommands their full names and the global options.
+    command.build();
+    let name = page.unwrap_or("fairlock");
+    let command = match page {
+        None => command,
+        Some(name) => {
+            let unknown = || Failure::usage(format!("there is no page about {}", safe(name)));
+            command.find_subcommand(name).cloned().ok_or_else(unknown)?
+        }
+    };
+    let mut page = Vec::new();
+    render(command, name, &mut page)
+        .map_err(|error| Failure::new(Status::BROKEN, format!("cannot make the page: {error}")))?;
+    say(&String::from_utf8_lossy(&page))?;
+    Ok(Status::OK)
+}
+
+fn render(command: clap::Command, name: &str, page: &mut Vec<u8>) -> io::Result<()> {
+    let title = match name {
+        "fairlock" => name.to_owned(),
+        _ => format!("fairlock-{name}"),
+    };
+    let has_subcommands = command.has_subcommands();
+    // The section NAME has the first line already.
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+    let long = long
+        .trim_start_matches(&about)
+        .trim_start_matches('.')
+        .trim_start()
+        .to_owned();
+    let command = if long.is_empty() {
+        command
+    } else {
+        command.long_about(long)
+    };
+    let version = concat!("fairlock ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.display_name(&title))
+        .title(title.to_uppercase())
+        .source(version);
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    man.render_options_section(page)?;
+    if has_subcommands {
+        man.render_subcommands_section(page)?;
+    }
+    let mut further = Roff::new();
+    for (heading, text) in sections(name) {
+        further.control("SH", [*heading]).control("nf", []);
+        for line in text.lines() {
+            further.text([roman(line)]);
+        }
+        further.control("fi", []);
+    }
+    further.to_writer(page)
+}

@@ -1,0 +1,83 @@
+//! How the command ends: its exit statuses and its last message. A closed output ends the command and never panics.
+
+use fairlock::Error;
+use std::io::{self, Write as _};
+
+/// An exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) u8);
+
+impl Status {
+    pub(crate) const OK: Self = Self(0);
+    /// There is no such owner or waiter, or doctor found something wrong.
+    pub(crate) const NO: Self = Self(1);
+    // The others are those of sysexits.h: EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_SOFTWARE, EX_TEMPFAIL, EX_PROTOCOL.
+    pub(crate) const USAGE: Self = Self(64);
+    /// The named lock does not exist.
+    pub(crate) const NO_LOCK: Self = Self(66);
+    pub(crate) const UNAVAILABLE: Self = Self(69);
+    pub(crate) const BROKEN: Self = Self(70);
+    pub(crate) const BUSY: Self = Self(75);
+    pub(crate) const LOST: Self = Self(76);
+
+    /// The status by which a shell shows that a signal ended a command.
+    pub(crate) fn of_signal(signal: i32) -> Self {
+        Self(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+    }
+}
+
+pub(crate) type Outcome = Result<Status, Failure>;
+
+/// Why the command cannot go on. With an empty message the command ends silently.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, message }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Status::USAGE, message)
+    }
+
+    pub(crate) fn signal(signal: i32) -> Self {
+        Self::new(Status::of_signal(signal), "")
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::Lost { .. } => Status::LOST,
+            Error::InvalidName { .. }
+            | Error::InvalidPrefix { .. }
+            | Error::InvalidLabel { .. }
+            | Error::InvalidDuration { .. }
+            | Error::InvalidOwner { .. }
+            | Error::PolicyMismatch { .. } => Status::USAGE,
+            _ => Status::UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// Writes to stdout and flushes.
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|error| match error.kind() {
+        // The status of a process that SIGPIPE ended.
+        io::ErrorKind::BrokenPipe => Failure::signal(13),
+        _ => Failure::new(Status::BROKEN, format!("cannot write: {error}")),
+    })
+}
+
+/// Writes a line to stderr.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "fairlock: {text}");
+}

@@ -1,0 +1,247 @@
+//! The server: which one is meant, how the command connects to it, and what the command says when that fails.
+
+use crate::outcome::{Failure, Status};
+use crate::text::safe;
+use clap::Args;
+#[cfg(feature = "sentinel")]
+use fairlock::redis::TlsMode;
+use fairlock::redis::aio::MultiplexedConnection;
+#[cfg(feature = "sentinel")]
+use fairlock::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use fairlock::redis::{self, AsyncConnectionConfig, RedisError, Value};
+use fairlock::{Client, ClientBuilder, Error};
+use std::collections::HashMap;
+use std::env::VarError;
+use std::time::Duration;
+
+const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+/// How often the command tries to connect: a busy machine may need longer than the two seconds that the library allows.
+const ATTEMPTS: usize = 5;
+
+#[derive(Args, Debug)]
+pub(crate) struct ServerArgs {
+    /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH. The server may be a node of a cluster,
+    /// or a Sentinel with one master
+    /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
+    url: Option<String>,
+    /// The prefix of the locks' keys
+    #[arg(
+        long,
+        global = true,
+        value_name = "PREFIX",
+        default_value = "fairlock",
+        help_heading = "Server"
+    )]
+    pub(crate) prefix: String,
+}
+
+/// What a server says that it is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Single,
+    Cluster,
+    Sentinel,
+}
+
+impl ServerArgs {
+    pub(crate) fn url(&self) -> Result<String, Failure> {
+        let url = match (&self.url, std::env::var("REDIS_URL")) {
+            (Some(url), _) => url.clone(),
+            (None, Ok(url)) => url,
+            (None, Err(VarError::NotPresent)) => String::new(),
+            // Another server than the one that was meant is the worst choice.
+            (None, Err(VarError::NotUnicode(_))) => {
+                let what = "cannot read the server's URL: REDIS_URL is not UTF-8";
+                return Err(Failure::usage(format!("{what}; write it like {DEFAULT_URL}")));
+            }
+        };
+        Ok(match url.as_str() {
+            "" => DEFAULT_URL.to_owned(),
+            _ => url,
+        })
+    }
+
+    /// The URL without its secrets. A URL that cannot be parsed is not shown, because its password may be anywhere.
+    pub(crate) fn shown(&self) -> String {
+        let url = self.url().ok();
+        let Some(mut url) = url.and_then(|url| redis::parse_redis_url(&url)) else {
+            return "the server".to_owned();
+        };
+        // Not every kind of URL can have one.
+        let _ = url.set_password(None);
+        url.set_query(None);
+        url.to_string()
+    }
+
+    /// A client for the subcommands that show something.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        self.connect(Client::builder().label("fairlock")).await
+    }
+
+    pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
+        let (mut redis, kind) = self.examined().await?;
+        let master = match kind {
+            Kind::Sentinel => Some(self.master(&mut redis).await?),
+            _ => None,
+        };
+        let builder = builder.prefix(&self.prefix);
+        let mut attempt = 1;
+        loop {
+            match self.connected(builder.clone(), kind, master.as_deref()).await? {
+                Ok(client) => return Ok(client),
+                Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
+                Err(Error::Connect { source, remedy, .. }) => return Err(self.unreachable(&source, remedy)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One attempt. The outer error: this build of the command cannot connect to such a server.
+    async fn connected(
+        &self,
+        builder: ClientBuilder,
+        kind: Kind,
+        master: Option<&str>,
+    ) -> Result<Result<Client, Error>, Failure> {
+        let url = self.url()?;
+        match (kind, master) {
+            (Kind::Single, _) => Ok(builder.connect(url).await),
+            #[cfg(feature = "cluster")]
+            (Kind::Cluster, _) => Ok(builder.connect(vec![url]).await),
+            #[cfg(feature = "sentinel")]
+            (Kind::Sentinel, Some(master)) => Ok(builder.connect(self.sentinel(master)?).await),
+            #[allow(unreachable_patterns, reason = "with both features every kind has its way")]
+            _ => Err(self.cannot_use(kind, "this build of fairlock has no feature for it")),
+        }
+    }
+
+    /// A client of the sentinel for that master. The login and TLS of the URL are those of the master too.
+    #[cfg(feature = "sentinel")]
+    fn sentinel(&self, master: &str) -> Result<SentinelClient, Failure> {
+        let url = self.url()?;
+        let settings = self.redis_client()?.get_connection_info().redis_settings().clone();
+        let mut nodes = SentinelNodeConnectionInfo::default().set_redis_connection_info(settings);
+        if url.starts_with("rediss:") {
+            nodes = nodes.set_tls_mode(TlsMode::Secure);
+        }
+        let client = SentinelClient::build(vec![url], master.to_owned(), Some(nodes), SentinelServerType::Master);
+        client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
+    }
+
+    /// A plain connection to a single server, for what the library does not offer.
+    pub(crate) async fn redis(&self) -> Result<MultiplexedConnection, Failure> {
+        match self.examined().await? {
+            (redis, Kind::Single) => Ok(redis),
+            (_, kind) => Err(self.cannot_use(kind, "doctor examines a single server: name one by its own URL")),
+        }
+    }
+
+    /// A plain connection, and what the server is. Every subcommand begins with this.
+    async fn examined(&self) -> Result<(MultiplexedConnection, Kind), Failure> {
+        let failed = |error: RedisError| self.unreachable(&error, fairlock::remedy(&error));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(Duration::from_secs(10)))
+            .set_response_timeout(Some(Duration::from_secs(10)));
+        let client = self.redis_client()?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await.map_err(failed)?;
+        // Every user may say HELLO.
+        let hello = redis::cmd("HELLO");
+        let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await;
+        let hello = hello.map_err(failed)?;
+        let kind = match hello.get("mode") {
+            Some(Value::BulkString(mode)) if mode == b"cluster" => Kind::Cluster,
+            Some(Value::BulkString(mode)) if mode == b"sentinel" => Kind::Sentinel,
+            _ => Kind::Single,
+        };
+        Ok((connection, kind))
+    }
+
+    fn cannot_use(&self, kind: Kind, why: &str) -> Failure {
+        let what = match kind {
+            Kind::Single => "a server",
+            Kind::Cluster => "a node of a cluster",
+            Kind::Sentinel => "a Sentinel",
+        };
+        let message = format!("{} is {what}; {why}", self.shown());
+        Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    /// The name of the one master that the sentinel watches.
+    async fn master(&self, sentinel: &mut MultiplexedConnection) -> Result<String, Failure> {
+        let mut command = redis::cmd("SENTINEL");
+        let masters = command
+            .arg("MASTERS")
+            .query_async::<Vec<HashMap<String, String>>>(sentinel);
+        let masters = masters
+            .await
+            .map_err(|error| self.refused("cannot learn the master's name", &error))?;
+        let field = |master: &HashMap<String, String>, name| master.get(name).cloned().unwrap_or_default();
+        if let [master] = masters.as_slice() {
+            return Ok(field(master, "name"));
+        }
+        let shown = |master| {
+            let [ip, port, name] = ["ip", "port", "name"].map(|name| field(master, name));
+            safe(&format!("redis://{ip}:{port} ({name})"))
+        };
+        let why = match masters.len() {
+            0 => "it watches no master yet".to_owned(),
+            _ => {
+                let all: Vec<_> = masters.iter().map(shown).collect();
+                format!(
+                    "it watches several masters, so name one by its own URL: {}",
+                    all.join(", ")
+                )
+            }
+        };
+        Err(self.cannot_use(Kind::Sentinel, &why))
+    }
+
+    pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {
+        redis::Client::open(self.url()?).map_err(|error| {
+            let what = "cannot read the server's URL";
+            Failure::usage(format!(
+                "{what}: {error}; write it like {DEFAULT_URL}, in --url or REDIS_URL"
+            ))
+        })
+    }
+
+    /// The server replied to a plain command with an error, or did not reply.
+    pub(crate) fn refused(&self, what: &str, error: &RedisError) -> Failure {
+        let message = format!("{what}: {} says: {error}", self.shown());
+        Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    fn unreachable(&self, error: &RedisError, remedy: &str) -> Failure {
+        if error.kind() == redis::ErrorKind::InvalidClientConfig {
+            return Failure::usage(format!("cannot use the server's URL: {error}; {remedy}"));
+        }
+        let shown = self.shown();
+        // On one line.
+        let error_text = error.to_string().trim().replace('\n', ", ");
+        // Something answers if there is more to do than to look whether the server is up.
+        let away = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        if remedy != fairlock::remedy(&away) {
+            let message = format!("cannot connect to {shown}: {error_text}; {remedy}");
+            return Failure::new(Status::UNAVAILABLE, message);
+        }
+        let mut message = format!("no server answers at {shown}: {error_text}\n");
+        if error.is_timeout() && shown.starts_with("rediss:") {
+            // A server without TLS takes the handshake for the beginning of a command and waits for the rest.
+            message += "If the server's port speaks no TLS, write redis:// instead of rediss://.\n";
+        }
+        message += "Name a server by --url or REDIS_URL, or start one:\n    \
+                    redis-server --port 6379\n    \
+                    docker run --rm -p 6379:6379 valkey/valkey";
+        Failure::new(Status::UNAVAILABLE, message)
+    }
+
+    /// The user that logs in.
+    pub(crate) fn user(&self) -> String {
+        let client = self.redis_client().ok();
+        let settings = client.map(|client| client.get_connection_info().redis_settings().clone());
+        let user = settings.and_then(|settings| settings.username().map(str::to_owned));
+        user.unwrap_or_else(|| "default".to_owned())
+    }
+}

@@ -1,0 +1,135 @@
+//! `fairlock show`
+
+use crate::args::ShowArgs;
+use crate::json;
+use crate::locks;
+use crate::outcome::{Outcome, Status, say};
+use crate::server::ServerArgs;
+use crate::text::{self, Table, count, origin, safe, span};
+use fairlock::{Holder, Waiter};
+use std::fmt::Write as _;
+
+pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
+    let client = server.client().await?;
+    let lock = client.rw_lock(args.name.as_str());
+    let status = lock.status().await?;
+    let known = match status.holding + status.waiting {
+        0 => locks::must_exist(server, &lock).await,
+        _ => Ok(()),
+    };
+    client.shutdown().await;
+    known?;
+    if args.output.json {
+        json::document(&json::status(&args.name, &status))?;
+    } else {
+        say(&page(&args.name, &status))?;
+    }
+    Ok(Status::OK)
+}
+
+fn page(name: &str, status: &fairlock::Status) -> String {
+    let state = match status.mode {
+        None => "free".to_owned(),
+        Some(mode) if status.is_expired() => {
+            format!("expired: the next request enters; was held to {}", text::mode(mode))
+        }
+        Some(mode) => format!("held to {}", text::mode(mode)),
+    };
+    let mut holding = count(status.holding, "hold", "holds");
+    let expired = status
+        .holders
+        .iter()
+        .filter(|holder| holder.expired_for.is_some())
+        .count();
+    if expired > 0 && !status.is_expired() {
+        holding += &format!(", {expired} of them expired");
+    }
+    let policy = text::policy(status.policy);
+    let mut page = format!(
+        "{}: {state}, {holding}, {} waiting, {policy}\n",
+        safe(name),
+        status.waiting
+    );
+    if !status.holders.is_empty() {
+        page += "\nHolding:\n";
+        page += &holders(&status.holders);
+        more(&mut page, status.holding, status.holders.len());
+    }
+    if !status.waiters.is_empty() {
+        page += "\nWaiting:\n";
+        page += &waiters(&status.waiters);
+        more(&mut page, status.waiting, status.waiters.len());
+    }
+    page
+}
+
+fn more(page: &mut String, all: usize, shown: usize) {
+    if all > shown {
+        let _ = writeln!(page, "  and {} more", all - shown);
+    }
+}
+
+pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> String {
+    let heading = [
+        "OWNER",
+        "MODE",
+        "LABEL",
+        "PROCESS",
+        "HOST",
+        "HELD",
+        "LEASE LEFT",
+        "TOKEN",
+    ];
+    let mut table = Table::new(heading).indented("  ");
+    for holder in holders {
+        let [label, process, host] = origin(&holder.client);
+        let mode = match holder.holds {
+            0 | 1 => text::mode(holder.mode).to_owned(),
+            holds => format!("{} x{holds}", text::mode(holder.mode)),
+        };
+        table.row([
+            holder.owner.to_string(),
+            mode,
+            label,
+            process,
+            host,
+            span(holder.held_for),
+            text::lease(holder.lease_left, holder.expired_for),
+            holder.token.to_string(),
+        ]);
+    }
+    table.render()
+}
+
+pub(crate) fn waiters<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> String {
+    let heading = [
+        "OWNER",
+        "MODE",
+        "LABEL",
+        "PROCESS",
+        "HOST",
+        "WAITED",
+        "LEASE LEFT",
+        "POSITION",
+    ];
+    let mut table = Table::new(heading).indented("  ");
+    for waiter in waiters {
+        let [label, process, host] = origin(&waiter.client);
+        let mode = if waiter.upgrade {
+            "upgrade"
+        } else {
+            text::mode(waiter.mode)
+        };
+        table.row([
+            waiter.owner.to_string(),
+            mode.to_owned(),
+            label,
+            process,
+            host,
+            span(waiter.waited),
+            text::lease(waiter.lease_left, waiter.expired_for),
+            waiter.position.to_string(),
+        ]);
+    }
+    table.render()
+}

@@ -1,0 +1,169 @@
+//! Text for people: safe to print, short durations, aligned columns.
+
+use fairlock::{ClientInfo, Mode, Policy};
+use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
+
+/// The text with escapes in place of control and invisible characters. A terminal acts on those, and names and labels come
+/// from everybody who can write to the server.
+pub(crate) fn safe(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' => shown.push(c),
+            _ => shown.extend(c.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// The same for bytes that may not be UTF-8.
+pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
+    let chunks = bytes.utf8_chunks();
+    chunks
+        .flat_map(|chunk| [safe(chunk.valid()), chunk.invalid().escape_ascii().to_string()])
+        .collect()
+}
+
+/// A duration in at most five characters or so: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
+pub(crate) fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{seconds}.{}s", duration.subsec_millis() / 100),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+/// The rest of a lease, or the time since its end.
+pub(crate) fn lease(left: Duration, expired_for: Option<Duration>) -> String {
+    expired_for.map_or_else(|| span(left), expired)
+}
+
+pub(crate) fn expired(since: Duration) -> String {
+    format!("expired {} ago", span(since))
+}
+
+pub(crate) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Read => "read",
+        Mode::Write => "write",
+    }
+}
+
+pub(crate) fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Fifo => "fifo",
+        Policy::WriterFirst => "writer-first",
+        Policy::ReaderFirst => "reader-first",
+        _ => "unknown",
+    }
+}
+
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {many}"),
+    }
+}
+
+/// Label, process and host: three columns.
+pub(crate) fn origin(client: &ClientInfo) -> [String; 3] {
+    let text = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), safe);
+    let process = client.process.map_or("-".to_owned(), |process| process.to_string());
+    [text(&client.label), process, text(&client.host)]
+}
+
+/// The same in one column: `label 4711@host`.
+pub(crate) fn origin_in_short(client: &ClientInfo) -> String {
+    match (&client.label, client.process) {
+        (None, None) => format!("client {}", safe(&client.id)),
+        _ => {
+            let [label, process, host] = origin(client);
+            format!("{label} {process}@{host}")
+        }
+    }
+}
+
+/// Rows under a heading. Each column is as wide as its widest cell.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    indent: &'static str,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
+        let heading = heading.map(str::to_owned).into();
+        Self {
+            rows: vec![heading],
+            indent: "",
+        }
+    }
+
+    pub(crate) fn indented(mut self, indent: &'static str) -> Self {
+        self.indent = indent;
+        self
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, row: [String; N]) {
+        self.rows.push(row.into());
+    }
+
+    pub(crate) fn render(&self) -> String {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+        let widths: Vec<_> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = self.indent.to_owned();
+            for (cell, width) in row.iter().zip(&widths) {
+                line += cell;
+                line.extend(std::iter::repeat_n(' ', width + 2 - cell.width()));
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_survives() {
+        let hostile = "a\u{1b}[2J\r\nb\u{7f}\u{9b}c\u{202e}d\u{200b}e\u{2028}\0";
+        let shown = safe(hostile);
+        assert!(shown.chars().all(|c| c.is_ascii_graphic()), "{shown}");
+        assert_eq!(
+            safe("Gr\u{fc}\u{df}e 'a b' \"c\" \u{65e5}"),
+            "Gr\u{fc}\u{df}e 'a b' \"c\" \u{65e5}"
+        );
+        assert_eq!(safe_bytes(b"a\xff\x1bb"), "a\\xff\\u{1b}b");
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (ms, text) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (12_345, "12.3s"),
+            (200_000, "3m20s"),
+            (7_500_000, "2h05m"),
+            (273_600_000, "3d04h"),
+        ] {
+            assert_eq!(span(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned_also_with_wide_characters() {
+        let mut table = Table::new(["A", "B"]);
+        table.row(["\u{65e5}\u{672c}".to_owned(), "1".to_owned()]);
+        table.row(["x".to_owned(), "2".to_owned()]);
+        assert_eq!(table.render(), "A     B\n\u{65e5}\u{672c}  1\nx     2\n");
+    }
+}

@@ -1,0 +1,91 @@
+//! `fairlock watch`
+
+use crate::args::WatchArgs;
+use crate::json;
+use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::server::ServerArgs;
+use crate::text::{self, safe};
+use fairlock::{Error, Event};
+use futures::StreamExt;
+use serde_json::json;
+
+pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
+    let client = server.client().await?;
+    let mut events = match &args.name {
+        Some(name) => client.rw_lock(name.as_str()).events().await?,
+        None => client.events().await?,
+    };
+    // Before the first message: after it others may send a signal.
+    let interrupted = interrupted();
+    tokio::pin!(interrupted);
+    let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
+    let prefix = safe(&server.prefix);
+    complain(&match &args.name {
+        Some(name) if !client.rw_lock(name.as_str()).exists().await? => {
+            format!("watching {subject} under prefix {prefix}, where there is no such lock yet")
+        }
+        _ => format!("watching {subject} under prefix {prefix}"),
+    });
+    let outcome = loop {
+        let event = tokio::select! {
+            signal = &mut interrupted => break Err(Failure::signal(signal)),
+            event = events.next() => event,
+        };
+        let said = match event {
+            None => break Err(ended(&subject)),
+            Some(Ok(event)) if args.output.json => json::line(&json::event(&event)),
+            Some(Ok(event)) => say(&line(&event)),
+            Some(Err(error @ Error::EventsMissed { .. })) => {
+                complain(&error.to_string());
+                match args.output.json {
+                    true => json::line(&json!({"event": "missed", "why": error.to_string()})),
+                    false => Ok(()),
+                }
+            }
+            Some(Err(error)) => Err(error.into()),
+        };
+        if let Err(failure) = said {
+            break Err(failure);
+        }
+    };
+    drop(events);
+    client.shutdown().await;
+    outcome
+}
+
+/// The stream of events ended by itself: see [`fairlock::Events`].
+fn ended(subject: &str) -> Failure {
+    let message = format!(
+        "watching {subject} no more: the connection was lost, and then the server refused to subscribe; \
+         check which channels the ACL user may use"
+    );
+    Failure::new(Status::UNAVAILABLE, message)
+}
+
+fn line(event: &Event) -> String {
+    let at = humantime::format_rfc3339_micros(event.at).to_string();
+    let (kind, mode) = (json::kind(event.kind), text::mode(event.mode));
+    let mut line = format!(
+        "{at}  {kind:<8}  {mode:<5}  {}  owner {}",
+        safe(&event.lock),
+        event.owner
+    );
+    if let Some(token) = event.token {
+        line += &format!("  token {token}");
+    }
+    line + "\n"
+}
+
+/// Waits for a signal to end. A signal counts from the call on, even before the first poll.
+pub(crate) fn interrupted() -> impl Future<Output = i32> {
+    #[cfg(unix)]
+    let signals = crate::signals::Signals::listen(&crate::signals::ENDING);
+    async {
+        #[cfg(unix)]
+        if let Ok(mut signals) = signals {
+            return signals.next().await.as_raw();
+        }
+        let _ = tokio::signal::ctrl_c().await;
+        2
+    }
+}

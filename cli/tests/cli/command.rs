@@ -1,0 +1,102 @@
+//! The command `fairlock` as a process: how a test starts it, and what a run of it left.
+
+use fairlock_support::server::{Server, soon};
+use serde_json::Value;
+use std::process::Stdio;
+use tokio::process::{Child, Command};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_fairlock");
+
+/// The command, for one server.
+pub struct Cli {
+    pub url: String,
+}
+
+/// What a run of it left.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Cli {
+    pub fn of(server: &Server) -> Self {
+        Self { url: server.url() }
+    }
+
+    pub fn at(url: String) -> Self {
+        Self { url }
+    }
+
+    /// Without a terminal, whoever runs the tests: what it does depends on that.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("setsid");
+        command.args([BINARY, "--url", &self.url]).args(arguments);
+        piped(command)
+    }
+
+    /// A shell script, whose `$0` is the command and `$1` the URL.
+    pub fn under_shell(&self, script: &str) -> Command {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", script, BINARY, &self.url]);
+        piped(command)
+    }
+
+    pub async fn run(&self, arguments: &[&str]) -> Ended {
+        ended(self.command(arguments).spawn().expect("it starts")).await
+    }
+
+    /// What it says, if it ends well.
+    pub async fn says(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments).await;
+        assert_eq!(ended.status, 0, "{arguments:?}: {ended:?}");
+        ended.stdout
+    }
+
+    pub async fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.says(&[arguments, &["--json"]].concat()).await;
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// The first owner that holds a lock.
+    pub async fn owner_of(&self, lock: &str) -> String {
+        let status = self.json(&["show", lock]).await;
+        status["holders"][0]["owner"].as_str().expect("an owner").to_owned()
+    }
+}
+
+pub fn piped(mut command: Command) -> Command {
+    command
+        .env_remove("REDIS_URL")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// Waits for its end.
+pub async fn ended(child: Child) -> Ended {
+    let output = soon("the command's end", child.wait_with_output()).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let ended = Ended {
+        status: output.status.code().unwrap_or(-1),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    };
+    assert!(!ended.stderr.contains("panicked"), "{ended:?}");
+    ended
+}
+
+/// All of these, in this order.
+pub fn said(text: &str, words: &[&str]) -> bool {
+    let mut rest = text;
+    words.iter().all(|word| match rest.split_once(word) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}

@@ -1,0 +1,109 @@
+//! Locks on more than one server: in a cluster, and on the master that a Sentinel names.
+
+use crate::command::{Cli, Ended, said};
+use crate::scene::{LONG, client};
+use fairlock_support::cluster::Cluster;
+use fairlock_support::server::Server;
+use serde_json::Value;
+
+const UNAVAILABLE: i32 = 69;
+
+/// `doctor` refuses that server in these words and prints nothing to stdout.
+async fn doctor_refuses(server: &Server, words: &[&str]) {
+    let doctor = Cli::of(server).run(&["doctor"]).await;
+    assert_eq!((doctor.status, doctor.stdout.as_str()), (UNAVAILABLE, ""), "{doctor:?}");
+    assert!(said(&doctor.stderr, words), "{doctor:?}");
+}
+
+async fn is_before_7() -> bool {
+    let is = Server::start().await.is_before_7().await;
+    if is {
+        println!("skipped: a cluster on free ports needs Redis 7");
+    }
+    is
+}
+
+#[tokio::test]
+async fn commands_find_and_use_the_locks_of_all_nodes_in_a_cluster() {
+    if is_before_7().await {
+        return;
+    }
+    let cluster = Cluster::of(3, 0).await;
+    let holder = cluster.client(LONG).await;
+    let (mut names, mut guards) = (Vec::new(), Vec::new());
+    for node in 0..3 {
+        let name = cluster.lock_on(node).await;
+        guards.push(holder.rw_lock(&*name).write().acquire_fair().await.unwrap());
+        names.push(name);
+    }
+    let cli = Cli::of(&cluster.nodes[0]);
+    let listed = cli.json(&["ls"]).await;
+    let listed: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|lock| lock["lock"].clone())
+        .collect();
+    let mut sorted = names.clone();
+    sorted.sort();
+    assert_eq!(
+        listed,
+        sorted.iter().map(|name| Value::from(name.as_str())).collect::<Vec<_>>()
+    );
+    let text = cli.says(&["top", "--once"]).await;
+    assert!(text.contains("3 locks in use"), "{text}");
+    for (name, guard) in names.iter().zip(&guards) {
+        assert_eq!(cli.run(&["run", "--no-wait", name, "--", "true"]).await.status, 75);
+        let owner = cli.owner_of(name).await;
+        assert_eq!(owner, guard.owner().to_string());
+        let evicted = cli.json(&["evict", name, &owner, "--yes"]).await;
+        assert_eq!(evicted["evicted"], 1);
+        let ran = cli.run(&["run", name, "--", "sh", "-c", "echo $FAIRLOCK_NAME"]).await;
+        assert_eq!((ran.status, ran.stdout.trim_end()), (0, name.as_str()), "{ran:?}");
+    }
+    let all: Ended = cli.run(&["watch"]).await;
+    assert_eq!(all.status, UNAVAILABLE, "{all:?}");
+    assert!(said(&all.stderr, &["events of all locks", "single locks"]), "{all:?}");
+    doctor_refuses(&cluster.nodes[0], &["is a node of a cluster", "single server"]).await;
+}
+
+/// A sentinel that watches these masters.
+async fn sentinel(masters: &[(&str, &Server)]) -> Server {
+    let file = masters[0].1.dir().join("sentinel.conf");
+    let watch = |(name, master): &(&str, &Server)| format!("sentinel monitor {name} 127.0.0.1 {} 1\n", master.port());
+    std::fs::write(&file, masters.iter().map(watch).collect::<String>()).unwrap();
+    let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+    let program = [binary, file.display().to_string(), "--sentinel".to_owned()];
+    Server::start_program(&program, &[]).await
+}
+
+#[tokio::test]
+async fn commands_use_the_one_master_of_a_sentinel() {
+    let master = Server::start().await;
+    let sentinel = sentinel(&[("mine", &master)]).await;
+    let holder = client(&master, "holder").await;
+    let _held = holder.rw_lock("a").write().acquire_fair().await.unwrap();
+    let cli = Cli::of(&sentinel);
+    assert!(cli.says(&["ls"]).await.contains("holder"));
+    assert!(cli.says(&["show", "a"]).await.starts_with("a: held to write"));
+    assert_eq!(cli.run(&["run", "--no-wait", "a", "--", "true"]).await.status, 75);
+    assert_eq!(cli.run(&["run", "b", "--", "sh", "-c", "exit 3"]).await.status, 3);
+    doctor_refuses(&sentinel, &["is a Sentinel", "single server"]).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_of_several_masters_is_refused_and_its_masters_are_named() {
+    let (one, other) = (Server::start().await, Server::start().await);
+    let sentinel = sentinel(&[("one", &one), ("other", &other)]).await;
+    let cli = Cli::of(&sentinel);
+    for arguments in [&["ls"][..], &["run", "a", "--", "true"], &["watch"]] {
+        let ended = cli.run(arguments).await;
+        assert_eq!((ended.status, ended.stdout.as_str()), (UNAVAILABLE, ""), "{ended:?}");
+        for (name, master) in [("one", &one), ("other", &other)] {
+            let address = format!("redis://127.0.0.1:{} ({name})", master.port());
+            assert!(ended.stderr.contains(&address), "{ended:?}");
+        }
+    }
+    let chosen = cli.run(&["run", "--unavailable-status", "4", "a", "--", "true"]).await;
+    assert_eq!(chosen.status, 4, "{chosen:?}");
+}

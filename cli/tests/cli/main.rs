@@ -1,0 +1,29 @@
+//! The command `fairlock`, run as the process that it is, on real servers that the tests start.
+#![cfg(unix)]
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "nobody imports a test; what its parts share panics and prints like the test itself"
+)]
+
+mod blockers;
+mod command;
+#[cfg(all(feature = "cluster", feature = "sentinel"))]
+mod deployment;
+mod doctor;
+mod evict;
+mod ls;
+mod manual;
+mod refusal;
+mod rights;
+mod run;
+mod scene;
+mod show;
+#[cfg(feature = "tls-rustls")]
+mod tls;
+mod top;
+mod watch;

@@ -1,0 +1,64 @@
+//! Man pages, completions and `--help`.
+
+use crate::command::{Cli, ended, said};
+use fairlock_support::server::Server;
+
+#[tokio::test]
+async fn a_closed_pipe_ends_it_quietly() {
+    let server = Server::start().await;
+    for arguments in [&["man"][..], &["completions", "bash"], &["--help"], &["ls", "--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = Cli::of(&server).command(arguments).stdout(writer).spawn().unwrap();
+        let ended = ended(child).await;
+        assert_eq!((ended.status, ended.stderr.as_str()), (141, ""), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn pages_and_completions_know_every_command() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let commands = [
+        "run",
+        "ls",
+        "show",
+        "watch",
+        "top",
+        "blockers",
+        "evict",
+        "doctor",
+        "completions",
+        "man",
+    ];
+    let (page, help) = (cli.says(&["man"]).await, cli.says(&["--help"]).await);
+    let script = cli.says(&["completions", "bash"]).await;
+    assert!(
+        said(
+            &page,
+            &[
+                ".TH FAIRLOCK 1",
+                ".SH NAME",
+                ".SH SYNOPSIS",
+                ".SH DESCRIPTION",
+                "EXIT STATUS"
+            ]
+        ),
+        "{page}"
+    );
+    for command in commands {
+        assert!(page.contains(&format!("fairlock\\-{command}(1)")), "{page}");
+        assert!(help.contains(&format!("\n  {command}")), "{help}");
+        assert!(script.contains(command));
+        let page = cli.says(&["man", command]).await;
+        assert!(said(&page, &[".TH FAIRLOCK-", "fairlock\\-", "fairlock "]), "{page}");
+        assert!(
+            cli.says(&[command, "--help"])
+                .await
+                .lines()
+                .all(|line| line.len() <= 100)
+        );
+    }
+    assert!(cli.says(&["run", "--help"]).await.contains("FAIRLOCK_TOKEN"));
+    assert_eq!(cli.run(&["man", "tea"]).await.status, 64);
+}

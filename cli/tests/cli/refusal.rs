@@ -1,0 +1,112 @@
+//! Servers with which no command works: none at all, and one that is no Redis; and which server is meant.
+
+use crate::command::{BINARY, Cli, ended, piped, said};
+use crate::scene::client;
+use fairlock::Client;
+use fairlock_support::server::{Server, free_port};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+const UNAVAILABLE: i32 = 69;
+
+/// An HTTP server, as far as a client of Redis gets to know it.
+async fn http_server() -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let refusal = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            let _ = stream.write_all(refusal).await;
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        }
+    });
+    (port, serving)
+}
+
+#[tokio::test]
+async fn an_http_server_is_not_taken_for_an_old_redis() {
+    let (port, serving) = http_server().await;
+    let url = format!("redis://127.0.0.1:{port}");
+    let ended = Cli::at(url.clone()).run(&["ls"]).await;
+    assert_eq!(ended.status, UNAVAILABLE, "{ended:?}");
+    assert!(
+        said(&ended.stderr, &["cannot connect", "no Redis", "HTTP", "port"]),
+        "{ended:?}"
+    );
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    let error = Client::connect(url).await.unwrap_err().to_string();
+    assert!(said(&error, &["no Redis", "HTTP", "port"]), "{error}");
+    serving.abort();
+}
+
+#[tokio::test]
+async fn where_no_server_answers_every_command_says_how_to_start_one_and_no_password() {
+    let cli = Cli {
+        url: format!("redis://app:s3cret@127.0.0.1:{}/3?password=s3cret", free_port()),
+    };
+    for arguments in [
+        &["run", "a", "--", "true"][..],
+        &["ls"],
+        &["show", "a"],
+        &["watch"],
+        &["top", "--once"],
+        &["blockers", "a"],
+        &["evict", "a", "00000000-0000-0000-0000-000000000000", "--yes"],
+        &["doctor"],
+    ] {
+        let ended = cli.run(arguments).await;
+        assert_eq!(
+            (ended.status, ended.stdout.as_str()),
+            (69, ""),
+            "{arguments:?}: {ended:?}"
+        );
+        let words = [
+            "no server answers at redis://app@127.0.0.1:",
+            "/3",
+            "redis-server --port",
+            "docker run",
+        ];
+        assert!(said(&ended.stderr, &words), "{arguments:?}: {ended:?}");
+        assert!(!ended.stderr.contains("s3cret"), "{arguments:?}: {ended:?}");
+    }
+    let ended = cli.run(&["run", "--unavailable-status", "4", "a", "--", "true"]).await;
+    assert_eq!(ended.status, 4);
+    let cli = Cli {
+        url: "s3cret@nonsense".to_owned(),
+    };
+    let ended = cli.run(&["ls"]).await;
+    assert_eq!(ended.status, 64, "{ended:?}");
+    assert!(
+        ended.stderr.contains("redis://") && !ended.stderr.contains("s3cret"),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_server_is_taken_from_the_environment_unless_it_is_given() {
+    let server = Server::start().await;
+    let _guard = client(&server, "holder")
+        .await
+        .rw_lock("a")
+        .write()
+        .acquire_fair()
+        .await;
+    let mut command = Command::new(BINARY);
+    command.args(["show", "a"]);
+    let mut command = piped(command);
+    let ended = ended(command.env("REDIS_URL", server.url()).spawn().unwrap()).await;
+    assert!(ended.stdout.starts_with("a: held"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_the_environment_names_in_other_bytes_than_utf8_is_not_guessed() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut command = Command::new(BINARY);
+    command.args(["show", "a"]);
+    let url = std::ffi::OsStr::from_bytes(b"redis://127.0.0.1/\xff");
+    let ended = ended(piped(command).env("REDIS_URL", url).spawn().unwrap()).await;
+    assert_eq!(ended.status, 64, "{ended:?}");
+    assert!(said(&ended.stderr, &["REDIS_URL", "not UTF-8"]), "{ended:?}");
+}

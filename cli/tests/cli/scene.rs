@@ -1,0 +1,78 @@
+//! What the command is to show: clients that hold locks and wait for them.
+
+use fairlock::{Access, Acquire, Client, Owner};
+use fairlock_support::server::{Server, connected, eventually};
+use std::time::Duration;
+
+/// So long that nothing expires in a test.
+pub const LONG: Duration = Duration::from_secs(600);
+/// A lock's name with everything that a terminal could act on.
+pub const HOSTILE: &str = "evil\u{1b}[2J\r\nname\u{202e}}{%7D";
+/// A deadline that has passed.
+const PAST: u64 = 1;
+
+pub async fn client(server: &Server, label: &str) -> Client {
+    connected(Client::builder().label(label).lease(LONG), server.url()).await
+}
+
+/// Waits for a lock and holds it until the test's runtime ends.
+pub fn stay<M: Access>(request: Acquire<M>) {
+    tokio::spawn(async move {
+        let guard = request.acquire_fair().await;
+        std::future::pending::<()>().await;
+        drop(guard);
+    });
+}
+
+/// `billing` holds the lock; `mailing` waits to read, then `auditing` to write.
+pub async fn queue(server: &Server, lock: &str) -> (Owner, Vec<Client>) {
+    let billing = client(server, "billing").await;
+    let mailing = client(server, "mailing").await;
+    let auditing = client(server, "auditing").await;
+    let guard = billing.rw_lock(lock).write().acquire_fair().await.unwrap();
+    // Not by its key: the name may be written in another way there.
+    let queued = async |n: usize| billing.rw_lock(lock).status().await.unwrap().waiting == n;
+    stay(mailing.rw_lock(lock).read());
+    eventually("the reader is queued", async || queued(1).await).await;
+    stay(auditing.rw_lock(lock).write());
+    eventually("the writer is queued", async || queued(2).await).await;
+    let owner = guard.owner();
+    tokio::spawn(async move { guard.lost().await });
+    (owner, vec![billing, mailing, auditing])
+}
+
+/// Ends the lease of a request that holds the lock: of the first one in the alphabet that reads or writes (`r`, `w`).
+pub async fn end_lease(server: &Server, lock: &str, mode: char) {
+    let mut redis = server.redis().await;
+    let (state, leases) = (format!("fairlock:{{{lock}}}"), format!("fairlock:{{{lock}}}:leases"));
+    // A lock with a single request keeps its lease in the state.
+    let mut sole = redis::cmd("HGET");
+    let sole: Option<String> = sole.arg(&state).arg("sole").query_async(&mut redis).await.unwrap();
+    if let Some(sole) = sole.filter(|sole| sole.starts_with(mode)) {
+        let request = sole.split(' ').next().unwrap();
+        let sole = format!("{request} {PAST}");
+        let mut set = redis::cmd("HSET");
+        return set
+            .arg(&state)
+            .arg("sole")
+            .arg(sole)
+            .exec_async(&mut redis)
+            .await
+            .unwrap();
+    }
+    let mut requests = redis::cmd("ZRANGE");
+    let requests: Vec<String> = requests
+        .arg(&leases)
+        .arg(0)
+        .arg(-1)
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    let request = requests.iter().filter(|request| request.starts_with(mode)).min();
+    let mut set = redis::cmd("ZADD");
+    set.arg(&leases)
+        .arg("XX")
+        .arg(PAST)
+        .arg(request.expect("such a request"));
+    set.exec_async(&mut redis).await.unwrap();
+}

@@ -1,0 +1,50 @@
+//! Whether locks exist: the commands that look for the keys of their states, and what servers reply to them.
+
+use super::key::{self, Lock};
+use super::reply::malformed;
+use redis::{Cmd, RedisError, Value};
+
+/// Keys that one SCAN looks at: about a tenth of a millisecond of the server's time.
+const KEYS_PER_SCAN: usize = 1000;
+
+/// One step through the keys of a server.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// Where the next step begins. `None`: this step was the last one.
+    pub(crate) next: Option<u64>,
+    /// Keys of hashes that match the pattern.
+    pub(crate) keys: Vec<Vec<u8>>,
+}
+
+/// A step of the search for locks whose names match a pattern. The first step begins at 0.
+pub(crate) fn scan(prefix: &str, names: &str, cursor: u64) -> Cmd {
+    let mut cmd = redis::cmd("SCAN");
+    cmd.arg(cursor);
+    cmd.arg("MATCH").arg(key::state_pattern(prefix, names));
+    cmd.arg("COUNT").arg(KEYS_PER_SCAN).arg("TYPE").arg("hash");
+    cmd
+}
+
+pub(crate) fn read_page(reply: Value) -> Result<Page, RedisError> {
+    let (cursor, keys) = redis::from_redis_value::<(u64, Vec<Vec<u8>>)>(reply)?;
+    let next = (cursor != 0).then_some(cursor);
+    Ok(Page { next, keys })
+}
+
+/// Reads the field that every state has from the first grant until its keys expire.
+pub(crate) fn look_for(lock: &Lock) -> Cmd {
+    let mut cmd = redis::cmd("HMGET");
+    cmd.arg(&*lock.state).arg("seq");
+    cmd
+}
+
+pub(crate) fn read_existence(reply: &Value) -> Result<bool, RedisError> {
+    match reply {
+        Value::Array(fields) => match fields.as_slice() {
+            [Value::Nil] => Ok(false),
+            [Value::BulkString(_)] => Ok(true),
+            _ => Err(malformed(reply)),
+        },
+        _ => Err(malformed(reply)),
+    }
+}

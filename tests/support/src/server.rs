@@ -1,0 +1,438 @@
+//! Real servers for tests: started on free loopback ports, each killed by its own handle.
+
+use fairlock::{Client, ClientBuilder, Error};
+use futures::future::FutureExt;
+use redis::aio::MultiplexedConnection;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write;
+use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
+
+/// How long a test waits for what should take milliseconds: these machines are slow at times.
+pub const PATIENCE: Duration = Duration::from_secs(match option_env!("FAIRLOCK_IMPATIENT") {
+    // `make mutants`, where many tests wait in vain.
+    Some(_) => 30,
+    None => 180,
+});
+
+/// A server of this test. Dropped, it is killed and its directory removed.
+pub struct Server {
+    child: Option<Child>,
+    port: u16,
+    /// Chosen with the port if the arguments have a `--cluster-port`.
+    bus_port: u16,
+    dir: PathBuf,
+    /// The program and what comes before its own arguments.
+    program: Vec<String>,
+    args: Vec<String>,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// With further arguments of redis-server, such as `--appendonly yes`.
+    pub async fn start_with(args: &[&str]) -> Self {
+        let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        Self::start_program(&[binary], args).await
+    }
+
+    /// Another program than redis-server, such as `env` with variables and then redis-server.
+    pub async fn start_program(program: &[String], args: &[&str]) -> Self {
+        let dir = std::env::temp_dir().join(format!("fairlock-test-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&dir).expect("a directory for the server");
+        let mut server = Self {
+            child: None,
+            port: 0,
+            bus_port: 0,
+            dir,
+            program: program.to_vec(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        };
+        // Another process may take a free port before the server does.
+        for _ in 0..20 {
+            server.port = free_port();
+            if let Some(at) = server.args.iter().position(|arg| arg == "--cluster-port") {
+                server.bus_port = free_port();
+                server.args[at + 1] = server.bus_port.to_string();
+            }
+            if server.spawn().await {
+                return server;
+            }
+        }
+        panic!("no server came up; see {}", server.dir.join("log").display());
+    }
+
+    async fn spawn(&mut self) -> bool {
+        // One that was killed leaves it behind.
+        let _ = std::fs::remove_file(self.socket());
+        let program = &self.program;
+        let child = Command::new(&program[0])
+            .args(&program[1..])
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--save", "", "--dir"])
+            .arg(&self.dir)
+            // After its directory: it opens the file as soon as it reads this.
+            .args(["--logfile", "log"])
+            .args(["--unixsocket", "socket"])
+            .args(&self.args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.child = Some(child.unwrap_or_else(|error| panic!("cannot start {program:?}: {error}; run `make setup`")));
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(child) = &mut self.child
+                && child.try_wait().expect("the server's status").is_some()
+            {
+                return false;
+            }
+            // It makes its socket once it has its port.
+            if self.socket().exists() && self.answers().await {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+
+    /// Any reply will do, also "NOAUTH": it is up. "LOADING" is not.
+    async fn answers(&self) -> bool {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let ping = async {
+            // Whoever answers there is ours.
+            let mut stream = tokio::net::UnixStream::connect(self.socket()).await.ok()?;
+            stream.write_all(b"PING\r\n").await.ok()?;
+            let mut reply = [0; 64];
+            let n = stream.read(&mut reply).await.ok()?;
+            Some(n > 0 && !reply.starts_with(b"-LOADING"))
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(1), ping).await;
+        answer.ok().flatten().unwrap_or(false)
+    }
+
+    /// Further arguments for the next start.
+    pub fn add_args(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn bus_port(&self) -> u16 {
+        self.bus_port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("socket")
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A connection of the test's own.
+    pub async fn redis(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        client
+            .get_multiplexed_async_connection_with_config(&patient())
+            .await
+            .expect("the server answers")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again after `kill`, on the same port, with what it wrote to disk.
+    pub async fn start_again(&mut self) {
+        let begun = Instant::now();
+        while !self.spawn().await {
+            assert!(begun.elapsed() < PATIENCE, "the server did not come up again");
+        }
+    }
+
+    /// Starts it again: false if it refuses to, with that text in its log.
+    pub async fn start_again_unless(&mut self, refusal: &str) -> bool {
+        let begun = Instant::now();
+        while !self.spawn().await {
+            let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            if log.contains(refusal) {
+                return false;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the server did not come up again:\n{log}");
+        }
+        true
+    }
+
+    /// SIGSTOP: it keeps its connections but does not answer.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("a running server");
+        kill_process(Pid::from_child(child), signal).expect("our own child");
+    }
+
+    /// Redis 6.2: no flags in scripts, no rights to read only, fewer commands.
+    pub async fn is_before_7(&self) -> bool {
+        let mut info = redis::cmd("INFO");
+        let text: String = info
+            .arg("server")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("INFO");
+        text.contains("redis_version:6.")
+    }
+
+    /// Calls of a command so far, as the server counts them, scripts' inner calls included.
+    pub async fn calls(&self, command: &str) -> u64 {
+        count(&self.command_stats().await, command, "calls")
+    }
+
+    /// Scripts that were executed so far. A refused EVALSHA is no execution; the first call of a script is an EVAL.
+    pub async fn script_calls(&self) -> u64 {
+        let stats = self.command_stats().await;
+        let executed = |command| count(&stats, command, "calls") - count(&stats, command, "failed_calls");
+        executed("evalsha") + executed("eval")
+    }
+
+    async fn command_stats(&self) -> String {
+        redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("INFO")
+    }
+
+    /// Connected clients other than the one that asks.
+    pub async fn connections(&self) -> usize {
+        let text: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("CLIENT LIST");
+        text.lines().count() - 1
+    }
+
+    /// All keys of the server, but for those by which clients say who they are.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*")
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("KEYS");
+        keys.retain(|key| !key.contains(":client:"));
+        keys.sort();
+        keys
+    }
+
+    /// Requests that wait for the lock.
+    pub async fn queued(&self, lock: &str) -> usize {
+        let mut redis = self.redis().await;
+        let key = format!("fairlock:{{{lock}}}:queue");
+        redis::cmd("ZCARD")
+            .arg(key)
+            .query_async(&mut redis)
+            .await
+            .expect("ZCARD")
+    }
+
+    /// Waits until so many requests are queued.
+    pub async fn until_queued(&self, lock: &str, n: usize) {
+        eventually(&format!("{n} queued for {lock}"), async || self.queued(lock).await == n).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let running = self
+            .child
+            .as_mut()
+            .is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        if running {
+            self.thaw();
+        }
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A client of a server that is up. Its connecting may take longer than the two seconds that it allows.
+pub async fn connected(builder: ClientBuilder, url: impl AsRef<str>) -> Client {
+    let begun = Instant::now();
+    loop {
+        match builder.clone().connect(url.as_ref()).await {
+            Ok(client) => return client,
+            Err(Error::Connect { source, .. }) if source.is_timeout() && begun.elapsed() < PATIENCE => {}
+            Err(error) => panic!("the server is up, but: {error}"),
+        }
+    }
+}
+
+/// Replies may be late while this machine is busy.
+pub fn patient() -> redis::AsyncConnectionConfig {
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
+    config.set_response_timeout(Some(PATIENCE))
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until a condition holds; panics after [`PATIENCE`].
+pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// How often a scenario is tried that failed while this process was late.
+const TRIES: u32 = 6;
+
+/// What is late by this much may lose a short lease to a busy machine. Each further attempt has to be late by twice as
+/// much: a scenario that fails by itself is red also where something is always a little late.
+fn excuse(attempt: u32) -> Duration {
+    Duration::from_millis(30) * (1 << (attempt - 1))
+}
+
+/// Runs a scenario in which short leases have to survive, or moments have to be met. A failure counts only if this
+/// process was served in time meanwhile. After a failure that lateness explains, the scenario is tried again, on servers
+/// of its own. A machine that is late every time cannot judge the scenario: the test then says so and passes.
+pub async fn in_time(scenario: impl AsyncFn()) {
+    for attempt in 1..=TRIES {
+        let clock = Lateness::measured();
+        let Err(failure) = AssertUnwindSafe(Box::pin(scenario())).catch_unwind().await else {
+            return;
+        };
+        let late = clock.most();
+        if late < excuse(attempt) {
+            println!("attempt {attempt} failed, late by {late:?}");
+            resume_unwind(failure);
+        }
+        println!("attempt {attempt} failed, but this process was late by {late:?}");
+    }
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Past libtest, which hides what a test that passes prints.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{test}: not judged, this machine was late in each of {TRIES} attempts"
+    );
+}
+
+/// How late this process and the runtime of the test are, at most, while it exists.
+struct Lateness {
+    most_us: Arc<AtomicU64>,
+    on_the_runtime: AbortHandle,
+}
+
+impl Lateness {
+    const TICK: Duration = Duration::from_millis(5);
+
+    fn measured() -> Self {
+        let most_us = Arc::new(AtomicU64::new(0));
+        let note = |most_us: &AtomicU64, begun: Instant| {
+            let late = begun.elapsed().saturating_sub(Self::TICK);
+            most_us.fetch_max(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        };
+        let weak = Arc::downgrade(&most_us);
+        std::thread::spawn(move || {
+            loop {
+                let begun = Instant::now();
+                std::thread::sleep(Self::TICK);
+                let Some(most_us) = weak.upgrade() else { return };
+                note(&most_us, begun);
+            }
+        });
+        let weak = Arc::downgrade(&most_us);
+        let on_the_runtime = tokio::spawn(async move {
+            loop {
+                let begun = Instant::now();
+                tokio::time::sleep(Self::TICK).await;
+                let Some(most_us) = weak.upgrade() else { return };
+                note(&most_us, begun);
+            }
+        });
+        Self {
+            most_us,
+            on_the_runtime: on_the_runtime.abort_handle(),
+        }
+    }
+
+    fn most(&self) -> Duration {
+        Duration::from_micros(self.most_us.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Lateness {
+    fn drop(&mut self) {
+        self.on_the_runtime.abort();
+    }
+}
+
+/// Fails the test if the future takes longer than [`PATIENCE`].
+pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
+    }
+}
+
+#[tokio::test]
+async fn a_scenario_that_fails_only_while_this_process_is_late_is_excused() {
+    let tried = AtomicU64::new(0);
+    in_time(async || {
+        let attempt = 1 + tried.fetch_add(1, Ordering::Relaxed) as u32;
+        // So that the clock of lateness runs before the runtime is kept from everything, and after.
+        tokio::time::sleep(Lateness::TICK).await;
+        std::thread::sleep(excuse(attempt) + Lateness::TICK * 2);
+        tokio::time::sleep(Lateness::TICK).await;
+        panic!("as a lease that was lost");
+    })
+    .await;
+    assert_eq!(tried.into_inner(), u64::from(TRIES));
+}
+
+#[tokio::test]
+async fn a_scenario_that_fails_although_this_process_is_served_in_time_is_red() {
+    eventually("a failure counts", async || {
+        AssertUnwindSafe(in_time(async || panic!("as a bug")))
+            .catch_unwind()
+            .await
+            .is_err()
+    })
+    .await;
+}
+
+/// A number that INFO gives for a command; 0 if it has not been called.
+fn count(stats: &str, command: &str, what: &str) -> u64 {
+    let prefix = format!("cmdstat_{command}:");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    let number = line.and_then(|line| line.split(',').find_map(|pair| pair.strip_prefix(&format!("{what}="))));
+    number.map_or(0, |number| number.parse().expect("a number"))
+}
