@@ -1,5 +1,5 @@
-//! Cancellation: dropping the future of an acquisition leaves the queue, whoever drops it (`timeout`, `select!`, an
-//! aborted task), and who waited behind it moves up.
+//! Cancellation: if you drop the future of an acquisition, the request leaves the queue and the waiters behind it move
+//! up. A `timeout`, a `select!` or an aborted task may drop the future.
 //!
 //! Run it with `cargo run --example cancellation`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -25,7 +25,7 @@ async fn main() -> common::Outcome {
     server.until_queued(NAME, 0).await?;
     println!("a writer gave up after 200 ms and is out of the queue");
 
-    // By select!. A writer waits for the reader inside, and a reader of another client behind that writer.
+    // By select!. A writer waits for the reader inside, and a reader of another client waits behind that writer.
     let (stop, stopped) = oneshot::channel::<()>();
     let writer = tokio::spawn({
         let acquire = lock.write().acquire_fair();
@@ -48,14 +48,14 @@ async fn main() -> common::Outcome {
     behind.release().await?;
     reader.release().await?;
 
-    // By the end of a task, which may come at the same moment as the grant: then the grant is passed on.
+    // By the end of a task. If the grant comes at the same moment, the client hands the lock over.
     for _ in 0..50 {
         let guard = lock.write().acquire_fair().await?;
         let racing = tokio::spawn(other.write().acquire_fair());
         server.until_queued(NAME, 1).await?;
         drop(guard);
         racing.abort();
-        // Cancelled, or with a guard that is dropped here.
+        // The task was cancelled, or its guard is dropped here.
         drop(racing.await);
         let next = timeout(Duration::from_secs(120), lock.write().acquire_fair()).await;
         next.map_err(|_| "a grant that nobody took was not passed on")??

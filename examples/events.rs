@@ -1,4 +1,4 @@
-//! What happens to a lock, as a stream. Nobody pays for it while nobody listens.
+//! Events: a stream tells what happens to a lock. Events cost nothing while nobody listens.
 //!
 //! Run it with `cargo run --example events`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -20,7 +20,7 @@ async fn main() -> common::Outcome {
     let mut seen = Vec::new();
     let mut holding = Some(guard);
     while seen.len() < 4 {
-        // An error says that events were missed; then the stream goes on.
+        // An error says that the stream missed events; then the stream goes on.
         let event = events.next().await.expect("it never ends")?;
         println!(
             "{:?} {:?} of client {}, token {:?}",

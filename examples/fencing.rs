@@ -1,5 +1,5 @@
-//! Fencing: a holder that was paused past its lease wakes up and writes, not knowing that others have been inside. No
-//! lock can prevent that; the store can, if each write brings its fencing token and the store refuses old ones.
+//! Fencing: a paused holder wakes up after its lease and writes, although others have been inside. No lock can prevent
+//! that. The store can: each write brings its fencing token, and the store refuses old tokens.
 //!
 //! Run it with `cargo run --example fencing`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -42,7 +42,7 @@ async fn main() -> common::Outcome {
     });
     paused.await?;
 
-    // The lock is free again one lease after the paused holder's last renewal.
+    // The lock is free one lease after the paused holder's last renewal.
     let lock = Client::connect(server.url()).await?.rw_lock("example:fencing");
     let guard = lock.write().acquire_fair().await?;
     store.write("by the second holder", guard.fencing_token())?;
@@ -58,7 +58,8 @@ async fn main() -> common::Outcome {
     Ok(())
 }
 
-/// The first holder, on a thread and a runtime of its own: a process that can be stopped. Returns the store's refusal.
+/// The first holder. It has a thread and a runtime of its own, like a process that can be stopped. Returns the store's
+/// refusal.
 #[tokio::main(flavor = "current_thread")]
 async fn hold_and_pause(
     url: &str,
@@ -70,7 +71,7 @@ async fn hold_and_pause(
     let guard = client.rw_lock("example:fencing").write().acquire_fair().await?;
     store.write("by the first holder", guard.fencing_token())?;
     assert!(guard.is_held());
-    // It has just looked, and is stopped before it writes: this blocks the thread, and with it the renewals.
+    // The holder has checked its guard and stops before it writes: this blocks the thread, and with it the renewals.
     let _ = inside.send(());
     pause.recv()?;
     let refused = store.write("by the first holder, late", guard.fencing_token());

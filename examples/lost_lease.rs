@@ -1,5 +1,5 @@
-//! A lock that can be lost says so. Here the program blocks its executor for longer than its lease, as a machine does
-//! that is suspended or swaps: nothing renews the lock, the server gives it to others, and the guard knows.
+//! A guard says when it is lost. Here the program blocks its executor for longer than its lease, as a suspended or
+//! swapping machine does. Then nothing renews the lock, the server gives it to others, and the guard knows.
 //!
 //! Run it with `cargo run --example lost_lease`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -18,12 +18,13 @@ async fn main() -> common::Outcome {
     let lock = Client::connect(server.url()).await?.rw_lock("example:lost_lease");
     let guard = lock.write().lease(LEASE).acquire_fair().await?;
 
-    // As long as it is renewed it lasts, however short its lease.
+    // A renewed hold lasts, however short its lease is.
     let done = guard.while_held(sleep(LEASE + LEASE / 2)).await;
     assert!(done.is_ok() && guard.is_held());
     println!("held for longer than a lease: it is renewed in the background");
 
-    // A job that stops everything, the renewal too. When the lock is lost the job is dropped at its next await.
+    // This job blocks everything, the renewals too. When the lock is lost, `while_held` drops the job at its next
+    // await.
     let mut wrote = false;
     let job = async {
         std::thread::sleep(LEASE + LEASE / 2);
@@ -41,7 +42,7 @@ async fn main() -> common::Outcome {
     assert!(!wrote, "the job went on without the lock");
     println!("the executor was blocked for longer than the lease: the job was dropped before it wrote");
 
-    // Once lost it stays so, and others can enter.
+    // A lost guard stays lost, and others can enter.
     assert!(!guard.is_held());
     assert_eq!(guard.lost().await, LostReason::LeaseExpired);
     let other = Client::connect(server.url()).await?.rw_lock("example:lost_lease");
@@ -49,7 +50,7 @@ async fn main() -> common::Outcome {
     assert!(other.fencing_token() > guard.fencing_token());
     println!("somebody else is inside");
 
-    // The release says it too, and does not touch what the other one holds.
+    // The release says so too, and does not touch the hold of the other owner.
     let released = guard.release().await;
     assert!(matches!(released, Err(Error::Lost { .. })));
     println!(
@@ -59,7 +60,7 @@ async fn main() -> common::Outcome {
     assert!(other.is_held());
     other.release().await?;
 
-    // A limit that one sets oneself ends a hold in the same way.
+    // `max_hold` ends a hold in the same way.
     let guard = lock.write().max_hold(Duration::from_millis(200)).acquire_fair().await?;
     assert_eq!(guard.lost().await, LostReason::MaxHold);
     println!("a hold ended at its max_hold");

@@ -1,5 +1,5 @@
-//! Owners: a function that takes the lock calls another one that takes it too, perhaps in another process. Both act
-//! for the same owner, so the inner one does not wait for the outer one, and nobody enters between.
+//! Owners: a function that holds the lock calls another function that acquires it too, perhaps in another process. Both
+//! act for the same owner, so the inner function does not wait for the outer one, and nobody enters between.
 //!
 //! Run it with `cargo run --example owners`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -30,7 +30,7 @@ async fn main() -> common::Outcome {
     assert_eq!(token, outer.fencing_token());
     println!("a function that I called took the lock again: it did not wait, and its token was mine");
 
-    // An owner is a number: whoever gets it, goes on where I am.
+    // An owner is a number. A process that gets it acts for the same owner.
     let elsewhere = Owner::from_uuid(me.uuid());
     let token = audit(&there.rw_lock(NAME).with_owner(&elsewhere)).await?;
     assert_eq!(token, outer.fencing_token());
@@ -46,7 +46,7 @@ async fn main() -> common::Outcome {
     assert!(other.fencing_token() > token);
     println!("I released it twice: the other one is inside");
 
-    // Side by side, tasks need an owner each: two waits of one owner could wait for each other.
+    // Tasks that run side by side need an owner each, because two waits of one owner could wait for each other.
     let first = tokio::spawn(mine.write().acquire_fair());
     server.until_queued(NAME, 1).await?;
     let second = mine.read().try_acquire_for(Duration::from_secs(120)).await;
@@ -57,7 +57,7 @@ async fn main() -> common::Outcome {
     Ok(())
 }
 
-/// It does not know, and need not know, whether its caller has the lock.
+/// This function need not know whether its caller holds the lock.
 async fn audit(lock: &RwLock) -> Result<FencingToken, Error> {
     let guard = lock.read().acquire_fair().await?;
     let token = guard.fencing_token();

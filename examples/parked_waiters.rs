@@ -1,8 +1,8 @@
-//! What waiting costs: 1,000 tasks are parked behind a writer for longer than a lease. All that they send together is a
-//! renewal of their leases, a few calls for all of them. Then they enter one by one, each by one message.
+//! What waiting costs: 1,000 tasks wait behind a writer for longer than a lease. Together they send only renewals, a
+//! few calls for all of them. Then they enter one by one, each by one message.
 //!
-//! Run it with `cargo run --example parked_waiters`. It uses the server that `REDIS_URL` names, or starts a private one.
-//! It counts calls and messages only on a private one, where all of them are its own.
+//! Run it with `cargo run --example parked_waiters`. It uses the server that `REDIS_URL` names, or starts a private
+//! one. It counts calls and messages only on a private server, where all of them are its own.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;
@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 
 const WAITERS: u64 = 1000;
 const LEASE: Duration = Duration::from_secs(3);
-/// Leases are renewed at a third. A call renews up to 500 requests of a lock: 2 calls for the waiters, 1 for the holder,
-/// and a few more if the waiters did not all queue at about the same time.
+/// The client renews at a third of the lease. A call renews up to 500 requests of a lock: 2 calls for the waiters, 1
+/// for the holder, and a few more if the waiters did not all queue at about the same time.
 const INTERVAL: Duration = Duration::from_secs(1);
 const CALLS_PER_INTERVAL: u64 = 5;
 
@@ -34,7 +34,7 @@ async fn main() -> common::Outcome {
     }
     server.until_queued(NAME, WAITERS as usize).await?;
 
-    // Parked.
+    // All wait.
     let (calls, messages) = (server.script_calls().await?, server.calls("publish").await?);
     let begun = Instant::now();
     tokio::time::sleep(LEASE + LEASE / 6).await;
@@ -50,7 +50,7 @@ async fn main() -> common::Outcome {
     let told = common::since(server.calls("publish").await?, messages);
     assert_eq!(told.unwrap_or(0), 0, "a message, though nobody entered");
 
-    // Handed from one to the next.
+    // The lock goes from one waiter to the next.
     let (calls, begun) = (server.script_calls().await?, Instant::now());
     guard.release().await?;
     while let Some(waiter) = waiters.join_next().await {
@@ -67,7 +67,7 @@ async fn main() -> common::Outcome {
     };
     println!("that took {messages} messages, {calls} script calls");
     assert_eq!(messages, WAITERS, "each grant is one message");
-    // Nobody asks for the lock again: there are the releases, the first one's too, and the renewals of who still waits.
+    // Nobody acquires again: there are only releases, also of the first holder, and renewals of the remaining waiters.
     assert!(
         calls > WAITERS && calls <= WAITERS + 1 + at_most(took),
         "{calls} script calls"

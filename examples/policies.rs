@@ -1,5 +1,5 @@
-//! Policies: the same three requests, in the same order, under each policy. A writer is inside; a reader, a writer and
-//! another reader wait; who enters when?
+//! Policies: the same three requests, in the same order, under each policy. A writer holds; a reader, a writer and
+//! another reader wait. Who enters when?
 //!
 //! Run it with `cargo run --example policies`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -24,7 +24,7 @@ async fn main() -> common::Outcome {
     for (policy, expected) in expected {
         let lock = client.rw_lock(format!("example:policies:{policy:?}")).policy(policy);
         let order = order_of_entry(&server, &lock).await?;
-        // Readers that enter together may tell it in either order.
+        // Readers that enter together may report in either order.
         let mut sorted = order.clone();
         if policy != Policy::Fifo {
             let readers = if policy == Policy::WriterFirst { 1..3 } else { 0..2 };
@@ -34,7 +34,7 @@ async fn main() -> common::Outcome {
         println!("{policy:?}: {}", sorted.join(", "));
     }
 
-    // All users of a lock agree on one, or hear about it.
+    // All users of a lock must name the same policy; another one is an error.
     let refused = client
         .rw_lock("example:policies:WriterFirst")
         .read()

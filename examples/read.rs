@@ -1,5 +1,5 @@
-//! A shared lock: readers are inside together; a writer waits until they left; a reader that asks after the writer
-//! enters after it, so the writer does not starve.
+//! A shared lock: readers hold together, and a writer waits until they have left. A reader that asks after the writer
+//! enters after the writer, so the writer does not starve.
 //!
 //! Run it with `cargo run --example read`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]

@@ -1,8 +1,8 @@
-//! Readers next to each other in the queue enter together: the script call that ends a writer's hold lets in all of
-//! them, and each client hears of all of its own by one message.
+//! Readers next to each other in the queue enter together: one script ends a writer's hold and grants to all of them,
+//! and each client gets one message for all of its own readers.
 //!
 //! Run it with `cargo run --example readers_together`. It uses the server that `REDIS_URL` names, or starts a private
-//! one. It counts calls and messages only on a private one, where all of them are its own.
+//! server. It counts calls and messages only there, where all of them are its own.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;
@@ -19,7 +19,7 @@ const READERS: u64 = CLIENTS * READERS_PER_CLIENT;
 async fn main() -> common::Outcome {
     const NAME: &str = "example:readers_together";
     let server = common::Server::find_or_start().await?;
-    // So long a lease that no renewal falls into the time in which calls are counted.
+    // The lease is so long that no renewal falls into the time of the counting.
     let builder = Client::builder().lease(Duration::from_secs(60));
     let lock = builder.clone().connect(server.url()).await?.rw_lock(NAME);
 

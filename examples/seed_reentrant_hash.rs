@@ -1,23 +1,24 @@
-//! A reentrant read/write lock in one hash, call by call: fields for the mode, the readers' and the writer's counts,
-//! a script per operation, a TTL for the whole, an owner's UUID with every call. This project's state began with it.
+//! Coming from a reentrant read/write lock in one hash, call by call. That lock has fields for the mode and for the
+//! counts of readers and writer, a script per operation, a TTL for the whole, an owner's UUID with every call.
+//! fairlock's state began with it.
 //!
 //! | theirs | ours | better how |
 //! |---|---|---|
 //! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `PROTOCOL.md` |
-//! | owner: a UUID | `Owner::new()`, `Owner::from_uuid(id)` | not naming one is possible: such requests never reenter |
-//! | `RLock`: done or refused | `read().try_acquire()`; to wait for it, `acquire_fair()` | who waits enters in turn |
+//! | owner: a UUID | `Owner::new()`, `Owner::from_uuid(id)` | an owner is optional; requests without one never reenter |
+//! | `RLock`: done or refused | `read().try_acquire()`; to wait, `acquire_fair()` | waiters enter in turn |
 //! | `WLock`: done or refused | `write().try_acquire()`; `acquire_fair()` | a writer does not starve behind readers |
-//! | `RUnLock`, `WUnLock` | `guard.release()` | hands over to whoever waits, in the same step |
-//! | `RRenew`, `WRenew` | nothing: it is renewed while the guard lives | one call for all; `guard.lost()` says if it failed |
+//! | `RUnLock`, `WUnLock` | `guard.release()` | hands the lock over to the next waiter, in the same step |
+//! | `RRenew`, `WRenew` | nothing: the client renews while the guard lives | one call for all; `guard.lost()` says if renewals failed |
 //! | the TTL of the hash | `.lease(d)`, for each request | one live reader does not keep a dead one's hold |
-//! | sole reader writes: upgrade | the same, by `write()` of the owner, `guard.try_upgrade()`, or `guard.upgrade()` that waits | two who wait for each other: one is told at once; a new token |
+//! | sole reader writes: upgrade | the same, by `write()` of the owner, `guard.try_upgrade()`, or `guard.upgrade()` that waits | of two upgrades that would wait for each other one fails at once; a new token |
 //! | write count at zero, but reading: downgrade | the same, or `guard.downgrade()` | no moment without a hold |
 //! | a code and the TTL that is left | `Result<Option<Guard>, Error>`; `status()` | who holds, who waits, and for how long |
 //! | one key can be hot: shards by resource | a lock per resource; all its keys in one slot | |
-//! | a crashed client's lock expires | the same, for each of its requests | others hear of it within milliseconds |
+//! | a crashed client's lock expires | the same, for each of its requests | waiters learn of it within milliseconds |
 //!
-//! Run it with `cargo run --example seed_reentrant_hash`. It uses the server that `REDIS_URL` names, or starts a private
-//! one.
+//! Run it with `cargo run --example seed_reentrant_hash`. It uses the server that `REDIS_URL` names, or starts a
+//! private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;
@@ -98,12 +99,12 @@ async fn writes(server: &common::Server, mine: &RwLock, yours: &RwLock) -> commo
         (&format!("r:{me}"), "1"),
     ];
     assert_eq!(hash(server).await?, fields(expected));
-    // RLock and WLock of another one: refused. Or, which theirs cannot, it waits.
+    // RLock and WLock of another owner: refused. Or the other owner waits, which is not possible in theirs.
     assert!(yours.read().try_acquire().await?.is_none());
     assert!(yours.write().try_acquire().await?.is_none());
     let waiting = tokio::spawn(yours.read().acquire_fair());
     server.until_queued(NAME, 1).await?;
-    // The write count is at zero, and it reads: it falls back to reading, and the other one is inside at once.
+    // The write count is zero and the owner still reads: it falls back to reading, and the other owner enters at once.
     inner.release().await?;
     assert!(!waiting.is_finished());
     outer.release().await?;
@@ -122,12 +123,12 @@ async fn up_and_down(server: &common::Server, mine: &RwLock, yours: &RwLock) -> 
     let writing = mine.write().try_acquire().await?.ok_or("it is the only reader")?;
     assert!(writing.fencing_token() > reading.fencing_token());
     writing.release().await?;
-    // Another one reads: refused; or it waits, ahead of everybody.
+    // Another owner reads: the upgrade is refused, or it waits ahead of everybody.
     let other = yours.read().acquire_fair().await?;
     assert!(reading.try_upgrade().await?.is_none());
     let upgrading = tokio::spawn(async move { (reading.upgrade().await, reading) });
     server.until_queued(NAME, 1).await?;
-    // Both would wait for each other: theirs would refuse both for ever.
+    // Both upgrades would wait for each other. Theirs would refuse both for ever.
     let conflict = other.upgrade().await;
     assert!(matches!(conflict, Err(Error::UpgradeConflict { .. })));
     other.release().await?;
@@ -154,13 +155,13 @@ async fn renewals_and_losses(lock: &RwLock, mine: &RwLock, yours: &RwLock) -> co
     let reading = mine.read().lease(LEASE).acquire_fair().await?;
     sleep(LEASE + LEASE / 4).await;
     assert!(writing.is_held() && reading.is_held());
-    // Their reply tells of the TTL that is left; this one of everything.
+    // Their reply tells the remaining TTL; the status tells everything.
     let status = lock.status().await?;
     assert_eq!((status.mode, status.holding, status.waiting), (Some(Mode::Write), 2, 0));
     for holder in &status.holders {
         assert!(holder.owner == writing.owner() && holder.lease_left <= LEASE);
     }
-    // An owner without holds is refused everything: it was thrown out here.
+    // An owner without holds is refused everything. Here it was evicted.
     assert_eq!(lock.evict(&writing.owner()).await?, 2);
     let reason = writing.lost().await;
     assert!(matches!(writing.release().await, Err(Error::Lost { .. })));

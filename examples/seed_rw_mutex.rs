@@ -1,12 +1,12 @@
-//! A read/write mutex over one key, call by call: a writer stores its id as a string, readers add theirs to a set, a
-//! second key tells of a writer's intent. A lock is a Go context that is refreshed in the background; who does not get
-//! it sleeps for as long as the key has to live and tries again.
+//! Coming from a read/write mutex over one key, call by call. A writer stores its id as a string, readers add theirs to
+//! a set, and a second key tells of a writer's intent. A lock is a Go context that is refreshed in the background. A
+//! caller that does not get the lock sleeps for the TTL of the key and tries again.
 //!
 //! | theirs | ours | better how |
 //! |---|---|---|
-//! | `NewMutex(redis, name, ..)` | `client.rw_lock(name)` | no I/O; waiters hear of their turn, so they need not sleep for a TTL |
-//! | `WithTTL(d)`; below 2 s ignored, 4 s unless set | `builder.lease(d)`, `request.lease(d)`; 10 s unless set | what cannot be is an error |
-//! | `WithLockIntent()` | `Policy::WriterFirst`; `Policy::Fifo`, the default, starves nobody | it ends with the writer that waits, not with a TTL; all users of a lock must agree |
+//! | `NewMutex(redis, name, ..)` | `client.rw_lock(name)` | no I/O; waiters get a message, so they need not sleep for a TTL |
+//! | `WithTTL(d)`; below 2 s ignored, 4 s unless set | `builder.lease(d)`, `request.lease(d)`; 10 s unless set | an impossible value is an error |
+//! | `WithLockIntent()` | `Policy::WriterFirst`; `Policy::Fifo`, the default, starves nobody | the intent ends with the waiting writer and not with a TTL; all users of a lock must agree |
 //! | no intent | `Policy::ReaderFirst` | by choice |
 //! | `WithKey(k)`: the key is `name:k` | `client.rw_lock("name:k")` | no option needed |
 //! | `WithContext(ctx)`, cancelled | dropping the future | leaves the queue at once; those behind move up |
@@ -15,15 +15,15 @@
 //! | `Lock()`, `RLock()` | `write().acquire_fair()`, `read().acquire_fair()` | in turn |
 //! | `TryLock()`, `TryRLock()` | `write().try_acquire()`, `read().try_acquire()` | "no" is `None`; a failure is an error, not a "no" |
 //! | `ErrLock` | `None` | |
-//! | `lock.Unlock()` | `guard.release()`, or dropping it | once only, and says if the lock had been lost |
+//! | `lock.Unlock()` | `guard.release()`, or dropping it | only once, and it says if the lock had been lost |
 //! | `lock.ID()`, `randomID()` | `guard.owner()`, `guard.fencing_token()` | the token is in order |
 //! | `lock.Key()` | `lock.name()` | |
 //! | `lock.Deadline()` | `request.max_hold(d)` | the server keeps it too |
-//! | `lock.Done()`, `lock.Err()` | `guard.lost()`, `guard.is_held()` | says why; before anybody else enters |
+//! | `lock.Done()`, `lock.Err()` | `guard.lost()`, `guard.is_held()` | they say why, before anybody else enters |
 //! | the lock as the context of a job | `guard.while_held(job)` | the job is dropped when the lock is lost |
 //! | `lock.Value(key)` | the job's own captures | |
-//! | refresh at half the TTL, again after 500 ms | renewal at a third, again sooner | one call for all requests of a lock |
-//! | one TTL for all readers | a lease for each | a dead reader is not kept alive by the living |
+//! | refresh at half the TTL, again after 500 ms | renewal at a third of the lease, again sooner | one call for all requests of a lock |
+//! | one TTL for all readers | a lease for each | living readers do not keep a dead one alive |
 //! | `redis.Options{DB: 9}` | a URL, or a `redis::Client` | |
 //!
 //! Run it with `cargo run --example seed_rw_mutex`. It uses the server that `REDIS_URL` names, or starts a private one.
@@ -87,7 +87,7 @@ async fn locks(mutex: &RwLock) -> common::Outcome {
 
 async fn options(server: &common::Server, client: &Client) -> common::Outcome {
     let mutex = client.rw_lock(format!("{NAME}:options"));
-    // WithTTL: theirs ignores one second without a word.
+    // WithTTL: theirs silently ignores one second.
     mutex
         .write()
         .lease(Duration::from_secs(1))
@@ -111,7 +111,7 @@ async fn options(server: &common::Server, client: &Client) -> common::Outcome {
     let elsewhere = redis::Client::open(info.set_redis_settings(settings))?;
     let elsewhere = Client::connect(elsewhere).await?.rw_lock(mutex.name());
     assert!(elsewhere.write().try_acquire().await?.is_some());
-    // The refresh: for longer than a TTL.
+    // The refresh: the lock is held for longer than a TTL.
     whole.release().await?;
     let short = Duration::from_secs(2);
     let held = mutex.write().lease(short).acquire_fair().await?;
@@ -128,7 +128,7 @@ async fn contexts(server: &common::Server, mutex: &RwLock) -> common::Outcome {
     // With a deadline.
     let none = mutex.write().try_acquire_for(Duration::from_millis(50)).await?;
     assert!(none.is_none());
-    // Cancelled: by whoever drops the future.
+    // Cancelled: something drops the future.
     let cancelled = timeout(Duration::from_millis(50), mutex.write().acquire_fair()).await;
     assert!(cancelled.is_err());
     server.until_queued(NAME, 0).await?;
@@ -158,7 +158,7 @@ async fn intent(server: &common::Server, client: &Client) -> common::Outcome {
         drop(late);
         reading.release().await?;
         writer.await??.release().await?;
-        // TryLock has no intent, and one that gave up leaves none.
+        // TryLock has no intent, and a request that gave up leaves none.
         let reading = mutex.read().acquire_fair().await?;
         assert!(mutex.write().try_acquire().await?.is_none());
         assert!(

@@ -1,6 +1,6 @@
-//! The token mutex, call by call: a lock that many write for themselves. It stores a random number under a key if there
-//! is none (`SET key number PX ms NX`), tries again after a random pause, and unlocks by a script that deletes the key
-//! if the number is still there.
+//! Coming from the token mutex, call by call: the lock that many write for themselves. That lock stores a random number
+//! under a free key (`SET key number PX ms NX`) and tries again after a random pause. A script unlocks: it deletes the
+//! key if the number is still there.
 //!
 //! | theirs | ours | better how |
 //! |---|---|---|
@@ -8,14 +8,14 @@
 //! | a key; `newNetMutex()` | `client.rw_lock(name)` | no I/O; readers can share it too |
 //! | a random number per mutex | a name per request, `guard.fencing_token()` | two tasks with one mutex cannot free each other's hold; tokens are in order, so that the resource can refuse a late write |
 //! | `Lock()`: `SET NX`, sleep at random, again | `write().acquire_fair()` | in the order of asking; a task that waits sends nothing |
-//! | `PX`, twice the work's time | `.lease(..)` | renewed while the guard lives: says nothing about the work's time |
-//! | `Unlock()`: compare and delete; the reply is not looked at | `guard.release()`, or dropping the guard | says if the lock had been lost, and hands it to the next in the same step |
+//! | `PX`, twice the work's time | `.lease(..)` | the client renews while the guard lives, so the lease does not limit the work |
+//! | `Unlock()`: compare and delete; the reply is not looked at | `guard.release()`, or dropping the guard | says if the lock had been lost, and hands it over in the same step |
 //! | a panic when the server is away | `Result` | says what happened, to which lock, what to do |
-//! | `sync.Locker`: two calls that belong together | a guard | cannot be unlocked twice, nor forgotten on an early return |
+//! | `sync.Locker`: two calls that belong together | a guard | you cannot unlock twice, and an early return cannot forget to |
 //! | its test: a hundred count to a hundred | below | and enter in the order in which they asked |
 //!
 //! Run it with `cargo run --example seed_token_mutex`. It uses the server that `REDIS_URL` names, or starts a private
-//! one. It counts what the server counts, so that server should have nothing else to do.
+//! one. It counts what the server counts, so that server should serve nobody else.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;
@@ -27,7 +27,7 @@ use tokio::task::{JoinSet, yield_now};
 
 const NAME: &str = "example:seed_token_mutex";
 const TOTAL: usize = 100;
-/// How long the dead are waited for.
+/// How long others wait for a dead holder.
 const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -71,10 +71,10 @@ async fn a_hundred_count(server: &common::Server, here: &RwLock, there: &RwLock)
     let calls = common::since(server.script_calls().await?, calls);
     let count = count.lock().map_err(|_| "a task panicked")?;
     assert!(count.iter().copied().eq(0..TOTAL), "not in turn: {count:?}");
-    // One release each, and the start; now and then a renewal for all who wait.
+    // One release each, and the start; now and then a renewal for all waiters.
     let renewals = 2 * (1 + begun.elapsed().as_secs() / 20);
     println!("{TOTAL} tasks counted to {}, in turn", count.len());
-    // Not on a server that others use.
+    // This is not true on a server that others use.
     if let Some(calls) = calls {
         println!("that took {calls} script calls");
         assert!(
@@ -97,7 +97,7 @@ where
     Ok(guard.release().await?)
 }
 
-/// Theirs is gone after its `PX`, whatever its holder still does.
+/// Their lock expires after its `PX`, whatever its holder still does.
 async fn work_may_take_longer(here: &RwLock, there: &RwLock) -> common::Outcome {
     let guard = here.write().lease(LEASE).acquire_fair().await?;
     let work = tokio::time::sleep(LEASE + LEASE / 4);
@@ -109,11 +109,11 @@ async fn work_may_take_longer(here: &RwLock, there: &RwLock) -> common::Outcome 
     Ok(())
 }
 
-/// Why their number is random. Here an operator ends the first hold, so that the second one enters.
+/// This is why their number is random. Here an operator ends the first hold, so that the second request enters.
 async fn a_late_unlock_frees_nobody(here: &RwLock, there: &RwLock) -> common::Outcome {
     let first = here.write().acquire_fair().await?;
     assert_eq!(there.evict(&first.owner()).await?, 1);
-    // Of the same mutex: with one number per mutex the first one could free it.
+    // Both are of the same mutex. With one number per mutex the first task could free the second one's hold.
     let second = here.write().acquire_fair().await?;
     assert!(second.fencing_token() > first.fencing_token());
     let late = first.release().await;
@@ -124,7 +124,7 @@ async fn a_late_unlock_frees_nobody(here: &RwLock, there: &RwLock) -> common::Ou
     Ok(())
 }
 
-/// Why there is a time limit at all.
+/// This is why there is a time limit.
 async fn a_dead_holder_blocks_for_a_lease(server: &common::Server, here: &RwLock) -> common::Outcome {
     let url = server.url().to_owned();
     let process = std::thread::spawn(move || die_holding(url));

@@ -1,4 +1,5 @@
-//! Who holds the lock, who waits, since when and from where; and throwing out an owner that does not let go.
+//! Status: who holds the lock and who waits, since when and from where. Eviction: an operator removes an owner that
+//! does not release.
 //!
 //! Run it with `cargo run --example status`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -15,7 +16,7 @@ async fn main() -> common::Outcome {
     let mailing = Client::builder().label("mailing").connect(server.url()).await?;
     let operator = Client::connect(server.url()).await?.rw_lock("example:status");
 
-    // It is stuck: billing holds the lock and does not let go.
+    // The lock is stuck: billing holds it and does not release.
     let stuck = billing.rw_lock("example:status").write().acquire_fair().await?;
     let waiting = tokio::spawn(mailing.rw_lock("example:status").read().acquire_fair());
     let status = loop {
@@ -32,7 +33,7 @@ async fn main() -> common::Outcome {
     assert_eq!(holder.owner, stuck.owner());
     assert_eq!(waiter.client.label.as_deref(), Some("mailing"));
 
-    // The last resort. Whoever waited is in by the same step; the evicted learns it from its guard.
+    // The last resort. The next waiter enters in the same step, and the evicted owner learns of it from its guard.
     assert_eq!(operator.evict(&holder.owner).await?, 1);
     let reading = waiting.await??;
     assert!(

@@ -1,4 +1,4 @@
-//! Now or never, and within a time: "not now" is an answer (`None`) and not an error.
+//! Try-lock and time limit: "not now" is an answer (`None`) and not an error.
 //!
 //! Run it with `cargo run --example timeout`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -14,12 +14,12 @@ async fn main() -> common::Outcome {
     let lock = Client::connect(server.url()).await?.rw_lock("example:timeout");
     let guard = lock.write().acquire_fair().await?;
 
-    // Now or never: one round trip.
+    // A try-lock takes one round trip.
     let none = lock.write().try_acquire().await?;
     assert!(none.is_none());
     println!("try_acquire: somebody is inside, so there is no guard");
 
-    // Within a time: it queues like everybody else and leaves the queue when the time is over.
+    // With a time limit the request queues like all others, and leaves the queue when the time ends.
     let (limit, begun) = (Duration::from_millis(200), Instant::now());
     let none = lock.write().try_acquire_for(limit).await?;
     assert!(none.is_none() && begun.elapsed() >= limit);
@@ -27,7 +27,7 @@ async fn main() -> common::Outcome {
     server.until_queued("example:timeout", 0).await?;
     println!("it left the queue");
 
-    // The same with a turn that comes in time.
+    // Here the grant comes in time.
     let waiting = tokio::spawn(lock.write().try_acquire_for(Duration::from_secs(20)));
     server.until_queued("example:timeout", 1).await?;
     guard.release().await?;

@@ -1,5 +1,5 @@
-//! From reading to writing and back: an upgrade waits for the other readers, ahead of the queue, and a downgrade waits
-//! for nobody. Of two that upgrade at once, one is told to leave.
+//! From reading to writing and back: an upgrade waits for the other readers, ahead of the queue. A downgrade waits for
+//! nobody. If two readers upgrade at the same time, one of them gets an error and must leave.
 //!
 //! Run it with `cargo run --example upgrade`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -18,7 +18,7 @@ async fn main() -> common::Outcome {
     let reading = lock.with_owner(&me).read().acquire_fair().await?;
     let other = lock.read().acquire_fair().await?;
 
-    // Now or never, and otherwise in its turn, which comes before that of the writer who is here already.
+    // First a try, then an upgrade in its turn, which comes before the turn of the writer that already waits.
     assert!(reading.try_upgrade().await?.is_none());
     println!("somebody else reads, so there is no upgrade now");
     let writer = tokio::spawn(lock.write().acquire_fair());
@@ -36,7 +36,7 @@ async fn main() -> common::Outcome {
     assert!(!writer.is_finished());
     println!("I write, with a greater token; the writer that was here before still waits");
 
-    // What is written can be read on, and by others too, while no writer has been between.
+    // The owner reads on what it has written, others may read too, and no writer has been in between.
     reading.release().await?;
     let token = writing.fencing_token();
     let reading = writing.downgrade().await?;

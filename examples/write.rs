@@ -1,5 +1,5 @@
-//! An exclusive lock: tasks of two clients add to a number that nothing else protects, and no addition is lost.
-//! They enter one after another, each with a greater fencing token than the one before.
+//! An exclusive lock: tasks of two clients add to a number that nothing else protects, and no addition is lost. The
+//! tasks enter one after another, each with a greater fencing token than the one before.
 //!
 //! Run it with `cargo run --example write`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]

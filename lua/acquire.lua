@@ -1,10 +1,10 @@
--- Asks for the lock, now or in the queue.
+-- Acquires the lock: now, or by a place in the queue.
 -- ARGV: 4 request, 5 lease in ms, 6 'try' or 'queue', 7 policy ('' Fifo, 'w' WriterFirst, 'r' ReaderFirst),
---       8 the ticket of a former place in the queue, or '', 9 ms for which nobody may enter a lock that looks free, if any
+--       8 the ticket of a former place in the queue, or '', 9 quarantine: ms for which nobody may enter a lock that looks free
 -- Returns { status, value, next ms, seq }: 2 granted, value = token; 1 queued, value = ticket; 0 busy;
---       -1 another reader is upgrading; -2 this owner waits here already, value = the number of that request if it is of
---       the same client, otherwise 0; -3 another policy is stored, value = its code's byte or 0
--- Wakes: whom an expiry lets in. Twice: the same answer, and the lease begins anew.
+--       -1 another reader already waits to upgrade; -2 this owner already waits here, value = the number of that request if
+--       it is of the same client, otherwise 0; -3 another policy is stored, value = its code's byte or 0
+-- Wakes: waiters that enter after an expiry. Twice: the same reply, and the lease restarts.
 local request, lease_ms, try, policy, ticket = ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'try', ARGV[7], ARGV[8]
 local NOBODY = '00000000000000000000000000000000'
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
@@ -44,7 +44,7 @@ elseif policy ~= '' then
   set('policy', policy)
 end
 
--- The server began anew and may have forgotten a hold. In its place nobody holds, who lets go of nothing.
+-- Quarantine: the server may have forgotten a hold. NOBODY takes its place and never releases.
 if ARGV[9] and not state.mode then
   spread()
   local held = 'w0:0:' .. NOBODY
@@ -61,18 +61,18 @@ if upgrade then
 elseif policy ~= '' and (policy == 'w') ~= writes(request) then
   band = BAND
 end
--- A new ticket is behind every place of its own band.
+-- A new ticket is behind every place in its own band.
 local first = not head[1] or band < math.floor(head[2] / BAND) * BAND
   or (ticket ~= '' and tonumber(ticket) + band < tonumber(head[2]))
 
--- The data were lost and the clock is behind: what is given out from here on is behind an old ticket all the same.
+-- If the data were lost and the clock is behind, new tickets and tokens still come after the old ticket.
 local function pass_ticket()
   if ticket ~= '' and tonumber(ticket) > count('seq') then set('seq', ticket) end
 end
 
 if fits(request, owner) and (inside or first) then
   pass_ticket()
-  -- A free lock has no queue and no leases: this is its sole request.
+  -- A free lock has no queue and no leases, so this is its only request.
   local sole = not state.mode and next_ms < 0
   local token = grant(request, owner)
   if sole then
@@ -86,7 +86,7 @@ local waits = named and get('q:' .. owner)
 if waits and redis.call('ZSCORE', QUEUE, waits) then
   return answer(-2, string.match(waits, '^.' .. string.match(request, '^.(%x+)') .. ':(%d+)'))
 end
-if upgrade and head[1] and tonumber(head[2]) < 0 then return answer(-1) end   -- another one is at the very front
+if upgrade and head[1] and tonumber(head[2]) < 0 then return answer(-1) end   -- another upgrade is the head
 if try then return answer(0) end
 
 pass_ticket()

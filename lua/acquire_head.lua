@@ -1,6 +1,6 @@
--- The head of acquire.lua, before lock.lua: what is asked mostly, by straight code. The functions of lock.lua alone cost
--- as much. It does what they would do; the model in tests/attack holds the two together. Nothing is written before it is
--- certain that everything here applies; otherwise the whole follows.
+-- The fast path of acquire.lua, put before lock.lua: the frequent cases in straight code, because the functions of lock.lua
+-- alone cost as much. It has the same result as they have; the model in tests/attack checks this. It writes nothing before it
+-- is certain that its case applies. Otherwise the whole script follows.
 local owner
 do
   local request, lease_ms = ARGV[4], tonumber(ARGV[5])
@@ -33,7 +33,7 @@ do
         end
         return { 2, number, -1, number }
       elseif not named and ARGV[7] == '' and writer ~= owner and not hash[10] then
-        -- Others hold it. Nobody's lease has ended, and the request is new.
+        -- Others hold the lock. No lease has ended, and the request is new.
         local waiting, nearest = redis.call('ZCARD', KEYS[2]), redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
         local sole, ends = nil, nearest[2]
         if hash[9] then sole, ends = string.match(hash[9], '^(.+) (%d+)$') end
@@ -42,7 +42,7 @@ do
           or nearest[1] and not sole and not redis.call('ZSCORE', KEYS[3], request)
         if new and next_ms and next_ms > 0 then
           if sole then
-            -- It is not alone any more: see spread().
+            -- The sole request gets company: see spread().
             redis.call('HDEL', KEYS[1], 'sole')
             redis.call('ZADD', KEYS[3], ends, sole)
             redis.call('PEXPIREAT', KEYS[3], keep)

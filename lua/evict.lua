@@ -1,11 +1,11 @@
--- Throws an owner out: all it holds and all it waits for. An operator's last resort; looks through all requests.
+-- Evicts an owner: all its holds and all its waits. The operator's last resort; reads all requests.
 -- ARGV: 4 owner
 -- Returns { next ms, number of requests }
--- Wakes: the evicted (token 0), and who is next. Twice: 0 requests, nothing changes.
+-- Wakes: the evicted requests (token 0) and the next waiters. Twice: 0 requests, nothing changes.
 local owner = ARGV[4]
 load('r:' .. owner, 't:' .. owner)
 spread()
-if not sound() then start_over() end   -- a field was lost: what is counted down would hide it
+if not sound() then start_over() end   -- a field was lost, and counting down would hide that
 local evicted, names, cursor = {}, {}, '0'
 repeat
   local page = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 1000)
@@ -16,7 +16,7 @@ repeat
 until cursor == '0'
 
 for request in pairs(evicted) do names[#names + 1] = request end
--- Who writes goes first: an upgrade would end with its read hold.
+-- Writers first, because an upgrade would end with its read hold.
 table.sort(names, function(a, b) return a > b end)
 for _, request in ipairs(names) do
   redis.call('ZREM', LEASES, request)

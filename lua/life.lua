@@ -1,6 +1,6 @@
--- For how long a server has been the one that this prefix's clients work with.
--- KEYS: 1 the server's run id and since when (ms), as far as they know
--- ARGV: 1 its run id
+-- Tells for how long this server has been the one that the prefix's clients know.
+-- KEYS: 1 the run id of the server that they know, and since when (ms)
+-- ARGV: 1 this server's run id
 -- Returns ms. Twice: the same, a little later.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,18 +1,18 @@
--- The lock: its state, expiry, and grant(), the only place that grants. Put before every other script.
+-- The lock: its state, its expiry, and grant(), which alone grants besides the fast paths. It is a part of every script.
 -- KEYS: 1 state (hash), 2 queue (sorted set: ticket), 3 leases (sorted set: deadline in ms)
--- ARGV[1]: PUBLISH or SPUBLISH   ARGV[2]: what a client's channel begins with   ARGV[3]: 1: somebody listens to events
--- State is read once by load(), changed by set(), written once by save(). PROTOCOL.md explains the fields.
+-- ARGV[1]: PUBLISH or SPUBLISH   ARGV[2]: prefix of a client's channel   ARGV[3]: 1: somebody listens to events
+-- load() reads the state once, set() changes it, save() writes it once. PROTOCOL.md explains the fields.
 local LOCK, QUEUE, LEASES = KEYS[1], KEYS[2], KEYS[3]
-local BATCH = 1024         -- grants a call, so that a script stays near a millisecond or two
+local BATCH = 1024         -- grants a call, so that a script takes a millisecond or two
 local EXPIRY_BATCH = 200   -- expired requests a call
 local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
 
 local state, changed = {}, {}   -- false: known to be absent
-local messages = {}             -- client -> what it was granted
+local messages = {}             -- client -> its grants
 local events = ARGV[3] == '1' and {}
-local fresh_leases = false      -- LEASES does not exist: if this script makes it, it needs a TTL
+local fresh_leases = false      -- LEASES does not exist: if this script creates it, it needs a TTL
 local now_us
-local upgrading                 -- the request that waits to upgrade, read once; false: none does
+local upgrading                 -- the request that waits to upgrade, read once; false: none
 
 -- `..` and tostring() keep 14 digits of a number; tickets and tokens have 16.
 local function int(number) return string.format('%d', number) end
@@ -27,7 +27,7 @@ end
 
 local function now_ms() return math.floor(clock() / 1000) end
 
--- The one read of the hash; with further fields that the script is going to need.
+-- Reads the hash once, with further fields that the script needs.
 local function load(...)
   local v = redis.call('HMGET', LOCK, 'mode', 'rcount', 'writer', 'wcount', 'seq', 'policy', 'more', 'keep', 'cap', 'sole',
     ...)
@@ -38,7 +38,7 @@ local function load(...)
   for i = 1, select('#', ...) do state[select(i, ...)] = v[10 + i] end
 end
 
--- Reads further fields in one command, those that are known already excepted.
+-- Reads further fields in one command; the known ones stay.
 local function fetch(fields)
   if not fields[1] then return end
   for i, value in ipairs(redis.call('HMGET', LOCK, unpack(fields))) do
@@ -70,13 +70,13 @@ local function next_seq()
   return seq
 end
 
--- A lock with a single request keeps its lease in the hash: `sole` is request, space, deadline.
+-- A lock with one request keeps its lease in the hash: `sole` is request, space, deadline.
 local function is_sole(request)
   return state.sole and string.find(state.sole, request .. ' ', 1, true) == 1
 end
 
--- More than one request, or somebody who wants to know: the lease goes to where leases are. Whatever looks at the queue
--- comes through here first: a key of another type there must fail before anything is written. Returns its length.
+-- Moves the lease of a sole request to LEASES, before another request comes. Every script that reads the queue calls this
+-- first, because a key of another type must fail before the script writes anything. Returns the length of the queue.
 local function spread()
   local waiting = redis.call('ZCARD', QUEUE)
   if not state.sole then return waiting end
@@ -87,46 +87,46 @@ local function spread()
   return waiting
 end
 
--- Tells those who listen, if anybody does: see save().
+-- Notes an event, if anybody listens: see save().
 local function note(what, request, token)
   if events then events[#events + 1] = what .. ' ' .. request .. ' ' .. (token or 0) end
 end
 
 local function writes(request) return string.byte(request) == 119 end   -- 'w'
 
--- The owner that the user named, if any.
+-- The owner that the user named, or nil.
 local function named_owner(request) return string.match(request, '^[^:]*:[^:]*:(.*)$') end
 
 local function owner_of(request) return named_owner(request) or string.sub(request, 2) end
 
--- Whether those who hold let this request in; the queue is not asked.
+-- Whether the request may enter beside the holders. It does not look at the queue.
 local function fits(request, owner)
   if state.writer then return state.writer == owner end
   local readers = count('rcount')
   return readers == 0 or not writes(request) or readers == count('r:' .. owner)
 end
 
--- The token that a request which holds is told: to write the owner's, to read the one with which the owner came in, which
--- an upgrade leaves as it is. So a greater one than its own says that it was interrupted. False: its owner does not hold.
+-- The token that a reply tells a holder: a writer the owner's token, a reader the token with which the owner entered, which
+-- an upgrade does not change. A greater token than the hold's own means that it was interrupted. False: the owner does not hold.
 local function told(request, owner)
   if writes(request) then return state.writer == owner and get('t:' .. owner) end
-  if state.writer and state.writer ~= owner then return false end   -- the count was lost, and a writer let in
+  if state.writer and state.writer ~= owner then return false end   -- the count was lost, and a writer entered
   local token = count('r:' .. owner) > 0 and get('t:' .. owner)
   return token and (get('f:' .. owner) or token)
 end
 
--- Whether the fields agree on who holds. If they do not, one of them was lost.
+-- Whether the fields agree on who holds. If not, a field was lost.
 local function sound()
   local mode = count('wcount') > 0 and 'write' or count('rcount') > 0 and 'read' or false
   return mode == (state.mode or false) and (mode == 'write') == (state.writer and true or false)
 end
 
--- Whether so many requests hold as are counted. If not, one of the keys is not of the others' time.
+-- Whether as many requests hold as are counted. If not, one of the keys was lost.
 local function complete()
   return redis.call('ZCARD', LEASES) - redis.call('ZCARD', QUEUE) == count('rcount') + count('wcount')
 end
 
--- The one place that grants, with the heads. The caller has made sure that the request fits, and keeps its deadline.
+-- Grants; only this and the fast paths do. The caller has checked that the request fits, and stores its deadline.
 local function grant(request, owner)
   local token = 't:' .. owner
   if writes(request) then
@@ -148,7 +148,7 @@ local function grant(request, owner)
   return state[token]
 end
 
--- A request leaves the queue, to enter or for good.
+-- A request leaves the queue: it enters or it ends.
 local function leave_queue(request)
   local owner = named_owner(request)
   if owner then set('q:' .. owner, false) end
@@ -170,12 +170,12 @@ local function end_upgrade(owner)
   if upgrading and owner_of(upgrading) == owner and redis.call('ZREM', QUEUE, upgrading) == 1 then
     redis.call('ZREM', LEASES, upgrading)
     leave_queue(upgrading)
-    tell(upgrading, 1)   -- no token: it may ask again, as a plain writer
+    tell(upgrading, 1)   -- not a token: the request may ask again, as a plain writer
     note('left', upgrading)
   end
 end
 
--- A request that held ends. Returns the token that it is told, or 0 if the hash does not know the hold.
+-- Ends a holder. Returns the token that the reply tells it, or 0 if the hash does not know the hold.
 local function count_down(request, owner)
   local token = tonumber(told(request, owner) or 0)
   if writes(request) then
@@ -196,8 +196,8 @@ local function count_down(request, owner)
   return token
 end
 
--- A request that was just taken out of LEASES ends. Returns 1 if it waited, else as count_down. What its owner holds tells
--- nothing: another request of the same owner may wait for it, and a late copy of its acquire may have queued it.
+-- Ends a request that was just removed from LEASES. Returns 1 if it waited, else as count_down. The owner's holds do not show
+-- which: another request of the same owner may hold, and a late copy of an acquire may have queued this one.
 local function drop(request)
   local owner = owner_of(request)
   if redis.call('ZREM', QUEUE, request) == 0 then
@@ -208,7 +208,7 @@ local function drop(request)
   return 1
 end
 
--- Reads what the owners of the readers at the head hold: thousands may enter together.
+-- Reads the holds of the owners of the readers at the head in one command, because thousands may enter together.
 local function fetch_readers(heads)
   local fields = {}
   for _, request in ipairs(heads) do
@@ -220,7 +220,7 @@ local function fetch_readers(heads)
   fetch(fields)
 end
 
--- What is held does not agree with who holds: one of the keys was lost or deleted. Everybody asks again.
+-- Restarts the lock, because a key or a field was lost and the holders are unknown. Everybody asks again.
 local function start_over()
   redis.call('DEL', LOCK, QUEUE, LEASES)
   note('reset', '-')   -- of no request: streams of events skip it
@@ -235,7 +235,7 @@ end
 -- Grants to the head of the queue for as long as it fits.
 local function admit()
   local left, blocked, heads = BATCH, state.writer, nil
-  local size = 1                                   -- mostly one writer enters, or nobody
+  local size = 1                                   -- mostly one writer enters, or none
   while left > 0 and not blocked do
     heads = redis.call('ZRANGE', QUEUE, 0, size - 1)
     if size == 1 and heads[1] and not writes(heads[1]) then
@@ -279,10 +279,10 @@ local function admit()
   end
 end
 
--- Expires who is past the deadline, then admits if anything may have become free.
--- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is none.
+-- Expires requests past their deadline, then admits the queue if a waiter may fit now.
+-- Returns ms to the nearest deadline, 0 if there is more to do, -1 if there is no deadline.
 local function sweep(freed)
-  -- The hash was lost, and with it who holds; or a field was.
+  -- The hash was lost, and with it the holders; or a field was lost.
   local requests = state.seq and 0 or redis.call('ZCARD', QUEUE) + (state.mode and 0 or redis.call('ZCARD', LEASES))
   if not sound() or requests > 0 then
     start_over()
@@ -310,7 +310,7 @@ local function sweep(freed)
   return -1
 end
 
--- The deadline of a lease that begins now. The keys live on until well after it.
+-- The deadline of a lease that starts now. The keys outlive it by RETENTION.
 local function deadline(ms)
   local at = now_ms() + ms
   if ms > count('cap') then set('cap', int(ms)) end
@@ -320,7 +320,7 @@ end
 
 local function lease(request, ms) redis.call('ZADD', LEASES, deadline(ms), request) end
 
--- Writes what changed, then tells whom it concerns. Messages are hints: a failing one must not undo a grant.
+-- Writes the changes, then publishes. Messages are hints, so a failing one must not undo a grant.
 local function save()
   local puts, cuts, p, c = {}, {}, 0, 0
   for field in pairs(changed) do

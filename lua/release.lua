@@ -1,8 +1,8 @@
--- Ends requests, holding or waiting; the same for a release, a cancel and a grant that raced with a cancel.
+-- Ends requests, holding or waiting: a release, a cancel, or a grant at the moment of a cancel.
 -- ARGV: 4.. requests
--- Returns { next ms, status... }: a token, as a renewal says it: it held; 1 it waited; 0 unknown: over before, expired or
+-- Returns { next ms, status... }: a token, as a renewal tells it: it held; 1 it waited; 0 unknown: it was over, expired or
 -- lost
--- Wakes: who is next. Twice: 0 for each request, nothing changes.
+-- Wakes: the next waiters. Twice: 0 for each request, nothing changes.
 load('r:' .. owner, 't:' .. owner, 'f:' .. owner)
 
 if #ARGV == 4 and is_sole(ARGV[4]) then   -- nobody waits
@@ -14,7 +14,7 @@ if #ARGV == 4 and is_sole(ARGV[4]) then   -- nobody waits
 end
 
 local waiting = spread()
-if not sound() then start_over() end   -- a field was lost: what is counted down would hide it
+if not sound() then start_over() end   -- a field was lost, and counting down would hide that
 local reply = { -1 }
 for i = 4, #ARGV do
   local request = ARGV[i]

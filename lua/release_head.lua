@@ -1,6 +1,6 @@
--- The head of release.lua, before lock.lua: what is asked mostly, by straight code. The functions of lock.lua alone cost
--- as much. It does what they would do; the model in tests/attack holds the two together. Nothing is written before it is
--- certain that everything here applies; otherwise the whole follows.
+-- The fast path of release.lua, put before lock.lua: the frequent cases in straight code, because the functions of lock.lua
+-- alone cost as much. It has the same result as they have; the model in tests/attack checks this. It writes nothing before it
+-- is certain that its case applies. Otherwise the whole script follows.
 local owner
 do
   local request = ARGV[4]
@@ -26,17 +26,17 @@ do
       end
     elseif not named and (writes and string.byte(request) == 119
       or reads and rcount == '1' and string.byte(request) == 114) then
-      -- The only holder goes.
+      -- The only holder leaves.
       local to = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
       if not to then
-        -- The last one: it changes nothing if the request does not hold.
+        -- Nobody waits. If the request does not hold, this changes nothing.
         if redis.call('ZREM', KEYS[3], request) == 1 then
           redis.call('HDEL', KEYS[1], 'mode', 'writer', 'wcount', 'rcount', read, token, first)
           return { -1, told }
         end
       elseif string.byte(to) == 119 and seq and not redis.call('ZSCORE', KEYS[2], request) then
-        -- The head of the queue comes: a writer. Nobody's lease has ended. The one who goes does not wait:
-        -- a late copy of its acquire may have put it into the queue while its owner holds by another request.
+        -- The head of the queue, a writer, enters. No lease has ended. The request that leaves must not wait: a late copy
+        -- of its acquire may have queued it while its owner holds by another request.
         local colon = string.find(to, ':', 1, true)
         local leases = redis.call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')
         local nearest = leases[1] == request and leases[4] or leases[2]
@@ -59,7 +59,7 @@ do
       end
     elseif reads and not named and string.byte(request) == 114 and redis.call('ZCARD', KEYS[2]) == 0
       and redis.call('ZREM', KEYS[3], request) == 1 then
-      -- A reader goes, others stay, and nobody waits.
+      -- A reader leaves, others stay, and nobody waits.
       redis.call('HSET', KEYS[1], 'rcount', rcount - 1)
       redis.call('HDEL', KEYS[1], read, token, first)
       return { -1, told }

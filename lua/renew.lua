@@ -1,9 +1,9 @@
--- Renews the leases of one client's requests, and answers how each of them stands. Without requests: only looks
--- whether there is something to expire or to admit.
+-- Renews the leases of one client's requests, and replies how each of them stands. Without requests it only expires and
+-- admits.
 -- ARGV: 4.. pairs of request and lease in ms
--- Returns { next ms, standing... }: a token: it holds, and was interrupted if that is greater than its own; -1: unknown: over, expired or lost; 0 or less than -1: it waits,
--- and minus that is seq
--- Wakes: whom an expiry lets in. Twice: renews again.
+-- Returns { next ms, standing... }: a token: it holds, and was interrupted if the token is greater than its own; -1 unknown:
+-- it is over, expired or lost; 0 or less than -1: it waits, and minus that is seq
+-- Wakes: waiters that enter after an expiry. Twice: renews again.
 local requests, reply = {}, {}
 for i = 4, #ARGV, 2 do requests[#requests + 1] = ARGV[i] end
 if #requests == 1 then
@@ -22,7 +22,7 @@ if #requests == 1 and is_sole(requests[1]) and sound() and count('rcount') + cou
 end
 
 local waiting = spread()
--- First its own leases, then the others': late but not yet taken over is not lost.
+-- It renews its own leases before it expires any, because a late renewal still counts if no other call came before it.
 local known = requests[1] and redis.call('ZMSCORE', LEASES, unpack(requests)) or {}
 local leases = {}
 for i, request in ipairs(requests) do
@@ -33,16 +33,16 @@ for i, request in ipairs(requests) do
 end
 if leases[1] then redis.call('ZADD', LEASES, unpack(leases)) end
 
--- A clock that was stepped back has left deadlines too far ahead.
+-- After the clock was stepped back, deadlines lie too far ahead.
 local last = redis.call('ZRANGE', LEASES, -1, -1, 'WITHSCORES')
 local latest, more_far = now_ms() + count('cap'), false
 if state.cap and last[1] and tonumber(last[2]) > latest then
   local far = redis.call('ZRANGEBYSCORE', LEASES, '(' .. int(latest), '+inf', 'LIMIT', 0, EXPIRY_BATCH)
   for _, request in ipairs(far) do redis.call('ZADD', LEASES, int(latest), request) end
-  deadline(count('cap'))   -- the keys live on until after that
+  deadline(count('cap'))   -- the keys outlive that
   more_far = #far == EXPIRY_BATCH
 end
--- Whoever renews lets the head in if it was left out: `more` may have been lost.
+-- Every renewal admits the head if it fits, because `more` may have been lost.
 local next_ms = sweep(waiting > 0 and not state.writer)
 if more_far then next_ms = 0 end
 

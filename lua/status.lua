@@ -1,8 +1,8 @@
--- What the lock looks like at this moment. Never writes.
--- ARGV: 4 rank of the first waiter to list, 5 how many waiters to list, 6 how many holding requests to list
--- Returns { now us, mode, policy, write holds, holding requests in all, waiters in all,
+-- Reads the state of the lock at this moment. Never writes.
+-- ARGV: 4 rank of the first waiter to list, 5 how many waiters to list, 6 how many holders to list
+-- Returns { now us, mode, policy, write holds, holders in all, waiters in all,
 --           { request, deadline ms, read holds of its owner, token, ... }, { request, score, deadline ms, ... } }
--- Wakes: nobody. Twice: the state by then.
+-- Wakes: nobody. Twice: the state at that time.
 local first, waiters_most, holders_most = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 load()
 local holding = redis.call('ZDIFF', 2, LEASES, QUEUE, 'WITHSCORES')

@@ -1,10 +1,11 @@
-//! Guides: how to choose, what happens, and why. No code, only pages.
+//! Guides: how to choose, what happens, and why. This module has pages and no code.
 //!
 //! | page | answers |
 //! |---|---|
 //! | [`life`] | what happens to a request, and in a hand-over: two pictures |
+//! | [`glossary`] | the terms, one paragraph each |
 //! | [`leases`] | which lease, and what it costs; formulae |
-//! | [`failures`] | what happens when processes, networks, servers and people fail: a table, each cell with its test |
+//! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
@@ -18,16 +19,21 @@
 //! | [`client`] | inside the client: connections, order of calls, silences, ends of runtimes |
 //! | [`fast_paths`] | the short ways of two scripts |
 //!
-//! The [`design`](crate::design) tells how all this is built.
+//! The [`design`](crate::design) says how fairlock is built.
 //!
-//! The pages are the files in `docs/` of the repository. Links from them to tests lead there.
+//! The pages are the files in `docs/` of the repository. Their links to tests lead to the repository.
 
-// A definition of a link that comes first counts. Those here lead to the items; the ones at the end of each file, to the
-// sources, for who reads it in the repository.
+// Of two definitions of a link the first one counts. The definitions here lead to the items. The ones at the end of each
+// file lead to the sources, for readers in the repository.
 
-#[doc = "[design]: crate::design\n\n"]
+#[doc = "[design]: crate::design"]
+#[doc = "[glossary]: crate::guide::glossary\n\n"]
 #[doc = include_str!("../docs/life.md")]
 pub mod life {}
+
+#[doc = "[questions]: crate::guide::faq\n\n"]
+#[doc = include_str!("../docs/glossary.md")]
+pub mod glossary {}
 
 #[doc = "[`ClientBuilder::lease`]: crate::ClientBuilder::lease"]
 #[doc = "[`Acquire::lease`]: crate::Acquire::lease"]
@@ -92,7 +98,6 @@ pub mod migration {}
 #[doc = "[failures]: crate::guide::failures"]
 #[doc = "[leases]: crate::guide::leases"]
 #[doc = "[tuning]: crate::guide::tuning"]
-#[doc = "[design]: crate::design"]
 #[doc = "[`FencingToken`]: crate::FencingToken"]
 #[doc = "[`Owner`]: crate::Owner"]
 #[doc = "[`Policy`]: crate::Policy"]

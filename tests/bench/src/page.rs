@@ -66,8 +66,9 @@ impl Picture {
 fn hand_over(results: &Results) -> Option<Picture> {
     let (ours, floor) = (results.samples("p3")?, results.samples("p3_floor")?);
     let text = format!(
-        "From the call of release in one process until the guard is in hand in another, beside one script that publishes \
-         until its push arrives there. Median {} against {} us; a share of 99 % within {} against {} us.",
+        "The time from the call of release in one process until another process has the guard, beside the time of \
+         one script that publishes until its push arrives. Median {} against {} us; 99 % took at most {} against \
+         {} us.",
         shown(quantile(&ours, 0.5)),
         shown(quantile(&floor, 0.5)),
         shown(quantile(&ours, 0.99)),
@@ -93,9 +94,9 @@ fn waits(results: &Results) -> Option<Picture> {
             write!(text, "; {peer} {mean} and {}", shown(quantile(&waits, 1.0))).expect("memory");
         }
     }
-    text += ". The others poll (every millisecond here, far more often than their defaults): many enter at once because \
-             they come back first, and others wait for long. A wait is counted only if it begins within the slice, so the \
-             longest ones of the others are cut short by its end.";
+    text += ". The others poll (every millisecond here, far more often than their defaults): many of them enter at \
+     once because they come back first, and others wait for long. A wait counts only if it begins within the \
+     slice, so the end of the slice cuts the longest waits of the others short.";
     let chart = shares("Waits of 64 contenders: fair against polling", "ms", lines);
     Some(Picture::of("waits.svg", &chart, text))
 }
@@ -130,10 +131,10 @@ fn cost(results: &Results) -> Option<Picture> {
         },
         lines,
     };
-    let text =
-        "queue: a newcomer takes its place at the tail; release: the holder leaves and the head enters and is told; \
-                renew: a waiter in the middle; try: a newcomer is sent away. By the server's own count."
-            .to_owned();
+    let text = "queue: a newcomer takes its place at the tail; release: the holder leaves, the head enters and gets a \
+         message; renew: a waiter in the middle; try: a newcomer gets no lock. The server itself measures the \
+         time."
+        .to_owned();
     Some(Picture::of("cost.svg", &chart, text))
 }
 
@@ -176,8 +177,9 @@ fn why(results: &Results, key: &str) -> Option<String> {
                 results.number("p1_floor_server")?,
             );
             Some(format!(
-                "Of its {} us the floor spends {} in the server, ours {}. With all else equal that alone makes {}. The \
-                 commands that the scripts need, alone, without any reasons for them: {}; ours take {} of the time of these.",
+                "Of its {} us the floor spends {} in the server; fairlock spends {}. With all else equal this \
+                 alone makes {}. The bare commands of the scripts, without their conditions, make {}; fairlock \
+                 takes {} of the time of these commands.",
                 shown(floor),
                 shown(theirs),
                 shown(ours),
@@ -187,31 +189,32 @@ fn why(results: &Results, key: &str) -> Option<String> {
             ))
         }
         "p2" => Some(format!(
-            "The server is busy all the time here. The commands that the scripts need, alone, without any reasons for \
-             them, come to {} of the floor's rate, and ours to {} of that: an owner and a deadline need two fields, a \
-             queue that is fair, reentrant and counted ten.",
+            "The server is busy all the time here. The bare commands of the scripts, without their conditions, \
+             reach {} of the floor's rate, and fairlock reaches {} of that. An owner and a deadline need two \
+             fields; a fair, reentrant and counted queue needs ten.",
             number("p2_bare"),
             number("p2_of_bare"),
         )),
         "p3" => Some(format!(
             "The floor's script is two commands, a hand-over ten: the hash is read and written, the head of the queue \
-             and the nearest deadlines are looked at, both sorted sets lose a member. A script of these ten, alone, \
-             without any reasons for them, takes {} of the floor's time from process to process, and ours {} of that. \
-             Every command costs a server that has just slept microseconds, since nothing of it is in the caches.",
+             and the nearest deadlines are looked at, both sorted sets lose a member. A script of these commands, \
+              without their conditions, takes {} of the floor's time from process to process, and fairlock takes \
+              {} of that. Every command costs microseconds in a server that has just slept, because nothing of it \
+              is in the caches.",
             number("p3_bare"),
             number("p3_of_bare"),
         )),
         "p4" | "p4_64" | "p4_processes" => Some(format!(
-            "Grants of one lock follow one another, so their rate is at most that of hand-overs: 1 / {} of the floor's \
-             (p3), {}. What is missing to that is the call of acquire that each grant needs besides.",
+            "Grants of one lock follow one another, so their rate is at most the rate of hand-overs: 1 / {} of the \
+             floor's (p3), {}. The rest of the difference is the call of acquire, which each grant needs besides.",
             number("p3"),
             shown(1.0 / results.number("p3")?),
         )),
         "p4_peers" | "p4_64_peers" | "p4_processes_peers" => Some(format!(
-            "Without a queue nothing has to be handed over: who releases asks again at once and gets the lock, while the \
-             others pause between two tries. So a polling lock's rate here is nearly that of p1, one process serving \
-             itself; what that costs the others is p7 and the picture of waits. Ours: {} and {} grants a second for tasks \
-             and processes.",
+            "Without a queue there is no hand-over: a caller that releases asks again at once and gets the lock, \
+             while the others pause between two tries. So a polling lock's rate here is nearly that of p1, one \
+             process that serves itself. Row p7 and the picture of waits show what that costs the others. fairlock \
+             has {} and {} grants a second for tasks and processes.",
             number("p4_grants"),
             number("p4_processes_grants"),
         )),
@@ -219,9 +222,9 @@ fn why(results: &Results, key: &str) -> Option<String> {
             let floor = results.number("p8_floor")?;
             Some(format!(
                 "One push takes {} us, so the goal leaves {} us for each reader, in the server and the client together. The \
-                 one script that lets them all in takes the server {} us, and a runtime that only wakes 1,000 of its tasks \
-                 needs {} us here: the two alone are {} times the push. The rest, up to {} us, is reading the message, \
-                 1,000 claims and guards, and whoever else wants the cores.",
+                 one script that grants to all of them takes the server {} us, and a runtime that only wakes 1,000 \
+                 of its tasks needs {} us here: the two alone are {} times the push. The rest, up to {} us, is the \
+                 reading of the message, 1,000 claims and guards, and other work on the cores.",
                 shown(floor),
                 shown(floor * 10.0 / 1000.0),
                 number("p8_server_us"),
@@ -390,10 +393,10 @@ impl Results {
         let mut page = format!(
             "Measured on {date}: {cpu}, {cores} cores, Linux {kernel}, {server}, everything on this one machine over \
              loopback. Load average {before} before and {after} after (the benchmark itself is about 2); {rounds} rounds.\n\n\
-             Such a small machine has no core to spare: server, clients and whatever else runs there take turns on {cores} \
-             cores, and a share of what is measured is waiting for one. So the numbers are ratios of things that took \
-             turns within one run, each the median of rounds, with the least and the greatest round beside it. Absolute \
-             times are of this machine only.",
+             Such a small machine has no core to spare: the server, the clients and all other work take turns on \
+              {cores} cores, and a part of each figure is waiting for a core. So the figures are ratios of things \
+              that took turns within one run. Each is the median of the rounds, with the least and the greatest \
+              round beside it. Absolute times hold for this machine only.",
             date = text("date"),
             cpu = text("cpu"),
             cores = number("cores"),
@@ -407,8 +410,8 @@ impl Results {
             page += "\n\n**A quick run**: fewer and shorter rounds than the page should have.";
         }
         if machine("load_before").as_f64().is_some_and(|load| load > 1.0) {
-            page += "\n\n**The machine was busy with other things**: the spread is wider, and what waits for a core twice \
-                     loses more, than on one that is idle.";
+            page += "\n\n**The machine was busy with other things**: the spread is wider than on an idle one, and \
+             what waits for a core twice loses more.";
         }
         let dates = self.0.get("measured").and_then(Value::as_object).into_iter().flatten();
         let mut days: Vec<&str> = dates
