@@ -55,19 +55,22 @@
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
 //! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
-//! [questions](guide::faq). The page [`design`] says how fairlock works.
+//! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
+//! [`guide`]. The page [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
 //!
 //! Use fairlock where several processes share a resource and a Redis or Valkey server (6.2 or later), and where the
 //! order matters: under contention, with many readers and few writers, with long waits.
 //!
-//! * Within one process use [`tokio::sync::RwLock`], which needs no network. * For rows of one SQL database use the
-//! database's locks, which end with the transaction. * For one change of a value in Redis use a command or a script,
-//! which is atomic. * If nobody ever waits and the order does not matter, use `SET NX` with a random token, which does
-//! less and costs less. * Where two holders at once would be a disaster, let the resource check the [`FencingToken`].
-//! No lock with a lease can prevent that a paused process wakes up late, and Redis' replication can lose a grant in a
-//! fail-over. * If the lock must survive the loss of any one machine without two holders, use a system with consensus.
+//! * Within one process use [`tokio::sync::RwLock`], which needs no network.
+//! * For rows of one SQL database use the database's locks, which end with the transaction.
+//! * For one change of a value in Redis use a command or a script, which is atomic.
+//! * If nobody ever waits and the order does not matter, use `SET NX` with a random token, which does less and costs
+//!   less.
+//! * Where two holders at once would be a disaster, let the resource check the [`FencingToken`]. No lock with a lease
+//!   can prevent that a paused process wakes up late, and Redis' replication can lose a grant in a fail-over.
+//! * If the lock must survive the loss of any one machine without two holders, use a system with consensus.
 //!
 //! # Cancellation
 //!
@@ -140,6 +143,7 @@ pub use types::remedy::remedy;
 pub use types::rights;
 pub use types::token::FencingToken;
 
+#[doc = "[glossary]: crate::guide::glossary"]
 #[doc = "[client]: crate::guide::client"]
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]

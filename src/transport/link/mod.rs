@@ -311,7 +311,7 @@ impl Link {
             Err(error) if error.is_unrecoverable_error() => self.give_up(generation, error),
             Err(_) => {}
         }
-        // Sends a command. A server's error reply comes as a value.
+        // A server's error reply comes as a value.
         match result.and_then(Value::extract_error) {
             Err(error) if is_of_replica(&error) => {
                 self.backend.is_demoted(connection.term);
