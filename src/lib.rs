@@ -143,6 +143,7 @@ pub use types::remedy::remedy;
 pub use types::rights;
 pub use types::token::FencingToken;
 
+#[doc = "[glossary]: crate::guide::glossary"]
 #[doc = "[client]: crate::guide::client"]
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]
