@@ -15,8 +15,10 @@ impl ReadGuard {
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
-    /// let reading = lock.read().acquire_fair().await?; let writing = reading.upgrade().await?; // a new token: nobody
-    /// has written since the reading started writing.release().await?; // the owner reads on reading.release().await
+    /// let reading = lock.read().acquire_fair().await?;
+    /// let writing = reading.upgrade().await?; // a new token: nobody has written since the reading started
+    /// writing.release().await?;               // the owner reads on
+    /// reading.release().await
     /// # }
     /// ```
     ///
