@@ -1,4 +1,4 @@
-//! What a caller asks for: a mode, options, and how long to wait.
+//! A request before it is sent: a mode, options, and how long the caller waits.
 
 use crate::engine::attempt::{Attempt, Attempted};
 use crate::engine::confirm;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// A request for a lock that has not been sent yet: set its options, then acquire.
+/// A request for a lock that the client has not sent yet. Set its options, then acquire.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
 pub struct Acquire<M> {
     handle: Arc<Handle>,
@@ -69,24 +69,25 @@ impl<M> Acquire<M> {
         }
     }
 
-    /// The lease of this request: how long others wait if this process dies, and how long it may be cut off without
-    /// losing the lock. The client's default unless set; at least 100 ms, at most a year. It is renewed at a third.
-    /// How to choose it: [`ClientBuilder::lease`](crate::ClientBuilder::lease) and [`leases`](crate::guide::leases).
+    /// Sets the lease of this request: how long others wait if this process dies, and how long the process may be cut
+    /// off without losing the lock. The default is the client's lease; at least 100 ms, at most a year. The client
+    /// renews every third of it. [`ClientBuilder::lease`](crate::ClientBuilder::lease) and
+    /// [`leases`](crate::guide::leases) say how to choose one.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// The longest time for which the lock is held, counted from when the guard is handed out: then the guard is lost
-    /// and others enter, whatever its user does. No limit unless set; at least 1 ms.
+    /// Bounds the hold. The time counts from when the caller gets the guard. After it the guard is lost and others
+    /// enter, whatever the user does. There is no limit unless set; at least 1 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Hands the guard out only when so many replicas of the server have the grant: a replica that takes over then knows
-    /// of the hold. See [`ClientBuilder::wait_for_replicas`](crate::ClientBuilder::wait_for_replicas), which sets it for
-    /// all requests; 0 switches it off for this one.
+    /// Returns the guard only when so many replicas of the server have the grant.
+    /// [`ClientBuilder::wait_for_replicas`](crate::ClientBuilder::wait_for_replicas) does this for all requests and
+    /// says what it costs. 0 switches it off for this request.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -111,7 +112,7 @@ impl<M: Access> fmt::Debug for Acquire<M> {
 }
 
 impl<M: Access> Acquire<M> {
-    /// Waits for the lock, first come first served.
+    /// Waits for the lock: first come, first served.
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
@@ -122,40 +123,39 @@ impl<M: Access> Acquire<M> {
     /// ```
     ///
     /// # Fairness
-    /// The first poll of this future hands the request over to the connection, and does not wait for anything. The
-    /// server executes the requests of a client in the order of these first polls, and a request takes its place in the
-    /// queue when the server executes it. Two kinds of requests may come later: one whose owner still has another
-    /// request to leave (see [`Owner`]), and one whose call got no answer, because it is sent again.
-    /// Nobody who conflicts and asks later enters earlier, except an owner that reenters. If this process is frozen for longer than the lease it loses its place but asks again with
-    /// its old ticket, so that only those pass it who entered in the meantime.
+    /// The first poll of this future gives the request to the connection and waits for nothing. The server executes the
+    /// requests of a client in the order of these first polls. A request takes its place in the queue when the server
+    /// executes it. Two kinds of requests may come later: one whose owner still has another request to leave (see
+    /// [`Owner`]), and one whose call got no reply, because the client sends it again. No conflicting later request
+    /// enters earlier, except one of an owner that reenters. If this process is frozen for longer than the lease, the
+    /// request loses its place. Then it asks again with its old ticket, so that only requests that entered meanwhile
+    /// overtake it.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the queue, in the background. If the lock was granted at that moment, the grant
-    /// is passed on to the next. A new call begins at the end of the queue.
+    /// If you drop the future, the request leaves the queue, in the background. If the server granted the lock at that
+    /// moment, the client hands the lock over. A new call starts at the end of the queue.
     ///
-    /// A future may be left without being polled or dropped: it holds up no other call of the client. A future that has
-    /// seen the server's first answer keeps its place and, once granted, the lock. A future that was left
-    /// before it saw that answer keeps its place, or the lock, for one lease: the client does not renew what it does
-    /// not know to wait, as if the waiter had died.
+    /// A future that nobody polls and nobody drops holds up no other call of the client. If it has seen the server's
+    /// first reply, it keeps its place and, once granted, the lock. If it has not seen that reply, it keeps its place,
+    /// or the lock, for one lease, because the client does not renew a request without a reply.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no first answer comes within one lease, or if the client's runtime has ended. Who has a place in the queue waits on, also
-    /// while the server is away, and keeps its place if the server's data survive. [`Error::UpgradeConflict`] and
-    /// [`Error::OwnerWaiting`] concern owners: see [`Owner`]. [`Error::Server`] if the server refuses,
-    /// [`Error::Shutdown`] after [`Client::shutdown`](crate::Client::shutdown), and
-    /// [`Error::InvalidName`], [`Error::InvalidDuration`], [`Error::InvalidOwner`] or [`Error::Runtime`] before anything is
-    /// sent.
-    /// [`Error::PolicyMismatch`] if others use the lock with another policy, and [`Error::Lost`] if an operator evicted
-    /// the waiting owner.
+    /// [`Error::Unavailable`] if no first reply comes within one lease, or if the client's runtime has ended. A waiter
+    /// with a place in the queue waits on while the server is away, and keeps its place if the server's data survive.
+    /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] concern owners: see [`Owner`]. [`Error::Server`] if the
+    /// server refuses, [`Error::Shutdown`] after [`Client::shutdown`](crate::Client::shutdown), and
+    /// [`Error::InvalidName`], [`Error::InvalidDuration`], [`Error::InvalidOwner`] or [`Error::Runtime`] before the
+    /// client sends anything. [`Error::PolicyMismatch`] if others use the lock with another policy, and [`Error::Lost`]
+    /// if an operator evicted the waiting owner.
     pub async fn acquire_fair(self) -> Result<Guard<M>, Error> {
         match self.acquire(When::InTurn).await? {
             Some(guard) => Ok(guard),
-            // Only a try can be told that the lock is busy.
+            // Only a try gets "busy".
             None => unreachable!("a queued request was answered \"busy\""),
         }
     }
 
-    /// Takes the lock if that is possible now: nobody who conflicts holds it and nobody waits. `None`: it is not.
+    /// Tries the lock: acquires it if nobody who conflicts holds it and nobody waits, and returns `None` otherwise.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -167,20 +167,20 @@ impl<M: Access> Acquire<M> {
     /// ```
     ///
     /// # Fairness
-    /// It never enters before somebody who waits, unless its owner is inside already.
+    /// A try never overtakes a waiter, unless its owner is already inside.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the lock back, in the background, if it was granted.
+    /// If you drop the future, the client releases the lock in the background if the server granted it.
     ///
     /// # Errors
-    /// Those of [`acquire_fair`](Self::acquire_fair). A server that does not answer is an error, not a "no".
+    /// Those of [`acquire_fair`](Self::acquire_fair). A server that does not reply is an error and not a "no".
     pub async fn try_acquire(self) -> Result<Option<Guard<M>>, Error> {
         self.acquire(When::Now).await
     }
 
-    /// Waits in the queue for at most this time. `None`: its turn did not come. Zero is
-    /// [`try_acquire`](Self::try_acquire); [`Duration::MAX`] waits without limit. The first answer of the server is waited
-    /// for even if it takes longer, as `try_acquire` does.
+    /// Waits in the queue for at most this time, and returns `None` if there was no grant in time. Zero is
+    /// [`try_acquire`](Self::try_acquire); [`Duration::MAX`] waits without limit. The call waits for the server's first
+    /// reply even if that takes longer, as `try_acquire` does.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -193,10 +193,10 @@ impl<M: Access> Acquire<M> {
     /// ```
     ///
     /// # Fairness and cancel safety
-    /// Those of [`acquire_fair`](Self::acquire_fair). When the time is over the place in the queue is given up.
+    /// Those of [`acquire_fair`](Self::acquire_fair). When the time ends, the request leaves the queue.
     ///
     /// # Errors
-    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not answer at all.
+    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not reply at all.
     pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<Guard<M>>, Error> {
         if limit.is_zero() {
             return self.try_acquire().await;
@@ -208,8 +208,8 @@ impl<M: Access> Acquire<M> {
         self.check()?;
         runtime::check_timers()?;
         let wait = Wait::begin(&self.lock, M::MODE, when);
-        // Not by `Instrument`: it would keep a second span. The guard is made outside of the span: what holds is not part
-        // of what waited.
+        // `Instrument` would keep a second span. The guard is made outside of the span, because the hold is not part of
+        // the wait.
         let waited = {
             let mut waiting = pin!(self.wait(when, &wait));
             poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
@@ -251,19 +251,19 @@ impl<M: Access> Acquire<M> {
                 Attempted::Granted(token) => {
                     let counts = match self.replication {
                         None => true,
-                        // In a box, so that who does not ask for it has no longer a future.
+                        // In a box, so that the futures of other callers do not grow.
                         Some(wish) => Box::pin(confirm::counts(&mut attempt, wish)).await?,
                     };
                     if counts {
                         return Ok(Some((attempt, token)));
                     }
                     wait.requeued(&self.lock);
-                    // As good a place as it had.
+                    // The old ticket gives the same place back.
                     ticket = Some(token);
                 }
                 Attempted::Busy => return Ok(None),
-                // An upgrade is over when the server does not know it: its read hold may be, and this would be a plain
-                // writer then.
+                // An upgrade ends when the server does not know it, because its read hold may have ended: it would be a
+                // plain writer then.
                 Attempted::AskAgain(_) if self.further => {
                     return Err(Error::Lost {
                         lock: shown(&self.lock.name),
@@ -302,7 +302,7 @@ impl<M: Access> Acquire<M> {
         }
     }
 
-    /// A request under a new name, registered before anything is sent: no message can come too early.
+    /// Registers a request under a new name before the client sends anything, so that no message comes too early.
     fn attempt(&self, when: When, ticket: Option<u64>) -> Attempt {
         let shared = self.handle.shared();
         let (number, now) = (shared.next_number(), Instant::now());
@@ -316,7 +316,8 @@ impl<M: Access> Acquire<M> {
 }
 
 impl Acquire<Read> {
-    /// A read hold in the place of a write hold that is certain until then. `None`: the server does not know it.
+    /// Replaces a write hold, which is certain until then, by a read hold. `None`: the server does not know the write
+    /// hold.
     pub(crate) async fn instead_of(self, from: &Request, until: Instant) -> Result<Option<ReadGuard>, Error> {
         let attempt = self.attempt(When::InTurn, None);
         if attempt.take_over(from, until).await?.is_none() {
@@ -333,7 +334,7 @@ impl Acquire<Read> {
 fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, token: u64) -> Guard<M> {
     let request = attempt.into_request();
     request.observe(Hold::begin(&request.lock, M::MODE, token));
-    // The end of its max_hold, if it has one, may come before the watchdog looks again.
+    // The end of its max_hold, if it has one, may come before the watchdog checks again.
     let now = Instant::now();
     let left = request.claim().limit_left(now);
     if let Some(end) = now.checked_add(left) {

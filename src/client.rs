@@ -1,4 +1,4 @@
-//! The client: one per process, shared by all of its locks.
+//! The client: a process has one, and all of its locks share it.
 
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
@@ -16,17 +16,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection to the server that keeps the locks. One per process is enough; clones share it.
+/// A connection to the server that keeps the locks. A process needs only one `Client`; clones share it.
 ///
-/// It has two connections, one for commands and one that listens (in a cluster at most two to each master; with Sentinel
-/// a few to the sentinels besides), and a few background tasks on the tokio runtime where it was connected. They renew what is held and what waits, and make connections again that were lost. They
-/// end when the last of `Client`, [`RwLock`], guards and acquisitions is gone, after everything that was dropped has
-/// been released; [`shutdown`](Client::shutdown) waits for that.
+/// A client has two connections, one for commands and one for subscriptions. In a cluster it has at most two to each
+/// master; with Sentinel it has a few more to the sentinels. Background tasks run on the tokio runtime on which the
+/// client connected. They renew holders and waiters, and they reconnect. The tasks end when the last `Client`,
+/// [`RwLock`], guard and acquisition is gone and everything that was dropped is released.
+/// [`shutdown`](Client::shutdown) waits for that.
 ///
-/// If that runtime ends first, nothing is renewed or released any more. Waiting and later calls fail at once with
+/// If that runtime ends first, nothing renews or releases any more. Waiting and later calls fail at once with
 /// [`Error::Unavailable`], streams of events end with that error, and holds are lost with their leases.
 ///
-/// Calls may be made on other tokio runtimes too. Each needs timers: see [`Error::Runtime`].
+/// Other tokio runtimes may make calls too. Each of them needs timers: see [`Error::Runtime`].
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), fairlock::Error> {
@@ -42,21 +43,21 @@ pub struct Client {
 impl Client {
     /// Connects with the defaults: see [`ClientBuilder`].
     ///
-    /// Takes a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a [`redis::Client`]; with
-    /// the feature `cluster` a list of nodes, each a URL or a [`redis::ConnectionInfo`]; with the feature `sentinel` a
-    /// `redis::sentinel::SentinelClient`.
+    /// The server is a URL (`redis://`, `unix://`, and `rediss://` with the feature `tls-rustls`) or a
+    /// [`redis::Client`]. With the feature `cluster` it may be a list of nodes, each a URL or a
+    /// [`redis::ConnectionInfo`]; with the feature `sentinel` a `redis::sentinel::SentinelClient`.
     ///
     /// # Cancel safety
-    /// Dropped, it closes its connections again.
+    /// If you drop the future, the client closes its connections.
     ///
     /// # Errors
     /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
-    /// subscribe. A replica will do for reading: what writes is an [`Error::Server`] there.
+    /// subscribe. A replica serves reads only: a call that writes fails there with [`Error::Server`].
     pub async fn connect(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().connect(server).await
     }
 
-    /// A client with other settings.
+    /// Returns a builder for a client with other settings.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::Error> {
@@ -81,24 +82,25 @@ impl Client {
         }
     }
 
-    /// The lock of that name. Does no I/O; all locks of one name are the same lock, in all processes.
+    /// Returns the lock of that name, without I/O. All locks of one name are the same lock, in all processes.
     ///
-    /// A name has 1 to 1024 bytes, any of them; another one is refused when the lock is acquired.
+    /// A name has 1 to 1024 bytes. A lock with another name cannot be acquired.
     #[must_use]
     pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
         let lock = Lock::new(&self.handle.shared().prefix, name.into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
     }
 
-    /// What happens to all locks under this client's prefix from now on: see [`RwLock::events`].
+    /// Streams what happens to all locks under this client's prefix from now on: see [`RwLock::events`].
     ///
-    /// A user with ACL rules needs `&PREFIX:{*}:events` for it, letter for letter: a wider rule does not allow a pattern.
+    /// A user with ACL rules needs `&PREFIX:{*}:events`, letter for letter, because a wider rule does not allow a
+    /// pattern.
     ///
     /// # Cancel safety
-    /// That of [`RwLock::events`].
+    /// The same as for [`RwLock::events`].
     ///
     /// # Errors
-    /// Those of [`RwLock::events`], and [`Error::Unsupported`] on a cluster: its nodes know channels, no patterns.
+    /// Those of [`RwLock::events`], and [`Error::Unsupported`] on a cluster, whose nodes know no patterns of channels.
     pub async fn events(&self) -> Result<Events, Error> {
         runtime::check_timers()?;
         if self.handle.session.is_closed() {
@@ -152,19 +154,19 @@ impl Client {
         Locks::new(Arc::clone(&self.handle), pattern.into())
     }
 
-    /// Leaves every queue, releases every hold and ends the background tasks. Guards that still exist report
-    /// [`Error::Lost`], acquisitions under way fail with [`Error::Shutdown`], streams of events end; the same goes for all
-    /// clones.
+    /// Leaves every queue, releases every hold and ends the background tasks. Existing guards report [`Error::Lost`],
+    /// acquisitions under way fail with [`Error::Shutdown`], streams of events end. This holds for all clones.
     ///
-    /// Call it before the process exits: what was dropped just before might otherwise not be released any more, and the
-    /// next one would wait for the lease.
+    /// Call `shutdown` before the process exits. Otherwise a release of a guard that was dropped just before may get
+    /// lost, and the next waiter waits for the lease.
     ///
-    /// Waits until the server has confirmed, at most about three seconds; what it did not confirm ends with its lease. On
-    /// a runtime without timers it does not wait: the client's tasks release everything in the background.
+    /// The call waits until the server has confirmed, at most about three seconds. What the server did not confirm ends
+    /// with its lease. On a runtime without timers the call does not wait: the client's tasks release everything in the
+    /// background.
     ///
     /// # Cancel safety
-    /// From its first poll on the background releases what there is, also if the future is dropped or not polled again. Then
-    /// the connections stay until the last handle, guard or acquisition of the client is gone.
+    /// After the first poll the client releases everything in the background, also if you drop the future or never poll
+    /// it again. Then the connections stay until the last handle, guard or acquisition of the client is gone.
     pub async fn shutdown(&self) {
         let timers = runtime::check_timers();
         if let Err(error) = &timers {
@@ -197,49 +199,49 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The lease of requests that do not set their own: 10 s unless set, at least 100 ms, at most a year.
+    /// Sets the lease of requests that do not set their own: 10 s unless set, at least 100 ms, at most a year.
     ///
-    /// It is renewed at a third of it. It is how long others wait for a process that died while it held the lock. A hold
-    /// survives every silence of the network that ends a quarter of a lease before the hold's proof does. So 39 % of the
-    /// lease is always safe: see [`leases`](crate::guide::leases).
+    /// The client renews every third of the lease. Others wait at most a lease for a process that died while it held
+    /// the lock. A hold survives every silence of the network that ends a quarter of a lease before the hold's proof
+    /// does. So a silence of 39 % of the lease is always safe: see [`leases`](crate::guide::leases).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// A name for this process, such as its pod: shown by [`RwLock::status`], and as the name of its connections in the
-    /// server's `CLIENT LIST`. 1 to 128 characters, printable ASCII without spaces, as Redis wants it.
+    /// Names this process, for example by its pod. [`RwLock::status`] and the server's `CLIENT LIST` show the label. A
+    /// label has 1 to 128 characters, printable ASCII without spaces, as Redis requires.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// What every key and channel begins with: `fairlock` unless set. Clients with different prefixes do not see
-    /// each other's locks. 1 to 128 bytes, without braces.
+    /// Sets the beginning of every key and channel: `fairlock` unless set. Clients with different prefixes do not see
+    /// each other's locks. A prefix has 1 to 128 bytes, without braces.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// A grant counts only when so many replicas of the server have it, within that time: a replica that takes over
-    /// then knows of the hold, if the one that is chosen is among them. Otherwise the grant is withdrawn, which the
-    /// server has confirmed or the lease has ended by the time when the caller sees [`Error::NotReplicated`].
+    /// Makes a grant count only when so many replicas have it within that time. If one of these replicas takes over, it
+    /// knows of the hold. Otherwise the client withdraws the grant and the caller gets [`Error::NotReplicated`]. By
+    /// then the server has confirmed the withdrawal, or the lease has ended.
     ///
-    /// Each acquisition, upgrade included, takes a renewal and a `WAIT` more, over a further connection; those that wait
-    /// at the same time share one. What comes later, renewals, releases and downgrades, is not waited for. The
-    /// time is 1 ms to an hour and may take up to three times as long when others wait too; the lease is renewed meanwhile.
-    /// Redis and Valkey replicate asynchronously all the same: choose at least as many replicas as may be lost at once,
-    /// and fence the resource. 0 replicas: none is waited for, which is the default.
+    /// Each acquisition and upgrade then costs a further renewal and a `WAIT` over another connection; acquisitions at
+    /// the same time share one `WAIT`. Later renewals, releases and downgrades do not wait for replicas. The time is 1
+    /// ms to an hour. It may take up to three times as long when others wait too; the client renews the lease
+    /// meanwhile. Redis and Valkey still replicate asynchronously. So choose at least as many replicas as may be lost
+    /// at once, and fence the resource. With 0 replicas, the default, the client waits for none.
     pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {
         self.replication = Replication::in_memory(replicas, timeout);
         self
     }
 
-    /// Like [`wait_for_replicas`](Self::wait_for_replicas), and the grant must have been written to disk (`fsync` of the
-    /// append-only file) there and on the server itself. 0 replicas: only on the server itself, so that its restart
-    /// forgets no hold.
+    /// Like [`wait_for_replicas`](Self::wait_for_replicas), and the grant must be on disk (`fsync` of the append-only
+    /// file) on the replicas and on the server itself. With 0 replicas it must be on the server's own disk, so that its
+    /// restart forgets no hold.
     ///
-    /// It needs `WAITAOF` (Redis 7.2, Valkey 7.2 or later) and `appendonly yes`; without, acquiring fails with
+    /// This needs `WAITAOF` (Redis 7.2, Valkey 7.2 or later) and `appendonly yes`. Without them acquiring fails with
     /// [`Error::Server`].
     pub fn wait_for_disks(mut self, replicas: usize, timeout: Duration) -> Self {
         self.replication = Some(Replication {
@@ -250,26 +252,27 @@ impl ClientBuilder {
         self
     }
 
-    /// After the server began anew, as a process that was started again or a replica that took over, nobody enters for
-    /// this long a lock that looks free: it may have been forgotten, and its former holder may not know yet. Give it the
-    /// longest lease that any client uses; requests queue meanwhile, and tries find the lock busy.
+    /// Refuses locks that look free for this long after the server restarted or a replica took over, because the server
+    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. Meanwhile
+    /// requests queue, and tries find the lock busy.
     ///
-    /// All clients of a prefix should set it alike. They recognise a new server by its run id, which they keep in one key,
-    /// `PREFIX:life`, so the first use of an empty server is in quarantine too. Holds that the server still knows go on,
-    /// and who waits behind them enters. Needs the right to `INFO`. Not for clusters. None unless set; at most a year.
+    /// All clients of a prefix should set the same quarantine. They recognise a new server by its run id, which they
+    /// keep in the key `PREFIX:life`, so the first use of an empty server is in quarantine too. Holds that the server
+    /// still knows go on, and the waiters behind them enter. The user needs the right to `INFO`. A cluster has no
+    /// quarantine. There is none unless set; at most a year.
     pub fn quarantine(mut self, longest_lease: Duration) -> Self {
         self.quarantine = Some(longest_lease);
         self
     }
 
-    /// Makes both connections and starts the background tasks on the current tokio runtime.
+    /// Connects, and starts the background tasks on the current tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropped, it closes its connections again.
+    /// If you drop the future, the client closes its connections.
     ///
     /// # Errors
     /// [`Error::Connect`] as in [`Client::connect`]; [`Error::InvalidDuration`], [`Error::InvalidPrefix`] and
-    /// [`Error::InvalidLabel`] for settings that cannot be; [`Error::Runtime`] outside of a tokio runtime with timers and
+    /// [`Error::InvalidLabel`] for impossible settings; [`Error::Runtime`] outside of a tokio runtime with timers and
     /// I/O.
     pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
         runtime::check_timers()?;

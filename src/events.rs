@@ -1,7 +1,7 @@
-//! What happens to locks, as a stream. Scripts publish events only while somebody listens.
+//! Streams of events: what happens to locks. Scripts publish events only while somebody listens.
 //!
-//! Who listens announces it every few seconds on a channel that all clients of a prefix hear; they pass it on to the
-//! scripts that they call. So events cost neither state nor commands while nobody listens.
+//! A listener announces itself every few seconds on a channel to which all clients of a prefix subscribe. The clients
+//! pass this on to the scripts that they call. So events cost neither state nor commands while nobody listens.
 
 use crate::engine::session::Handle;
 use crate::protocol::event::{ALL_LOCKS, Event};
@@ -21,8 +21,9 @@ use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 
 /// The events of one lock, or of all locks of a client: see [`RwLock::events`](crate::RwLock::events).
 ///
-/// It keeps the client's tasks alive. Dropped, it lets go of its subscription within seconds. It ends when the client is
-/// shut down, with an error when the client's runtime ends, or if the server refuses to subscribe again after a lost connection.
+/// The stream keeps the client's tasks alive. After a drop the client unsubscribes within seconds. The stream ends when
+/// the client is shut down. It ends with an error when the client's runtime ends, or when the server refuses the
+/// subscription after a reconnect.
 #[must_use = "events are dropped if nobody reads the stream"]
 pub struct Events {
     stream: BroadcastStream<Item>,

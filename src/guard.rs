@@ -1,4 +1,4 @@
-//! A hold on a lock.
+//! Guards: holds on a lock, which the client renews and which may be lost.
 
 use crate::engine::release::finish;
 use crate::engine::runtime;
@@ -18,27 +18,28 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
-/// A hold together with other readers.
+/// A read hold, beside other readers.
 pub type ReadGuard = Guard<Read>;
 
-/// A hold alone.
+/// A write hold, which is exclusive.
 pub type WriteGuard = Guard<Write>;
 
-/// A hold on a lock, renewed in the background until it is released, dropped or lost.
+/// A hold on a lock. The client renews it in the background until you release or drop the guard, or until the hold is
+/// lost.
 ///
-/// Unlike a guard of a lock in memory it can be lost: when it could not be renewed within its lease, because the
-/// process was frozen or cut off from the server. It says so by [`is_held`](Self::is_held), [`lost`](Self::lost) and
-/// [`while_held`](Self::while_held), before the server gives the lock to anybody else. Between such a look and the
-/// action that follows the process may be frozen again; what must not happen then has to be refused by the resource,
-/// by the [`fencing_token`](Self::fencing_token).
+/// Unlike a guard of a lock in memory, this guard can be lost: when the client could not renew it within its lease,
+/// because the process was frozen or cut off from the server. The guard says so by [`is_held`](Self::is_held),
+/// [`lost`](Self::lost) and [`while_held`](Self::while_held), before the server gives the lock to anybody else. Between
+/// such a check and your next action the process may freeze again. Only the resource can refuse a late action, by the
+/// [`fencing_token`](Self::fencing_token).
 ///
-/// Dropping it releases in the background and does not wait; [`release`](Self::release) does, and reports. It can be
-/// moved between tasks and threads. One that is leaked with [`std::mem::forget`] is renewed for as long as the client
-/// lives.
+/// A drop releases in the background and does not wait. [`release`](Self::release) waits, and reports a loss. You can
+/// move a guard between tasks and threads. If you leak a guard with [`std::mem::forget`], the client renews it for as
+/// long as the client lives.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<M> {
     pub(crate) handle: Arc<Handle>,
-    /// Taken when it has been released.
+    /// `None` after the release.
     request: Option<Arc<Request>>,
     pub(crate) token: FencingToken,
     mode: PhantomData<fn() -> M>,
@@ -55,24 +56,24 @@ impl<M> Guard<M> {
     }
 
     pub(crate) fn request(&self) -> &Arc<Request> {
-        // Taken at the very end of release(), which consumes the guard.
+        // Only the end of release() takes it, and release() consumes the guard.
         self.request.as_ref().expect("a released guard is not used again")
     }
 
-    /// Its request is over and forgotten: another has taken its place.
+    /// Drops the guard without a release, because another request has replaced its own.
     pub(crate) fn forget(mut self) {
         if let Some(ended) = self.request.take() {
             self.handle.shared().registry.remove(&ended);
         }
     }
 
-    /// The number to give to the resource with every write: see [`FencingToken`].
+    /// Returns the number to send to the resource with every write: see [`FencingToken`].
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.token
     }
 
-    /// Who holds it: the [`Owner`] that was named, or the one that stands for this request alone.
+    /// Returns the owner: the named [`Owner`], or the one that stands for this request alone.
     #[must_use]
     pub fn owner(&self) -> Owner {
         let request = self.request();
@@ -80,17 +81,17 @@ impl<M> Guard<M> {
         named.unwrap_or_else(|| Owner::anonymous(self.handle.shared().id, request.number))
     }
 
-    /// Whether the lock is certainly still held. Does no I/O. Once `false`, it stays so.
+    /// Whether the lock is certainly still held, without I/O. Once `false`, the answer stays `false`.
     ///
-    /// "Certainly" means by this process' monotonic clock: the last renewal that the server confirmed was sent less
-    /// than a lease ago, less a fiftieth for clocks that run at different rates.
+    /// "Certainly" means by this process' monotonic clock. The client sent the last confirmed renewal less than a lease
+    /// ago, minus a fiftieth for clocks that run at different rates.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let held_until = self.request().change(|claim| claim.held_until(Instant::now()));
         held_until.is_some()
     }
 
-    /// Resolves when the hold is lost, and says why. While it is held it never resolves.
+    /// Resolves when the hold is lost, and returns the reason. It never resolves while the lock is held.
     ///
     /// ```no_run
     /// # async fn example(guard: fairlock::WriteGuard, mut rows: tokio::sync::mpsc::Receiver<u64>) {
@@ -104,19 +105,19 @@ impl<M> Guard<M> {
     /// ```
     ///
     /// # Cancel safety
-    /// It may be dropped and called again at any time.
+    /// You may drop the future and call again at any time.
     pub async fn lost(&self) -> LostReason {
         if runtime::check_timers().is_ok() {
             self.request().lost(Instant::now, sleep_until).await;
         } else {
-            // In a box, so that nobody else's future is longer for it.
+            // In a box, so that other futures do not grow.
             Box::pin(self.request().lost(Instant::now, |_| self.untimed())).await;
         }
         self.reason()
     }
 
-    /// For callers whose runtime has no timers. The keeper, whose runtime has some, tells them of the end of a proof. When
-    /// the keeper is gone nobody can tell the time: the hold ends early.
+    /// For callers whose runtime has no timers. The watchdog's runtime has timers, so the watchdog tells them of the
+    /// end of a proof. When the watchdog is gone nobody can tell the time, so the hold ends early.
     async fn untimed(&self) {
         if !self.handle.shared().registry.has_ended() {
             return std::future::pending().await;
@@ -125,7 +126,7 @@ impl<M> Guard<M> {
             .change(|claim| claim.end(EndedBy::Lost(LostReason::LeaseExpired)));
     }
 
-    /// Runs a job for as long as the lock is held. When the lock is lost first, the job is dropped.
+    /// Runs a job while the lock is held. If the lock is lost first, `while_held` drops the job.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -135,7 +136,7 @@ impl<M> Guard<M> {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropping the future drops the job; the lock stays held.
+    /// If you drop the future, the job is dropped and the lock stays held.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before the job was done.
@@ -147,16 +148,16 @@ impl<M> Guard<M> {
         }
     }
 
-    /// Releases the lock and waits until the server has confirmed. Whoever is next has entered by then.
+    /// Releases the lock and waits for the server's confirmation. By then the next waiter has entered.
     ///
     /// # Cancel safety
-    /// Dropped at any point, the lock is released all the same, in the background.
+    /// If you drop the future at any point, the client releases the lock all the same, in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it had been lost before: others may have been inside at the same time.
-    /// [`Error::Unavailable`] or [`Error::Server`] if the server did not confirm; then the release is tried in the
-    /// background until the lease must have ended. [`Error::Runtime`] outside of a runtime with timers; then the lock is
-    /// released in the background too.
+    /// [`Error::Lost`] if the lock had been lost before: others may have been inside at the same time.
+    /// [`Error::Unavailable`] or [`Error::Server`] if the server did not confirm. Then the client repeats the release
+    /// in the background until the lease must have ended. [`Error::Runtime`] outside of a runtime with timers. Then too
+    /// the client releases in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         runtime::check_timers()?;
         let request = Arc::clone(self.request());
@@ -164,7 +165,7 @@ impl<M> Guard<M> {
         let Some(held_until) = held_until else {
             return Err(self.lost_because(self.reason()));
         };
-        // From here on the keeper does not renew it.
+        // From here on the watchdog does not renew the hold.
         let hold = request.end_hold();
         let session = &self.handle.session;
         let lease = request.claim().lease();
@@ -177,9 +178,9 @@ impl<M> Guard<M> {
                     self.request = None;
                     session.shared.registry.remove(&request);
                     let released = match stood[..] {
-                        // A greater token: its owner came in once more since.
+                        // A greater token: the owner entered once more since.
                         [Standing::Holds { token }] => token <= self.token.get(),
-                        // After an unanswered sending: that one was executed.
+                        // After a sending without a reply: the server executed that one.
                         [Standing::Unknown] => sent_before,
                         _ => false,
                     };
@@ -200,7 +201,7 @@ impl<M> Guard<M> {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
-                    // From then on "unknown" may mean that it expired and others have been in.
+                    // From then on "unknown" may mean that the hold expired and others have been inside.
                     if Instant::now() >= held_until {
                         return Err(Error::of_server(&request.lock.name, error));
                     }
@@ -225,7 +226,7 @@ impl<M> Guard<M> {
     }
 }
 
-/// Tells the record of a hold how it ended.
+/// Tells the record of a hold how the hold ended.
 pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
     if let Some(hold) = hold {
         hold.end(end);

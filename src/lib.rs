@@ -1,7 +1,8 @@
-//! A fair read/write lock over Redis and Valkey: first come first served, handed over rather than polled for.
+//! A fair read/write lock over Redis and Valkey. Requests enter in the order in which they arrive, and the server hands
+//! the lock over: nobody polls.
 //!
-//! Several processes share something that one may change or many may look at, and have a server in common. Whoever asks
-//! first enters first, readers next to each other enter together, and the one that waits is told when it is its turn.
+//! Several processes share a resource that one may change or many may read, and they share a server. The first request
+//! enters first, readers next to each other enter together, and a waiter gets a message when it holds the lock.
 //!
 //! ```no_run
 //! use fairlock::Client;
@@ -12,13 +13,11 @@
 //! let client = Client::connect("redis://127.0.0.1:6379").await?; // one per process
 //! let invoice = client.rw_lock("invoice:42");
 //!
-//! // Alone. Whoever asked earlier has been here before.
-//! let guard = invoice.write().acquire_fair().await?;
-//! println!("token {}", guard.fencing_token());
-//! guard.release().await?;
+//! // An exclusive lock: earlier requests have entered before. let guard = invoice.write().acquire_fair().await?;
+//! println!("token {}", guard.fencing_token()); guard.release().await?;
 //!
-//! // Together with other readers; at most five seconds in the queue.
-//! match invoice.read().try_acquire_for(Duration::from_secs(5)).await? {
+//! // A shared lock: other readers may hold it too. Waits at most five seconds. match
+//! invoice.read().try_acquire_for(Duration::from_secs(5)).await? {
 //!     Some(guard) => guard.while_held(async { /* read */ }).await?,
 //!     None => println!("not within five seconds"),
 //! }
@@ -27,26 +26,25 @@
 //!
 //! # What it does
 //!
-//! Waiters, readers and writers alike, stand in one queue in the server and enter strictly in order. The script that
-//! frees the lock grants it, in the same atomic step, to whoever is next, and tells them by pub/sub. Nobody polls: a task
-//! that waits costs a renewal of its lease now and then, sent together with all others of its process.
+//! Waiting readers and writers stand in one queue in the server and enter strictly in order. One atomic script ends a
+//! hold and grants the lock to the next waiter, whose client gets a message by pub/sub. A waiter sends only renewals of
+//! its lease, together with all other waiters of its process.
 //!
-//! Every hold and every place in the queue has a lease, on the server's clock, renewed in the background. A process
-//! that dies costs the others at most one lease, however many places it had. A holder that is cut off learns from its
-//! guard that it lost the lock before anybody else gets it; the exceptions, such as a server that lost its data, are
-//! [listed](guide::failures).
+//! Every hold and every place in the queue has a *lease*: a deadline on the server's clock, which the client renews in
+//! the background. A process that dies costs the others at most one lease, however many places it had. A guard knows of
+//! its loss before the server gives the lock to anybody else. The exceptions, such as a server that lost its data, are
+//! [listed](guide::failures). The [glossary](guide::glossary) has all terms.
 //!
 //! # Where to look
 //!
 //! | you want to | look at |
 //! |---|---|
 //! | connect | [`Client::connect`], [`ClientBuilder`] |
-//! | take a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
-//! | not wait, or not for long | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
-//! | know that you have it still | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
-//! | keep a late writer out | [`Guard::fencing_token`] |
-//! | let go | [`Guard::release`], or drop the guard |
-//! | take it again in a function that you call | [`Owner`], [`RwLock::with_owner`] |
+//! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] | | not wait, or wait for a
+//! limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] | | know whether you still hold the lock |
+//! [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] | | refuse a late writer | [`Guard::fencing_token`] | |
+//! release | [`Guard::release`], or drop the guard | | acquire it again in a function that you call | [`Owner`],
+//! [`RwLock::with_owner`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
@@ -54,33 +52,35 @@
 //! | find locks | [`Client::locks`], [`RwLock::exists`] |
 //! | end in order | [`Client::shutdown`] |
 //!
-//! And the guides: [the life of a request](guide::life), [choosing leases](guide::leases),
-//! [what happens in each failure](guide::failures), [cancellation](guide::cancellation),
-//! [owners across processes](guide::owners), [tuning](guide::tuning),
-//! [coming from Redisson, redsync, rslock](guide::migration), [questions](guide::faq), and how it is made: [`design`].
+//! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
+//! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
+//! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
+//! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
+//! [`guide`]. The page [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
 //!
-//! Use it where several processes share something and a Redis or Valkey server (6.2 or later) is at hand, and waiting
-//! in turn matters: under contention, with many readers and few writers, with long waits.
+//! Use fairlock where several processes share a resource and a Redis or Valkey server (6.2 or later), and where the
+//! order matters: under contention, with many readers and few writers, with long waits.
 //!
-//! * Within one process use [`tokio::sync::RwLock`]: it needs no network.
-//! * For rows of one SQL database use its own locks: they end with the transaction.
-//! * For one change of a value in Redis use a command or a script: they are atomic.
-//! * If nobody ever waits and order is all the same to you, `SET NX` with a random token does less and costs two thirds.
-//! * Where two holders at once would be a disaster, let the resource check the [`FencingToken`]: no lock with a lease
-//!   can exclude that a paused process wakes up late, and Redis' replication can lose a grant in a failover.
-//! * If it has to survive the loss of any one machine without two holders, take a system with consensus.
+//! * Within one process use [`tokio::sync::RwLock`], which needs no network.
+//! * For rows of one SQL database use the database's locks, which end with the transaction.
+//! * For one change of a value in Redis use a command or a script, which is atomic.
+//! * If nobody ever waits and the order does not matter, use `SET NX` with a random token, which does less and costs
+//!   less.
+//! * Where two holders at once would be a disaster, let the resource check the [`FencingToken`]. No lock with a lease
+//!   can prevent that a paused process wakes up late, and Redis' replication can lose a grant in a fail-over.
+//! * If the lock must survive the loss of any one machine without two holders, use a system with consensus.
 //!
 //! # Cancellation
 //!
-//! Every future can be dropped at any point. Dropping an acquisition leaves the queue; if the lock was granted at that
-//! moment, the grant is passed on. Dropping a guard, or a release that has not been answered, releases in the
-//! background. [For each method](guide::cancellation).
+//! You can drop every future at any point. If you drop an acquisition, the request leaves the queue. If the server
+//! granted the lock at that moment, the client hands the lock over. If you drop a guard or an unfinished release, the
+//! client releases in the background. A guide lists [each method](guide::cancellation).
 //!
 //! # Features
 //!
-//! None is on unless you choose it.
+//! No feature is on by default.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -143,6 +143,7 @@ pub use types::remedy::remedy;
 pub use types::rights;
 pub use types::token::FencingToken;
 
+#[doc = "[glossary]: crate::guide::glossary"]
 #[doc = "[client]: crate::guide::client"]
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]

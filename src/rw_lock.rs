@@ -1,4 +1,4 @@
-//! The lock as its users name it.
+//! The lock, as users name it: a handle that makes requests and reads the state.
 
 use crate::acquire::Acquire;
 use crate::engine::release::finish;
@@ -16,12 +16,13 @@ use crate::types::owner::Owner;
 use std::fmt;
 use std::sync::Arc;
 
-/// A fair read/write lock with a name, shared by everybody who connects to the same server.
+/// A fair read/write lock with a name. All clients of the same server share it.
 ///
-/// This is a handle: making and cloning it does no I/O. It keeps its [`Client`](crate::Client)'s tasks alive.
+/// This is a handle: creating and cloning it does no I/O. The handle keeps its [`Client`](crate::Client)'s tasks alive.
 ///
-/// Readers share the lock, a writer has it alone. Whoever asks first enters first: a reader that asks after a writer
-/// enters after it, readers next to each other in the queue enter together. Nobody starves.
+/// Readers share the lock, and a writer holds it alone. Requests enter in the order in which they arrive. So a reader
+/// that asks after a writer enters after that writer. Readers next to each other in the queue enter together. Nobody
+/// starves.
 #[derive(Clone)]
 pub struct RwLock {
     handle: Arc<Handle>,
@@ -46,18 +47,18 @@ impl RwLock {
         &self.lock.name
     }
 
-    /// A request for the lock alone. Nothing is sent before one of the acquire methods of [`Acquire`] is awaited.
+    /// Returns a request to write. The client sends nothing before you await an acquire method of [`Acquire`].
     pub fn write(&self) -> Acquire<Write> {
         self.request()
     }
 
-    /// A request for the lock together with other readers. Nothing is sent before one of the acquire methods of
-    /// [`Acquire`] is awaited.
+    /// Returns a request to read, beside other readers. The client sends nothing before you await an acquire method of
+    /// [`Acquire`].
     pub fn read(&self) -> Acquire<Read> {
         self.request()
     }
 
-    /// The same lock, used by this owner: its requests reenter what it holds. See [`Owner`].
+    /// Returns the same lock for this owner, whose requests reenter what it holds: see [`Owner`].
     #[must_use]
     pub fn with_owner(&self, owner: &Owner) -> Self {
         Self {
@@ -66,17 +67,17 @@ impl RwLock {
         }
     }
 
-    /// The same lock with another policy. Every user of the lock must choose the same: others get
-    /// [`Error::PolicyMismatch`] as long as the lock is in use and for about a minute after.
+    /// Returns the same lock with another policy. Every user of the lock must choose the same policy. Others get
+    /// [`Error::PolicyMismatch`] while the lock is in use and for about a minute after.
     #[must_use]
     pub fn policy(&self, policy: Policy) -> Self {
         Self { policy, ..self.clone() }
     }
 
-    /// What the lock looks like at this moment: who holds it, who waits, in order. Never writes.
+    /// Reads the state of the lock at this moment: who holds it and who waits, in order. It never writes.
     ///
-    /// Lists at most 1,000 waiters, from the head; [`status_from`](Self::status_from) lists later ones. The server looks
-    /// through all requests of the lock, so do not call it in a loop where thousands wait.
+    /// The status lists at most 1,000 waiters from the head; [`status_from`](Self::status_from) lists later ones. The
+    /// server reads all requests of the lock, so do not call this in a loop where thousands wait.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -87,7 +88,7 @@ impl RwLock {
     /// ```
     ///
     /// # Cancel safety
-    /// It changes nothing.
+    /// The call changes nothing.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
@@ -95,10 +96,10 @@ impl RwLock {
         self.status_from(0).await
     }
 
-    /// The same, with the waiters from that position on.
+    /// Reads the status with the waiters from that position on.
     ///
     /// # Cancel safety
-    /// It changes nothing.
+    /// The call changes nothing.
     ///
     /// # Errors
     /// Those of [`status`](Self::status).
@@ -146,12 +147,14 @@ impl RwLock {
         exists.map_err(|error| Error::of_server(&self.lock.name, error))
     }
 
-    /// Throws an owner out: whatever it holds of this lock and waits for. An operator's last resort, for an owner that
-    /// renews its hold and does not let go. Says how many requests it had; those behind move on in the same step.
+    /// Evicts an owner, with all its holds and waits of this lock. Eviction is the operator's last resort against an
+    /// owner that renews its hold and does not release. Returns the number of its requests. The waiters behind them
+    /// move up in the same step.
     ///
-    /// Its guards report [`Error::Lost`] with [`LostReason::Evicted`](crate::LostReason::Evicted) as soon as the message
-    /// reaches them, or with `UnknownToServer` at the next renewal; **until then it believes that it holds the lock**, and others are inside
-    /// already: only the fencing token keeps them apart. A waiter that misses the message asks again.
+    /// The owner's guards report [`Error::Lost`] with [`LostReason::Evicted`](crate::LostReason::Evicted) when the
+    /// message reaches them, or with `UnknownToServer` at the next renewal. **Until then the owner believes that it
+    /// holds the lock**, while others are already inside: only the fencing token separates them. A waiter that misses
+    /// the message asks again.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -162,7 +165,7 @@ impl RwLock {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not have happened; it may be called again.
+    /// After a drop the eviction may or may not have happened. Call it again.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Server`], [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
@@ -177,11 +180,11 @@ impl RwLock {
         Ok(number)
     }
 
-    /// What happens to this lock from now on, as the server orders it. See [`Event`](crate::Event).
+    /// Streams what happens to this lock from now on, in the server's order: see [`Event`](crate::Event).
     ///
-    /// The lock's users are told that somebody listens, and begin to publish: the events of the first milliseconds may
-    /// be missing (not in a cluster). While nobody listens, events cost nothing. An item is an error when events were missed, because they
-    /// were read too slowly or the connection was lost; the stream goes on after it.
+    /// The lock's users learn that somebody listens, and start to publish, so the events of the first milliseconds may
+    /// be missing (not in a cluster). Events cost nothing while nobody listens. An item is an error when the stream
+    /// missed events, because you read too slowly or the connection was lost. The stream goes on after it.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -197,11 +200,11 @@ impl RwLock {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropped, it lets go of its subscription within seconds.
+    /// After a drop the client unsubscribes within seconds.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Server`] if it is refused,
-    /// [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
+    /// [`Error::Unavailable`] if the subscription is not confirmed within two seconds, [`Error::Server`] if it is
+    /// refused, [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn events(&self) -> Result<Events, Error> {
         runtime::check_timers()?;
         self.session()?;

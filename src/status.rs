@@ -1,4 +1,4 @@
-//! A look inside a lock: who holds it and who waits, at one moment.
+//! The status of a lock: who holds it and who waits, at one moment.
 
 use crate::protocol::introduction::ClientInfo;
 use crate::protocol::name::RequestName;
@@ -9,21 +9,21 @@ use crate::types::token::FencingToken;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A lock at one moment, by one script: see [`RwLock::status`](crate::RwLock::status).
+/// The status of a lock at one moment, read by one script: see [`RwLock::status`](crate::RwLock::status).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whether readers or a writer are inside. `None`: it is free. See also [`is_expired`](Self::is_expired).
+    /// Whether readers or a writer hold the lock. `None`: the lock is free. See also [`is_expired`](Self::is_expired).
     pub mode: Option<Mode>,
-    /// Who enters first when several wait.
+    /// Which waiters enter first.
     pub policy: Policy,
-    /// Requests that hold the lock: at most 1,000 of them.
+    /// The holders: at most 1,000 of them.
     pub holders: Vec<Holder>,
-    /// How many requests hold it, listed or not.
+    /// The number of holders, listed or not.
     pub holding: usize,
-    /// Requests that wait, in the order in which they enter: at most 1,000 of them.
+    /// The waiters, in the order in which they enter: at most 1,000 of them.
     pub waiters: Vec<Waiter>,
-    /// How many requests wait, listed or not.
+    /// The number of waiters, listed or not.
     pub waiting: usize,
 }
 
@@ -31,7 +31,7 @@ impl Status {
     pub(crate) fn of(snapshot: &Snapshot, first: usize, clients: &HashMap<String, ClientInfo>) -> Self {
         let now_ms = snapshot.now_us / 1000;
         let left = |deadline_ms: u64| Duration::from_millis(deadline_ms.saturating_sub(now_ms));
-        // As the scripts compare: a lease is over at its deadline.
+        // The scripts compare in the same way: a lease is over at its deadline.
         let expired = |deadline_ms: u64| now_ms.checked_sub(deadline_ms).map(Duration::from_millis);
         let since = |us: u64| Duration::from_micros(snapshot.now_us.saturating_sub(us));
         let client = |id: &str| clients.get(id).cloned().unwrap_or_else(|| ClientInfo::read(id, None));
@@ -74,9 +74,9 @@ impl Status {
         }
     }
 
-    /// Whether somebody holds the lock, but only by leases that are over. The next request of anybody enters.
+    /// Whether the lock is held, but only by leases that are over. The next request enters.
     pub fn is_expired(&self) -> bool {
-        // Listed or not: the holders are listed in the order of their deadlines.
+        // This holds for unlisted holders too, because the list is in the order of deadlines.
         self.holding > 0
             && self.holding
                 == self
@@ -87,47 +87,48 @@ impl Status {
     }
 }
 
-/// A request that holds the lock. An owner that reentered has several.
+/// A holder of the lock. An owner that reentered has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Who holds it.
+    /// The owner of the hold.
     pub owner: Owner,
-    /// Where its request came from.
+    /// The client that made the request.
     pub client: ClientInfo,
-    /// How it was acquired: an owner may hold both a write and reads.
+    /// The mode of the hold: an owner may have a write hold and read holds.
     pub mode: Mode,
-    /// How often its owner holds the lock in that mode.
+    /// How often the owner holds the lock in that mode.
     pub holds: u64,
-    /// Its owner's token.
+    /// The owner's token.
     pub token: FencingToken,
-    /// How long the hold lasts without a renewal; zero: anyone's next step ends it.
+    /// How long the hold lasts without a renewal. Zero: the next call of anybody ends it.
     pub lease_left: Duration,
-    /// How long ago its lease ended, by the server's clock. `None`: the lease lasts. The hold stays listed until the next
-    /// request, release or renewal of anybody ends it.
+    /// How long ago the lease ended, by the server's clock. `None`: the lease lasts. The hold stays listed until the
+    /// next request, release or renewal of anybody ends it.
     pub expired_for: Option<Duration>,
-    /// How long ago its owner got its token. A microsecond or more off after the server's clock was stepped.
+    /// How long ago the owner got its token. The value is off by a microsecond or more after the server's clock was
+    /// stepped.
     pub held_for: Duration,
 }
 
-/// A request that waits.
+/// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Who waits.
+    /// The owner of the waiter.
     pub owner: Owner,
-    /// Where its request came from.
+    /// The client that made the request.
     pub client: ClientInfo,
-    /// What it waits for.
+    /// The mode that it waits for.
     pub mode: Mode,
-    /// It reads already and waits to write.
+    /// Whether it is an upgrade: its owner reads and waits to write.
     pub upgrade: bool,
-    /// Its place in the queue, from 0.
+    /// Its position in the queue, from 0.
     pub position: usize,
-    /// How long it keeps its place without a renewal.
+    /// How long the waiter keeps its place without a renewal.
     pub lease_left: Duration,
-    /// How long ago its lease ended, as in [`Holder::expired_for`]. Its place is lost to whoever comes next.
+    /// How long ago its lease ended, as in [`Holder::expired_for`]. The next call of anybody ends its place.
     pub expired_for: Option<Duration>,
-    /// How long it has waited.
+    /// How long it has waited so far.
     pub waited: Duration,
 }

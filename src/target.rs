@@ -1,4 +1,4 @@
-//! What a client can be connected to.
+//! What a client connects to: a server, or the nodes of a cluster.
 
 use crate::transport::backend::Backend;
 use crate::transport::route::Target;
@@ -7,8 +7,9 @@ use std::fmt;
 #[cfg(any(feature = "sentinel", feature = "testing"))]
 use std::sync::Arc;
 
-/// What a [`Client`](crate::Client) can be connected to: a URL or a [`redis::Client`]; with the feature `cluster` also an array
-/// or a `Vec` of nodes, each a URL or a [`redis::ConnectionInfo`]; with `sentinel` also a `redis::sentinel::SentinelClient`.
+/// What a [`Client`](crate::Client) can be connected to: a URL or a [`redis::Client`]; with the feature `cluster` also
+/// an array or a `Vec` of nodes, each a URL or a [`redis::ConnectionInfo`]; with `sentinel` also a
+/// `redis::sentinel::SentinelClient`.
 pub trait IntoServer: sealed::Sealed {
     #[doc(hidden)]
     fn into_server(self) -> Result<Server, RedisError>;
@@ -63,8 +64,8 @@ impl IntoServer for redis::Client {
     }
 }
 
-/// Nodes of a cluster, at least one: the client finds the others. All have the same login and TLS settings, which are those
-/// of the first.
+/// Nodes of a cluster, at least one; the client finds the others. All nodes have the login and TLS settings of the
+/// first one.
 #[cfg(feature = "cluster")]
 impl<T: IntoConnectionInfo> IntoServer for Vec<T> {
     fn into_server(self) -> Result<Server, RedisError> {
@@ -86,7 +87,7 @@ impl<T: IntoConnectionInfo, const N: usize> IntoServer for [T; N] {
     }
 }
 
-/// One that is built for masters. Every connection that is made asks for the master anew.
+/// A client that is built for masters. Every new connection asks the sentinels for the master.
 #[cfg(feature = "sentinel")]
 impl IntoServer for redis::sentinel::SentinelClient {
     fn into_server(self) -> Result<Server, RedisError> {

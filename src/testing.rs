@@ -1,4 +1,5 @@
-//! What `tests/attack` and other tests need to see and to replace. Each seam lies in the layer that it replaces.
+//! The seam for tests: what `tests/attack` and others need to see and to replace. Each part of the seam lies in the
+//! floor that it replaces.
 
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::Snapshot;
@@ -10,12 +11,12 @@ pub use crate::protocol::script::replaced::{scripts, transform_scripts};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
 pub use crate::types::random::seeded::seed;
 
-/// Whose words [`parse`] reads.
+/// The kinds of text that [`parse`] reads.
 #[derive(Clone, Copy, Debug)]
 pub enum Words {
     /// The reply of acquire, to a request that may queue.
     Acquire,
-    /// The reply of acquire, to one that may not.
+    /// The reply of acquire, to a request that may not queue.
     Try,
     /// The reply of release, about so many requests.
     Release(usize),
@@ -33,7 +34,7 @@ pub enum Words {
     Message,
     /// A message on a channel of events.
     Events,
-    /// What a client says of itself.
+    /// A client's introduction.
     Introduction,
     /// The name of a request.
     Request,
@@ -41,7 +42,7 @@ pub enum Words {
     Owner,
 }
 
-/// What the client makes of these words: its `Debug`, or `None` if it refuses them.
+/// Returns the `Debug` text of what the client reads, or `None` if it refuses the text.
 pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
     fn shown<T: std::fmt::Debug, E>(result: Result<T, E>) -> Option<String> {
         Some(format!("{:?}", result.ok()?))
@@ -82,18 +83,18 @@ pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
     }
 }
 
-/// Has the client hear a push, as if its subscription connection had brought it.
+/// Gives the client a push, as if its subscription had brought it.
 pub fn push(client: &crate::Client, push: &redis::PushInfo) {
     listener::on_push(client.handle.shared(), push);
 }
 
-/// The keys of a lock: state, queue, leases.
+/// Returns the keys of a lock: state, queue, leases.
 pub fn keys(prefix: &str, name: &str) -> [String; 3] {
     let lock = key::Lock::new(prefix, name.into());
     [lock.state.to_string(), lock.queue, lock.leases]
 }
 
-/// The channel of a lock's events, and which lock's events come on a channel.
+/// Returns the channel of a lock's events.
 pub fn event_channel(prefix: &str, name: &str) -> String {
     key::event_channel(&key::Lock::new(prefix, name.into()).state)
 }
@@ -108,7 +109,7 @@ pub fn is_state(prefix: &str, key: &str) -> bool {
     key::is_state(prefix, key)
 }
 
-/// Whether a prefix, a label is let through.
+/// Whether the client accepts a prefix and a label.
 pub fn lets_through(prefix: &str, label: Option<&str>) -> [bool; 2] {
     [key::check_prefix(prefix).is_ok(), key::check_label(label).is_ok()]
 }
@@ -118,7 +119,7 @@ pub fn owner_name(owner: crate::Owner) -> String {
     owner.name()
 }
 
-/// An error as a user is told it.
+/// Returns an error as a user sees it.
 pub fn error(lock: &str, source: redis::RedisError) -> crate::Error {
     crate::Error::of_server(lock, source)
 }

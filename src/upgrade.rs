@@ -1,4 +1,4 @@
-//! From reading to writing and back, without a moment in which the owner holds nothing.
+//! Upgrade and downgrade: from reading to writing and back, with no moment without a hold.
 
 use crate::acquire::Acquire;
 use crate::engine::runtime;
@@ -10,33 +10,32 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 impl ReadGuard {
-    /// Waits until the other readers have left, then writes too: this read hold stays, and when the write guard goes
-    /// its owner falls back to reading.
+    /// Waits until the other readers have left, then writes too. The read hold stays: when the write guard goes, the
+    /// owner still reads.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
-    /// let reading = lock.read().acquire_fair().await?;
-    /// let writing = reading.upgrade().await?; // a new token: nobody has written since it began to read
-    /// writing.release().await?;               // it reads on
-    /// reading.release().await
+    /// let reading = lock.read().acquire_fair().await?; let writing = reading.upgrade().await?; // a new token: nobody
+    /// has written since the reading started writing.release().await?; // the owner reads on reading.release().await
     /// # }
     /// ```
     ///
     /// # Fairness
-    /// It waits ahead of the queue: nobody enters between. Its own owner's other reads count as its own.
+    /// An upgrade waits ahead of the queue, so nobody enters before it. Other read holds of the same owner count as its
+    /// own.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the queue; the read hold stays, and those behind move on.
+    /// If you drop the future, the upgrade leaves the queue and the waiters behind it move up. The read hold stays.
     ///
     /// # Errors
-    /// [`Error::UpgradeConflict`], at once, if another reader is waiting to upgrade already: the two would wait for each
-    /// other. This read hold stays; release it to let the other one through. [`Error::Lost`], at once, if the read hold is
-    /// lost meanwhile, or the server forgot the upgrade. Otherwise those of [`Acquire::acquire_fair`].
+    /// [`Error::UpgradeConflict`], at once, if another reader already waits to upgrade, because the two would wait for
+    /// each other. This read hold stays; release it to let the other reader upgrade. [`Error::Lost`], at once, if the
+    /// read hold is lost meanwhile, or the server forgot the upgrade. Otherwise those of [`Acquire::acquire_fair`].
     pub async fn upgrade(&self) -> Result<WriteGuard, Error> {
         let waiting = self.upgrading()?.acquire_fair();
         let writing = tokio::select! {
             biased;
-            // Dropped, the upgrade leaves the queue.
+            // When this is dropped, the upgrade leaves the queue.
             reason = self.lost() => return Err(self.lost_because(reason)),
             writing = waiting => writing,
         };
@@ -45,19 +44,20 @@ impl ReadGuard {
                 self.still_reading(&writing)?;
                 Ok(writing)
             }
-            // The server may have said so first.
+            // The server may have reported the loss first.
             Err(Error::Lost { .. }) if !self.is_held() => Err(self.lost_because(self.reason())),
             Err(error) => Err(error),
         }
     }
 
-    /// Writes too if nobody else reads. `None`: others do. Like [`upgrade`](Self::upgrade) otherwise.
+    /// Writes too if nobody else reads, and returns `None` otherwise. The rest is as for [`upgrade`](Self::upgrade).
     ///
     /// # Fairness
-    /// It goes before all who wait, like every upgrade: they could not have entered before this read hold ends.
+    /// It goes ahead of all waiters, like every upgrade, because they cannot enter before this read hold ends.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the write back, in the background, if it was granted; the read hold stays.
+    /// If you drop the future, the client releases the write hold in the background if the server granted it. The read
+    /// hold stays.
     ///
     /// # Errors
     /// Those of [`upgrade`](Self::upgrade).
@@ -76,7 +76,7 @@ impl ReadGuard {
         Ok(Acquire::again(Arc::clone(&self.handle), self.request(), self.owner()))
     }
 
-    /// Whoever stopped reading meanwhile did not upgrade: others may have written in between.
+    /// If the owner stopped reading meanwhile, this is no upgrade, because others may have written in between.
     fn still_reading(&self, writing: &WriteGuard) -> Result<(), Error> {
         if self.is_held() {
             return Ok(());
@@ -87,8 +87,8 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    /// Turns the write hold into a read hold. Never waits for anybody; readers at the head of the queue come in with it.
-    /// The token stays. If its owner holds other writes, the lock stays written.
+    /// Turns the write hold into a read hold, without waiting for anybody. Readers at the head of the queue enter
+    /// beside it. The token stays. If the owner has other write holds, the lock stays in write mode.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -99,14 +99,14 @@ impl WriteGuard {
     /// ```
     ///
     /// # Fairness
-    /// Readers enter beside it up to the first writer in the queue. Nobody is passed.
+    /// Readers enter beside it up to the first writer in the queue. They overtake nobody.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the hold, in the background.
+    /// If you drop the future, the client releases the hold in the background.
     ///
     /// # Errors
     /// [`Error::Lost`] if the hold had been lost. [`Error::Unavailable`] or [`Error::Server`] if the server did not
-    /// confirm within the lease; then the hold is released in the background.
+    /// confirm within the lease; then the client releases the hold in the background.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         runtime::check_timers()?;
         let held_until = self.request().claim().held_until(Instant::now());
@@ -114,11 +114,11 @@ impl WriteGuard {
             return Err(self.lost_because(self.reason()));
         };
         let limit = self.request().claim().limit_left(Instant::now());
-        // From here on the keeper does not renew it.
+        // From here on the watchdog does not renew the hold.
         let hold = self.request().end_hold();
         let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);
         let reading = again.instead_of(self.request(), held_until).await?;
-        // With a greater token its owner came in once more since: others may have been inside in between.
+        // With a greater token the owner entered once more since: others may have been inside in between.
         let Some(reading) = reading.filter(|reading| reading.token <= self.token) else {
             let reason = LostReason::UnknownToServer;
             tell(hold, HoldEnd::Lost(reason));

@@ -1,6 +1,7 @@
-//! What this client knows of one request, and what that proves. Pure: no I/O, and time comes in as an argument.
+//! A claim: what this client knows of one request, and what that proves. It does no I/O, and time is an argument.
 //!
-//! Knowledge only moves forward (asked, waiting, granted, held, over), so replies and messages may come in any order.
+//! A claim has a phase that only moves forward (asked, waiting, granted, held, over). So replies and messages may come
+//! in any order.
 
 use crate::protocol::reply::{Answer, Standing};
 use crate::types::error::LostReason;
@@ -15,12 +16,12 @@ enum Phase {
     Asked {
         heard: Option<u64>,
     },
-    /// `seq`: the lock's counter when it was last told to wait.
+    /// `seq` is the lock's counter when a reply last said that the request waits.
     Waiting {
         ticket: u64,
         seq: u64,
     },
-    /// Granted, but not yet in its user's hands. `since`: a call sent later was executed later.
+    /// Granted, and not yet handed out to the caller. The server executes calls sent after `since` after the grant.
     Granted {
         ticket: Option<u64>,
         token: u64,
@@ -37,9 +38,9 @@ enum Phase {
 /// How a request ended.
 #[derive(Clone, Debug)]
 pub(crate) enum EndedBy {
-    /// Its user let go of it.
+    /// Its user released it.
     Released,
-    /// It lost its place before its user had the guard; it may ask again, with its ticket.
+    /// The request lost its place before its user had the guard. It may ask again, with its ticket.
     Displaced {
         ticket: Option<u64>,
     },
@@ -47,13 +48,13 @@ pub(crate) enum EndedBy {
     Failed(RedisError),
 }
 
-/// What the one who waits for the guard has to do.
+/// What the caller that waits for the guard has to do.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     HandOut {
         token: u64,
     },
-    /// Granted, but the proof is too old: ask the server first.
+    /// Granted, but the proof has ended: renew first.
     Renew,
     Ended(EndedBy),
 }
@@ -63,13 +64,13 @@ pub(crate) struct Claim {
     phase: Phase,
     lease: Duration,
     max_hold: Duration,
-    /// The server keeps the request at least until then, whatever it is doing.
+    /// The server keeps the request at least until then, as a waiter or as a holder.
     proven: Option<Instant>,
-    /// When the last call that was answered about it had been sent.
+    /// When the client sent the last answered call about the request.
     renewed: Instant,
-    /// A message may have been missed before then, or a hold forgotten: ask soon.
+    /// Before then a message may have been lost, or the server may have forgotten the hold: renew soon.
     doubted: Option<Instant>,
-    /// The keeper has been told that it is lost.
+    /// The watchdog knows that it is lost.
     reported: bool,
     via: GrantVia,
     /// When the last message came.
@@ -91,12 +92,12 @@ impl Claim {
         }
     }
 
-    /// Clocks may run at rates that differ, and the server counts whole milliseconds.
+    /// Clocks may run at different rates, and the server counts whole milliseconds.
     fn margin(&self) -> Duration {
         (self.lease / 50).max(Duration::from_millis(2))
     }
 
-    /// A call sent then has been answered: the server gave it the lease after that.
+    /// A call sent at that time was answered: the server gave the lease later than that.
     fn prove(&mut self, sent: Instant, lease: Duration) {
         let proven = sent + lease.saturating_sub(self.margin());
         self.proven = self.proven.max(Some(proven));
@@ -104,17 +105,17 @@ impl Claim {
         self.doubted = self.doubted.filter(|doubted| sent < *doubted);
     }
 
-    /// A message may have been missed. Says whether that matters.
+    /// A message may have been lost. Returns whether that matters.
     pub(crate) fn doubt(&mut self, now: Instant) -> bool {
         let waits = self.is_waiting();
-        // A hold may be doubted for another reason.
+        // Another doubt about the hold may remain.
         if waits {
             self.doubted = Some(now);
         }
         waits
     }
 
-    /// The server may have forgotten what it granted. Says whether that matters.
+    /// The server may have forgotten its grant. Returns whether that matters.
     pub(crate) fn doubt_hold(&mut self, now: Instant) -> bool {
         let granted = matches!(self.phase, Phase::Granted { .. } | Phase::Held { .. });
         if granted {
@@ -128,7 +129,7 @@ impl Claim {
             return;
         }
         self.prove(sent, self.lease);
-        // It was granted after that.
+        // The grant is later than that.
         let since = sent;
         match (&self.phase, answer) {
             (Phase::Asked { .. } | Phase::Waiting { .. }, Answer::Granted { token }) => {
@@ -139,7 +140,7 @@ impl Claim {
                     since,
                 };
             }
-            // A message with an older token is of a former life under the same name: see design.md.
+            // A message with an older token is of a former life under the same name: see PROTOCOL.md.
             (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq }) if token > seq => {
                 self.via = GrantVia::Message;
                 self.phase = Phase::Granted {
@@ -154,10 +155,10 @@ impl Claim {
         }
     }
 
-    /// A call that was sent then found it waiting, and the lock's counter at `seq`.
+    /// A call sent at that time found the request waiting, and the lock's counter at `seq`.
     fn on_waiting(&mut self, sent: Instant, seq: u64) {
-        // A grant up to that number was over by then: its lease had ended, and an acquire that the network had kept put
-        // the request into the queue again. So was one that was known before: the server went back to an earlier state.
+        // A grant up to that number was over by then: its lease had ended, and a late copy of the acquire queued the
+        // request again. A grant that was known before is over too: the server went back to an earlier state.
         let is_over = |token: u64, since: Instant| token <= seq || sent > since;
         match self.phase {
             Phase::Waiting { ticket, seq: former } => {
@@ -165,7 +166,7 @@ impl Claim {
                 self.phase = Phase::Waiting { ticket, seq };
             }
             Phase::Granted { ticket, token, since } if is_over(token, since) => {
-                // No ticket: it never waited here before. Its token will do, it is as old as the request.
+                // It never waited before, so it has no ticket. Its token will do, because it is as old as the request.
                 let ticket = ticket.unwrap_or(token);
                 let seq = seq.max(token);
                 self.phase = Phase::Waiting { ticket, seq };
@@ -177,9 +178,10 @@ impl Claim {
         }
     }
 
-    /// A message says that it was granted. Says whether that changes anything.
+    /// A message grants the request, or ends it. Returns whether that changes anything.
     ///
-    /// Token 0 says that it was evicted, 1 that it was an upgrade and ended with the last read hold of its owner.
+    /// Token 0 means that it was evicted. Token 1 means that it was an upgrade and ended with the last read hold of its
+    /// owner.
     pub(crate) fn on_grant(&mut self, now: Instant, token: u64) -> bool {
         if token == 0 {
             return self.end(EndedBy::Lost(LostReason::Evicted));
@@ -210,7 +212,7 @@ impl Claim {
         }
     }
 
-    /// The lease to ask for in a renewal: less than its own when `max_hold` ends before. `None`: not to be renewed.
+    /// The lease to ask for in a renewal: less than its own if `max_hold` ends earlier. `None`: do not renew.
     pub(crate) fn lease_to_renew(&mut self, now: Instant) -> Option<Duration> {
         self.expire(now);
         match self.phase {
@@ -223,18 +225,18 @@ impl Claim {
         }
     }
 
-    /// A renewal for `lease`, sent at `sent`, was answered. Says whether whoever watches should look.
+    /// A renewal for `lease`, sent at `sent`, was answered. Returns whether the waiting task should check the claim.
     pub(crate) fn on_renewal(&mut self, sent: Instant, now: Instant, lease: Duration, standing: Standing) -> bool {
         self.expire(now);
         match (&self.phase, standing) {
             (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
             (_, Standing::Waits { seq }) => self.on_waiting(sent, seq),
-            // It was granted once more since the message.
+            // The server granted once more since the message.
             (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer }) if newer > token => {
                 let token = newer;
                 self.phase = Phase::Granted { ticket, token, since };
             }
-            // Its owner came in once more since: others may have been inside in between.
+            // Its owner entered once more since: others may have been inside in between.
             (&Phase::Held { token, .. }, Standing::Holds { token: newer }) if newer > token => {
                 self.phase = Phase::Over(EndedBy::Lost(LostReason::UnknownToServer));
                 return true;
@@ -249,7 +251,7 @@ impl Claim {
             }
             _ => {}
         }
-        // A call that overtook it was told otherwise, and this one's grant is over.
+        // A call that overtook this one got another reply, so this grant is over.
         let outdated = |token: u64, seq: u64| token <= seq && sent < self.renewed;
         if let (&Phase::Waiting { ticket, seq }, Standing::Holds { token }) = (&self.phase, standing)
             && !outdated(token, seq)
@@ -265,7 +267,7 @@ impl Claim {
         matches!(self.phase, Phase::Granted { .. } | Phase::Over(_))
     }
 
-    /// The step of the one who waits for the guard. `None`: to wait.
+    /// The next step of the caller that waits for the guard. `None`: wait.
     pub(crate) fn poll_outcome(&mut self, now: Instant) -> Option<Outcome> {
         Some(match &self.phase {
             Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Held { .. } => return None,
@@ -282,7 +284,7 @@ impl Claim {
         })
     }
 
-    /// Until when a hold is certain. `None`: it is not held.
+    /// Until when the hold is certain. `None`: the request does not hold.
     pub(crate) fn held_until(&mut self, now: Instant) -> Option<Instant> {
         self.expire(now);
         match self.phase {
@@ -291,7 +293,7 @@ impl Claim {
         }
     }
 
-    /// What is left of its `max_hold`.
+    /// The rest of its `max_hold`.
     pub(crate) fn limit_left(&self, now: Instant) -> Duration {
         match self.phase {
             Phase::Held { until: Some(until), .. } => until.saturating_duration_since(now),
@@ -299,12 +301,13 @@ impl Claim {
         }
     }
 
-    /// Its user let go of it and the server may not know yet. Not so a hold that was lost: nobody releases that soon.
+    /// Whether its user released it and the server may not know yet. For a lost hold this is false, because nobody
+    /// releases that soon.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)))
     }
 
-    /// A hold whose proof has run out is lost, for ever: its user may have been told.
+    /// Ends a hold whose proof has ended. It is lost for ever, because its user may know of the loss.
     fn expire(&mut self, now: Instant) {
         if let Phase::Held { until, .. } = self.phase {
             if until.is_some_and(|until| until <= now) {
@@ -315,7 +318,7 @@ impl Claim {
         }
     }
 
-    /// When the keeper should look at it next.
+    /// When the watchdog should check it next.
     pub(crate) fn due(&self) -> Option<Instant> {
         let renewal = match self.doubted {
             Some(_) => self.renewed,
@@ -328,7 +331,7 @@ impl Claim {
         }
     }
 
-    /// Ends it, unless it is over already; says whether it was not.
+    /// Ends it, and returns whether it was not over already.
     pub(crate) fn end(&mut self, end: EndedBy) -> bool {
         if matches!(self.phase, Phase::Over(_)) {
             return false;
@@ -351,13 +354,13 @@ impl Claim {
         }
     }
 
-    /// Whether it is lost and the keeper has not been told yet.
+    /// Whether it is lost and the watchdog does not know yet.
     pub(crate) fn report_loss(&mut self) -> bool {
         let lost = matches!(self.phase, Phase::Over(EndedBy::Lost(_)));
         lost && !std::mem::replace(&mut self.reported, true)
     }
 
-    /// What told of the grant, and when the last message came.
+    /// Returns what told of the grant, and when the last message came.
     pub(crate) fn granted_via(&self) -> (GrantVia, Option<Instant>) {
         (self.via, self.heard)
     }

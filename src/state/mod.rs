@@ -1,4 +1,5 @@
-//! What this process knows: its requests, what the server's replies and messages prove about them, and who listens.
+//! What this process knows: its requests, what the server's replies and messages prove about them, and who listens to
+//! events.
 //!
 //! Nothing here does I/O or reads a clock: connections call in, and time is an argument. Loom and the simulation run
 //! exactly this code.

@@ -1,6 +1,7 @@
-//! Where the threads of a client meet: its requests, and how the threads tell each other what changed.
+//! The registry: the requests of a client, and how its threads wake each other.
 //!
-//! No I/O, and time comes in as an argument, so loom goes through all interleavings (`state/loom`).
+//! The registry is a table behind one mutex and a wake-up for the watchdog. It does no I/O and time is an argument, so
+//! loom runs all interleavings (`state/loom`).
 
 use super::claim::EndedBy;
 use super::request::Request;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 pub(crate) struct Registry {
     table: Mutex<Table>,
-    /// The schedule begins earlier than the watchdog thinks.
+    /// The schedule starts earlier than the watchdog knows.
     wake: Notify,
     closed: AtomicBool,
     /// The client's tasks are gone.
@@ -44,7 +45,7 @@ impl Registry {
         self.wake_if(earlier);
     }
 
-    /// The request is out of the server: tells whoever waits for that.
+    /// The server does not have the request any more: wakes the tasks that wait for that.
     pub(crate) fn remove(&self, request: &Request) {
         self.table().remove(request);
     }
@@ -53,12 +54,12 @@ impl Registry {
         self.table().get(number).is_some()
     }
 
-    /// A request of the same owner on the same lock whose release is still under way.
+    /// Returns a request of the same owner and lock whose release is still under way.
     pub(crate) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
         self.table().leaving(of)
     }
 
-    /// The locks whose time has come, with what is to be done; they are scheduled anew.
+    /// Takes the locks that are due, with what to do for them, and schedules them again.
     pub(crate) fn take_due(&self, now: Instant) -> Vec<Due> {
         self.table().take_due(now)
     }
@@ -69,19 +70,19 @@ impl Registry {
         self.wake_if(earlier);
     }
 
-    /// Somebody's lease ends then: checks whether that lets one of ours in. Only for a lock with waiters.
+    /// A lease of another request ends then: checks whether one of ours enters. Only for a lock with waiters.
     pub(crate) fn schedule_check_if_waiting(&self, lock: &Lock, at: Instant) {
         let earlier = self.table().schedule_check_if_waiting(lock, at);
         self.wake_if(earlier);
     }
 
-    /// Every waiting request is renewed now: messages may have been missed.
+    /// Makes every waiter due now, because messages may have been lost.
     pub(crate) fn resync(&self, now: Instant) {
         self.table().resync(now);
         self.wake_if(true);
     }
 
-    /// What these locks' servers granted is renewed now: they may have forgotten it.
+    /// Makes the grants of these locks due now, because their servers may have forgotten them.
     pub(crate) fn recheck(&self, now: Instant, concerns: impl Fn(&str) -> bool) {
         self.table().recheck(now, concerns);
         self.wake_if(true);
@@ -104,7 +105,7 @@ impl Registry {
         self.table().refuse(state, error);
     }
 
-    /// Whether somebody waits for the lock, or asks.
+    /// Whether a request waits for the lock, or asks for it.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_awaited(&self, state: &Arc<str>) -> bool {
         self.table().is_awaited(state)
@@ -116,7 +117,7 @@ impl Registry {
         }
     }
 
-    /// The watchdog's pause: until the schedule says so, or has changed.
+    /// The watchdog's pause: until the next lock is due, or the schedule has changed.
     pub(crate) async fn something_due<S: Future<Output = ()>>(&self, sleep_until: impl FnOnce(Instant) -> S) {
         let armed = self.table().arm();
         let Some(at) = armed else {
@@ -129,7 +130,7 @@ impl Registry {
         }
     }
 
-    /// A message grants a request, or ends it by a token that is none. Says whether there is such a request.
+    /// A message grants a request, or ends it by token 0 or 1. Returns whether there is such a request.
     pub(crate) fn on_grant(&self, now: Instant, number: u64, name: &str, token: u64) -> bool {
         let request = self.table().get(number).cloned();
         let request = request.filter(|request| request.name == name);
@@ -139,10 +140,10 @@ impl Registry {
         request.is_some()
     }
 
-    /// Waits until a request that was dropped has been released.
+    /// Waits until a dropped request has been released.
     pub(crate) async fn out_of(&self, former: &Request) {
         loop {
-            // Made before the look, as in Request::outcome().
+            // Created before the check, as in Request::outcome().
             let released = former.changed.notified();
             if !self.knows(former.number) {
                 return;
@@ -155,7 +156,7 @@ impl Registry {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Ends all requests, and says which. One that is registered later finds the registry closed.
+    /// Ends all requests, and returns them. A request that registers later finds the registry closed.
     pub(crate) fn close(&self) -> Vec<Arc<Request>> {
         self.closed.store(true, Ordering::SeqCst);
         let requests: Vec<_> = self.table().all().cloned().collect();
@@ -166,13 +167,13 @@ impl Registry {
         requests
     }
 
-    /// Whether the client's tasks are gone: nobody renews, releases or hears anything any more.
+    /// Whether the client's tasks are gone, so that nothing renews, releases or receives any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// The client's tasks are gone. Ends all waits, and wakes everybody. Holds last as long as they are proven. A request
-    /// that is registered later finds the mark with its first call. Says whether there was any request.
+    /// The client's tasks are gone: ends all waits and wakes all tasks. Holds last as long as their proofs. A request
+    /// that registers later finds the mark with its first call. Returns whether there was any request.
     pub(crate) fn end(&self) -> bool {
         self.ended.store(true, Ordering::SeqCst);
         let requests: Vec<_> = self.table().all().cloned().collect();

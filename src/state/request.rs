@@ -1,4 +1,4 @@
-//! One request: its name, what the client knows of it, and the record of its hold.
+//! One request: its name, its claim, and the record of its hold.
 
 use super::claim::{Claim, EndedBy, Outcome};
 use super::sync::{Mutex, MutexGuard, Notify};
@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// One call of acquire: its name in Redis, and what is known of it.
+/// One call of acquire: its name in Redis, and its claim behind a mutex.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) number: u64,
@@ -21,9 +21,9 @@ pub(crate) struct Request {
     pub(crate) lock: Arc<Lock>,
     pub(crate) policy: Policy,
     claim: Mutex<Claim>,
-    /// What takes note of the hold's end. Whoever ends the hold takes it, in the same step.
+    /// The record that notes the end of the hold. The code that ends the hold takes it, in the same step.
     hold: std::sync::Mutex<Option<Box<Hold>>>,
-    /// Told whenever whoever watches the claim should look at it.
+    /// Wakes the tasks that wait for a change of the claim.
     pub(crate) changed: Notify,
 }
 
@@ -41,11 +41,11 @@ impl Request {
     }
 
     pub(crate) fn claim(&self) -> MutexGuard<'_, Claim> {
-        // Every change of a claim is a single assignment: a panic cannot leave one half made.
+        // Every change of a claim is a single assignment, so a panic cannot leave half a change.
         self.claim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the claim. If its hold is over by then, whoever observes that is told when the claim is free again.
+    /// Changes the claim. If its hold is over then, its record learns of that after the claim is unlocked.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Claim) -> T) -> T {
         let mut claim = self.claim();
         let result = change(&mut claim);
@@ -57,14 +57,14 @@ impl Request {
         result
     }
 
-    /// Notes the hold's end with this record, once it is over.
+    /// Sets the record that notes the hold's end.
     pub(crate) fn observe(&self, hold: Box<Hold>) {
         *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
         self.change(|_| ());
     }
 
-    /// Its user releases the hold or gives it another form: from now on nobody renews it. The caller tells the record how
-    /// that ended.
+    /// Its user releases or converts the hold: from now on nothing renews it. The caller tells the record how that
+    /// ended.
     pub(crate) fn end_hold(&self) -> Option<Box<Hold>> {
         let mut claim = self.claim();
         claim.end(EndedBy::Released);
@@ -75,7 +75,7 @@ impl Request {
         self.hold.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A renewal that was sent then said how the request stands.
+    /// Takes in the reply to a renewal that was sent at that time.
     pub(crate) fn on_renewal(&self, sent: Instant, now: Instant, lease: Duration, standing: Standing) {
         self.change(|claim| {
             if claim.on_renewal(sent, now, lease, standing) {
@@ -84,12 +84,12 @@ impl Request {
         });
     }
 
-    /// The owner's name, if its user named one.
+    /// The owner's name, if the user named one.
     pub(crate) fn owner(&self) -> Option<&str> {
         RequestName::read(&self.name)?.named_owner
     }
 
-    /// A message says that it was granted, or with token 0 that it was evicted.
+    /// Takes in a message that grants the request, or evicts it by token 0.
     pub(crate) fn on_grant(&self, now: Instant, token: u64) {
         self.change(|claim| {
             if claim.on_grant(now, token) {
@@ -98,7 +98,7 @@ impl Request {
         });
     }
 
-    /// The server refuses what it needs: who waits cannot be told more by waiting on. A hold lasts as long as it is proven.
+    /// The server refuses the request, so its wait ends. A hold lasts as long as its proof.
     pub(crate) fn refuse(&self, error: &RedisError) {
         let mut claim = self.claim();
         if claim.is_waiting() && claim.end(EndedBy::Failed(error.clone())) {
@@ -106,10 +106,10 @@ impl Request {
         }
     }
 
-    /// The next step of the one who waits for the guard, once there is one.
+    /// Waits for the next step of the caller that waits for the guard.
     pub(crate) async fn outcome(&self, now: impl Fn() -> Instant) -> Outcome {
         loop {
-            // Made before the look at the claim: whatever changes after that look is not missed.
+            // Created before the check of the claim, so that no later change is missed.
             let changed = self.changed.notified();
             let outcome = self.claim().poll_outcome(now());
             match outcome {
@@ -119,14 +119,14 @@ impl Request {
         }
     }
 
-    /// Waits until it is certainly held no longer.
+    /// Waits until the hold is no longer certain.
     pub(crate) async fn lost<S: Future<Output = ()>>(
         &self,
         now: impl Fn() -> Instant,
         sleep_until: impl Fn(Instant) -> S,
     ) {
         loop {
-            // Before the look, as in outcome().
+            // Created before the check, as in outcome().
             let changed = self.changed.notified();
             let held_until = self.change(|claim| claim.held_until(now()));
             let Some(held_until) = held_until else { return };
@@ -139,7 +139,7 @@ impl Request {
     }
 }
 
-/// How a hold ended if nobody says more: its guard was dropped, or a release was not confirmed.
+/// The end of a hold if nothing else is known: its guard was dropped, or a release was not confirmed.
 fn hold_end(by: &EndedBy) -> HoldEnd {
     match by {
         EndedBy::Lost(reason) => HoldEnd::Lost(*reason),

@@ -1,7 +1,8 @@
-//! What all parts of one client share: who it is, its requests, and who listens to events. It owns no connection.
+//! `Shared`: what all parts of one client share. It has the client's name, its requests, and the listeners to events.
+//! It owns no connection.
 //!
-//! A connection's callback owns an `Arc<Shared>` and hands its messages in here. Releases go out by a channel to the
-//! releaser, whose sender the client's last handle owns: when that handle goes, the channel closes.
+//! A connection's callback owns an `Arc<Shared>` and calls it with every message. Releases go by a channel to the
+//! releaser. The client's last handle owns the sender: when that handle goes, the channel closes.
 
 use super::claim::{Claim, EndedBy};
 use super::registry::Registry;
@@ -56,12 +57,14 @@ impl Shared {
         (1..self.numbers.load(Ordering::Relaxed)).contains(&number)
     }
 
-    /// Whether this client has made a request of that number and forgotten it: an *orphan*, if the server still knows it.
+    /// Whether this client has made a request of that number and forgotten it: an *orphan*, if the server still knows
+    /// it.
     pub(crate) fn has_forgotten(&self, number: u64) -> bool {
         self.has_given(number) && !self.registry.knows(number)
     }
 
-    /// Releases a request whose user is done with it, in the background. Works outside of a runtime too.
+    /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
+    /// too.
     pub(crate) fn abandon(&self, request: Arc<Request>) {
         request.change(|claim| claim.end(EndedBy::Released));
         // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
@@ -70,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// Hands a request to the releaser. The request comes back if there is none any more.
+    /// Hands a request to the releaser, and returns the request if the releaser is gone.
     pub(crate) fn release(&self, request: Arc<Request>) -> Result<(), Arc<Request>> {
         match self.releases.upgrade() {
             Some(releases) => releases.send(request).map_err(|unsent| unsent.0),
@@ -78,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// A message came on the client's channel: grants, and ends of requests.
+    /// Takes in a message on the client's channel: grants, and ends of requests.
     pub(crate) fn on_message(&self, now: Instant, payload: &[u8]) {
         let Some((grants, key)) = read_message(payload) else {
             tracing::warn!(
@@ -99,7 +102,7 @@ impl Shared {
             if forgotten && is_state(&self.prefix, key) {
                 self.pass_on(now, name, number, key);
             } else {
-                // Not this client's: whatever it is, it is not ours to release.
+                // The request is of another client, so this client must not release it.
                 tracing::warn!(
                     request = name,
                     key,
@@ -109,8 +112,8 @@ impl Shared {
         }
     }
 
-    /// A grant to a request that this client has forgotten: a command that was executed after its connection had been
-    /// given up. Nobody will use it.
+    /// A grant to an orphan: the server executed an acquire after the client had closed its connection. Nobody will use
+    /// the grant.
     fn pass_on(&self, now: Instant, name: &str, number: u64, key: &str) {
         tracing::debug!(request = name, key, "passing on a grant that nobody waits for");
         let mut claim = Claim::new(self.lease, Duration::MAX, now);

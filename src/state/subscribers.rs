@@ -1,7 +1,8 @@
-//! Who listens to events: this client's own streams, and other clients as far as they have announced themselves.
+//! The listeners to events: this client's own streams, and other clients that have announced themselves.
 //!
-//! A listener announces itself every few seconds on a channel that all clients of a prefix hear. They pass that on to the
-//! scripts that they call. So events cost neither state nor commands while nobody listens. Time comes in as an argument.
+//! A listener announces itself every few seconds on a channel to which all clients of a prefix subscribe. The clients
+//! pass this on to the scripts that they call. So events cost neither state nor commands while nobody listens. Time is
+//! an argument.
 
 use crate::protocol::event::{ALL_LOCKS, Event, read_events};
 use crate::protocol::key;
@@ -15,14 +16,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
-/// Events that a stream keeps for a reader that is slow.
+/// The number of events that a stream keeps for a slow reader.
 const BACKLOG: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Event(Event),
     Gap,
-    /// Nothing comes any more.
+    /// No event comes any more.
     Failed(RedisError),
 }
 
@@ -35,11 +36,11 @@ pub(crate) enum Topic {
 
 #[derive(Debug)]
 struct Feed {
-    /// What is announced: the key of a lock's state, or `*`.
+    /// The announced subject: the key of a lock's state, or `*`.
     subject: String,
     items: broadcast::Sender<Item>,
     subscribed: bool,
-    /// Its subscription was lost: what is published until it is made again is missed.
+    /// Its subscription was lost: the stream misses what the scripts publish before the client subscribes again.
     missed: bool,
 }
 
@@ -49,28 +50,28 @@ impl Feed {
     }
 }
 
-/// Who listens: other clients, as far as they have been heard, and this one's own streams.
+/// The listeners: other clients that have announced themselves, and this client's own streams.
 #[derive(Debug, Default)]
 pub(crate) struct EventSubscribers {
-    /// Whether anybody listens to anything. Looked at with every call, so kept apart.
+    /// Whether anybody listens to anything. It is apart, because every call reads it.
     any: AtomicBool,
     heard: Mutex<BTreeMap<String, Instant>>,
     feeds: Mutex<BTreeMap<String, Feed>>,
-    /// The last answer to who may not subscribe to this.
+    /// The last error of a refused subscription.
     refused: Mutex<BTreeMap<String, RedisError>>,
-    /// The subscription connection has something to do.
+    /// Wakes the subscription connection, which has something to do.
     pub(crate) changed: Notify,
-    /// It has done it.
+    /// Says that the subscription connection has done it.
     followed: Notify,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that can panic runs while one of them is locked.
+    // No code that can panic runs while one of them is locked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EventSubscribers {
-    /// Whether scripts that are about this lock should publish events.
+    /// Whether scripts about this lock should publish events.
     pub(crate) fn listens(&self, state: &str, now: impl FnOnce() -> Instant) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -82,10 +83,10 @@ impl EventSubscribers {
         heard.contains_key(state) || heard.contains_key(ALL_LOCKS)
     }
 
-    /// Somebody listens to a lock, or to all.
+    /// Somebody has announced that it listens to a lock, or to all.
     pub(crate) fn on_announcement(&self, now: Instant, subject: &str) {
         let mut heard = locked(&self.heard);
-        // Here too: a client that only listens asks for none.
+        // Also here, because a client that only listens makes no calls.
         heard.retain(|_, until| *until > now);
         heard.insert(subject.to_owned(), now + BELIEVED_FOR);
         drop(heard);
@@ -93,7 +94,7 @@ impl EventSubscribers {
     }
 
     pub(crate) fn listen(&self, now: Instant, channel: String, subject: String) -> broadcast::Receiver<Item> {
-        // This client's own calls need not wait for the announcement.
+        // This client's own calls need not wait for the announcement to come back.
         self.on_announcement(now, &subject);
         locked(&self.refused).remove(&channel);
         let mut feeds = locked(&self.feeds);
@@ -122,24 +123,24 @@ impl EventSubscribers {
         }
     }
 
-    /// Nothing will come by this subscription: its streams end.
+    /// Ends the streams of a subscription by which nothing will come.
     pub(crate) fn is_refused(&self, channel: &str, error: RedisError) {
         locked(&self.refused).insert(channel.to_owned(), error);
         locked(&self.feeds).remove(channel);
         self.followed.notify_waiters();
     }
 
-    /// Nothing will come any more: all streams end with that error.
+    /// Ends all streams with that error.
     pub(crate) fn fail(&self, error: &RedisError) {
         for (channel, feed) in std::mem::take(&mut *locked(&self.feeds)) {
-            // Nobody may be reading any more.
+            // Perhaps nobody reads any more.
             let _ = feed.items.send(Item::Failed(error.clone()));
             locked(&self.refused).insert(channel, error.clone());
         }
         self.followed.notify_waiters();
     }
 
-    /// Nothing will come any more: all streams end.
+    /// Ends all streams.
     pub(crate) fn end(&self) {
         locked(&self.feeds).clear();
     }
@@ -167,7 +168,7 @@ impl EventSubscribers {
     pub(crate) fn follows(&self, channel: &str) {
         if let Some(feed) = locked(&self.feeds).get_mut(channel) {
             feed.subscribed = true;
-            // Not before: what follows the gap is complete.
+            // Not earlier, because what follows the gap must be complete.
             if std::mem::take(&mut feed.missed) {
                 let _ = feed.items.send(Item::Gap);
             }
@@ -175,12 +176,12 @@ impl EventSubscribers {
         self.followed.notify_waiters();
     }
 
-    /// What this client has to announce.
+    /// Returns the subjects that this client has to announce.
     pub(crate) fn subjects(&self) -> Vec<String> {
         locked(&self.feeds).values().map(|feed| feed.subject.clone()).collect()
     }
 
-    /// The connection is a new one: what was published meanwhile is lost.
+    /// Notes a gap in all streams, because the connection is a new one.
     pub(crate) fn start_over(&self) {
         for feed in locked(&self.feeds).values_mut() {
             feed.miss();
@@ -188,7 +189,7 @@ impl EventSubscribers {
         self.changed.notify_one();
     }
 
-    /// The same for one channel, whose node is not listened to any more.
+    /// Notes a gap in one channel, to whose node the client is no longer subscribed.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_missed(&self, channel: &str) {
         if let Some(feed) = locked(&self.feeds).get_mut(channel) {
@@ -196,7 +197,7 @@ impl EventSubscribers {
         }
     }
 
-    /// The channels that somebody reads.
+    /// Returns the channels that somebody reads.
     #[cfg(feature = "cluster")]
     pub(crate) fn channels(&self) -> BTreeSet<String> {
         let mut feeds = locked(&self.feeds);
@@ -204,7 +205,7 @@ impl EventSubscribers {
         feeds.keys().cloned().collect()
     }
 
-    /// A message on the channel, which came by this subscription.
+    /// Takes in a message on the channel, by this subscription.
     pub(crate) fn on_events(&self, prefix: &str, subscription: &str, channel: &str, payload: &str) {
         let Some(lock) = key::name_of_event_channel(prefix, channel) else {
             return;
@@ -214,7 +215,7 @@ impl EventSubscribers {
             return;
         };
         for event in read_events(&lock, payload) {
-            // Nobody may be reading any more.
+            // Perhaps nobody reads any more.
             let _ = feed.items.send(Item::Event(event));
         }
     }

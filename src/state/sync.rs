@@ -1,5 +1,5 @@
-//! What threads meet at. Under `--cfg fairlock_loom` loom replaces it, and the tests in `state/loom` go through all
-//! interleavings: see `make loom`.
+//! Mutexes and wake-ups for threads. Under `--cfg fairlock_loom` loom replaces them, and the tests in `state/loom` run
+//! all interleavings: see `make loom`.
 
 #[cfg(not(all(test, fairlock_loom)))]
 pub(crate) use {

@@ -1,4 +1,4 @@
-//! Every request of a client, and which lock is to be renewed when. No I/O; time comes in as an argument.
+//! The table: every request of a client, and when to renew which lock. It does no I/O, and time is an argument.
 
 use super::request::Request;
 use crate::protocol::key::Lock;
@@ -13,19 +13,19 @@ use tokio::time::Instant;
 struct LockEntry {
     lock: Arc<Lock>,
     due: Instant,
-    /// In the order in which they were made: it is also that in which they ask again when the server forgot them.
+    /// The requests in the order in which they were made. If the server forgot them, they ask again in this order.
     requests: BTreeMap<u64, Arc<Request>>,
-    /// The requests of each owner that its user named.
+    /// The requests of each named owner.
     owners: HashMap<String, Vec<u64>>,
 }
 
-/// A lock whose time has come.
+/// A lock that is due.
 #[derive(Debug)]
 pub(crate) struct Due {
     pub(crate) lock: Arc<Lock>,
-    /// To be renewed, each with its lease. Empty: only look whether something has expired.
+    /// The requests to renew, each with its lease. Empty: only check whether something has expired.
     pub(crate) renew: Vec<(Arc<Request>, Duration)>,
-    /// Lost holds that the server may still believe in: to be released, so that others need not wait for the lease.
+    /// Lost holds that the server may still know: release them, so that others need not wait for the lease.
     pub(crate) lost: Vec<Arc<Request>>,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct Due {
 pub(super) struct Table {
     // Ordered, so that the same history gives the same order of calls: see tests/attack.
     locks: BTreeMap<Arc<str>, LockEntry>,
-    /// The lock of each request, by number: messages name requests.
+    /// The lock of each request by number, because messages name requests.
     requests: BTreeMap<u64, Arc<Request>>,
     schedule: BTreeSet<(Instant, Arc<str>)>,
-    /// When the keeper means to look; `None`: it sleeps until it is woken.
+    /// When the watchdog wakes. `None`: it sleeps until something wakes it.
     armed: Option<Instant>,
 }
 
 impl Table {
-    /// Says whether the schedule now begins earlier.
+    /// Returns whether the schedule now starts earlier.
     pub(super) fn insert(&mut self, request: Arc<Request>, now: Instant) -> bool {
         let due = now + request.claim().lease() / 3;
         let lock = Arc::clone(&request.lock);
@@ -62,7 +62,7 @@ impl Table {
         self.schedule_check(&lock, due)
     }
 
-    /// It is out of the server: tells whoever waits for that.
+    /// The server does not have the request any more: wakes the tasks that wait for that.
     pub(super) fn remove(&mut self, request: &Request) {
         request.changed.notify_waiters();
         self.requests.remove(&request.number);
@@ -92,7 +92,7 @@ impl Table {
         self.requests.values()
     }
 
-    /// A request of the same owner on the same lock whose release is still under way.
+    /// Returns a request of the same owner and lock whose release is still under way.
     pub(super) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
         let entry = self.locks.get(&of.lock.state)?;
         let numbers = entry
@@ -104,13 +104,13 @@ impl Table {
         requests.find(|request| request.claim().is_leaving()).cloned()
     }
 
-    /// When `take_due` is to be called next. An earlier time is told by the methods that say so.
+    /// When to call `take_due` next. The methods that make this time earlier return that.
     pub(super) fn arm(&mut self) -> Option<Instant> {
         self.armed = self.schedule.first().map(|(due, _)| *due);
         self.armed
     }
 
-    /// Looks at a lock at `at` if that is earlier than planned. Says whether the schedule now begins earlier.
+    /// Checks a lock at `at` if that is earlier than planned. Returns whether the schedule now starts earlier.
     pub(super) fn schedule_check(&mut self, lock: &Lock, at: Instant) -> bool {
         if self.locks.get(&lock.state).is_some_and(|entry| at < entry.due) {
             self.reschedule(&lock.state, at);
@@ -124,7 +124,7 @@ impl Table {
         }
     }
 
-    /// The same, for who waits only: a holder need not know when others' leases end.
+    /// The same, but only for waiters, because a holder need not know when others' leases end.
     pub(super) fn schedule_check_if_waiting(&mut self, lock: &Lock, at: Instant) -> bool {
         let Some(entry) = self.locks.get(&lock.state) else {
             return false;
@@ -133,7 +133,7 @@ impl Table {
         sooner && self.schedule_check(lock, at)
     }
 
-    /// Everything that waits is renewed now: messages may have been missed.
+    /// Makes every waiter due now, because messages may have been lost.
     pub(super) fn resync(&mut self, now: Instant) {
         let mut waiting = Vec::new();
         for entry in self.locks.values() {
@@ -148,7 +148,7 @@ impl Table {
         }
     }
 
-    /// What these locks' servers granted is renewed now: they may have forgotten it.
+    /// Makes the grants of these locks due now, because their servers may have forgotten them.
     pub(super) fn recheck(&mut self, now: Instant, concerns: impl Fn(&str) -> bool) {
         let mut held = Vec::new();
         for entry in self.locks.values().filter(|entry| concerns(&entry.lock.state)) {
@@ -184,7 +184,7 @@ impl Table {
         requests.for_each(|request| request.refuse(error));
     }
 
-    /// Whether somebody waits for the lock, or asks.
+    /// Whether a request waits for the lock, or asks for it.
     #[cfg(feature = "cluster")]
     pub(super) fn is_awaited(&self, state: &Arc<str>) -> bool {
         let entry = self.locks.get(state);
@@ -199,7 +199,7 @@ impl Table {
         }
     }
 
-    /// The locks whose time has come, with what is to be done; they are scheduled anew.
+    /// Takes the locks that are due, with what to do for them, and schedules them again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while let Some((due, state)) = self.schedule.first().cloned() {
@@ -225,7 +225,7 @@ impl LockEntry {
             renew: Vec::new(),
             lost: Vec::new(),
         };
-        // Nobody's lease is longer than what is asked here again and again.
+        // A lock without requests to renew is checked again after an hour at most.
         let mut next = now + Duration::from_secs(3600);
         for request in self.requests.values() {
             let mut claim = request.claim();

@@ -1,4 +1,4 @@
-//! Where the connections of a link or a subscription lead: to one server, to the master that Sentinel names, or nowhere.
+//! A backend: where connections lead, to one server, to the master that Sentinel names, or (in a simulation) nowhere.
 
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
@@ -11,7 +11,7 @@ use super::wire::Wire;
 use redis::RedisError;
 use std::sync::Arc;
 
-/// Makes connections to one server.
+/// Connects to one server.
 #[derive(Clone)]
 pub(crate) enum Backend {
     Server(Arc<Server>),
@@ -51,17 +51,17 @@ impl Backend {
         }
     }
 
-    /// The server at the end of a connection of that term does what only a replica does: the term is over.
+    /// The server of that term replied as only a replica does, so the term is over.
     pub(crate) fn is_demoted(&self, term: u64) {
         match self {
             Self::Server(server) => server.is_demoted(term),
-            // The sentinels tell of theirs, and who the next one is.
+            // The sentinels announce the next master, so their terms end by that.
             #[cfg(any(feature = "testing", feature = "sentinel"))]
             _ => {}
         }
     }
 
-    /// Waits until a connection of that term leads to the wrong server.
+    /// Waits until connections of that term lead to the wrong server.
     pub(crate) async fn outdated(&self, term: u64) {
         match self {
             Self::Server(server) => server.outdated(term).await,
@@ -72,7 +72,8 @@ impl Backend {
         }
     }
 
-    /// Whether it is told at once when another server takes over: a call that is under way need not wait for more.
+    /// Whether the client learns at once when another server takes over. Then a call under way need not wait any
+    /// longer.
     pub(crate) fn hears_of_successors(&self) -> bool {
         match self {
             #[cfg(feature = "sentinel")]
@@ -81,7 +82,7 @@ impl Backend {
         }
     }
 
-    /// Looks out for who takes over. Never ends.
+    /// Watches for a new master. Never ends.
     pub(crate) async fn watch(&self) {
         match self {
             #[cfg(feature = "sentinel")]

@@ -1,4 +1,4 @@
-//! Pauses between attempts, which grow and differ between clients.
+//! Backoff: pauses between attempts, which grow and differ between clients.
 
 use crate::types::random;
 use redis::RedisError;
@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Tries until it succeeds, at intervals that grow to a second and differ between clients.
+/// Repeats an attempt until it succeeds, at intervals that grow to a second and differ between clients.
 pub(crate) async fn retrying<T, F>(mut attempt: impl FnMut() -> F, mut failed: impl FnMut(RedisError)) -> T
 where
     F: Future<Output = Result<T, RedisError>>,
@@ -21,7 +21,7 @@ where
     }
 }
 
-/// Pauses from 5 ms up to a second or what is given, each between half and the whole of its length.
+/// Pauses from 5 ms up to a second or the given maximum, each between half and the whole of its length.
 pub(crate) struct Backoff {
     next: Duration,
     longest: Duration,
@@ -37,7 +37,7 @@ impl Backoff {
         Self { next, longest }
     }
 
-    /// Before what was begun then is begun anew: pauses if it did not last.
+    /// Pauses before a restart, if the last one did not live long.
     pub(crate) async fn after(&mut self, since: Instant) {
         if since.elapsed() < self.longest {
             self.pause().await;
@@ -46,7 +46,7 @@ impl Backoff {
         }
     }
 
-    /// Not longer than that, for once.
+    /// Bounds the next pause.
     pub(crate) async fn pause_at_most(&mut self, longest: Duration) {
         self.next = self.next.min(longest);
         self.pause().await;

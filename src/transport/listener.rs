@@ -1,6 +1,6 @@
-//! The subscription of a single server: one per client, whatever the number of locks.
+//! The listener: the subscription of a single server, one per client, whatever the number of locks.
 //!
-//! What it brings are hints. Whoever relies on one asks again when a message may have been missed.
+//! Its messages are hints. The client renews whenever a message may have been missed.
 
 use super::backend::Backend;
 use super::backoff::{Backoff, retrying};
@@ -74,13 +74,13 @@ impl Listener {
             self.shared.subscribers.start_over();
             let now = Instant::now();
             registry.resync(now);
-            // Holders, whose calls may be minutes apart, learn by this that the server has restarted.
+            // By this, holders, whose calls may be minutes apart, learn that the server has restarted.
             registry.recheck(now, |_| true);
             outage.end();
         }
     }
 
-    /// Returns, with the reason, when the connection is dead.
+    /// Returns the reason when the connection is dead.
     async fn until_dead(&self, subscription: &mut Subscription) -> String {
         let subscribers = &self.shared.subscribers;
         let mut announced = Instant::now();
@@ -92,7 +92,7 @@ impl Listener {
                 () = subscribers.changed.notified() => true,
                 () = sleep(PING_INTERVAL) => false,
             };
-            // First: others may have ceased to publish, and what follows a gap is complete.
+            // This comes first: others may have stopped publishing, and what follows a gap must be complete.
             if new || announced.elapsed() >= ANNOUNCED_EVERY {
                 announced = Instant::now();
                 self.announce(subscription).await;
@@ -112,7 +112,7 @@ impl Listener {
         }
     }
 
-    /// Subscribes to the events that this client's streams are about, and to no others.
+    /// Subscribes to the events of this client's streams, and to no others.
     async fn follow(&self, subscription: &mut Subscription) -> Result<(), RedisError> {
         let subscribers = &self.shared.subscribers;
         let (new, gone) = subscribers.to_follow();
@@ -123,7 +123,7 @@ impl Listener {
                 let (Topic::Channel(topic) | Topic::Pattern(topic)) = topic;
                 match followed {
                     Ok(()) => subscribers.follows(&topic),
-                    // A new connection would be refused the same, and the grants that come over this one missed.
+                    // A new connection would be refused too, and the grants of this one would be missed.
                     Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
                         tracing::warn!(%error, topic, "the server refuses to bring events");
                         subscribers.is_refused(&topic, error);
@@ -139,7 +139,7 @@ impl Listener {
         changes.await
     }
 
-    /// An extra: failing is not fatal.
+    /// This is optional, so a failure is not fatal.
     async fn introduce(&self, subscription: &mut Subscription) {
         let said = subscription.wire.answer(PING_TIMEOUT, &self.introduction.set()).await;
         if let Err(error) = said {
@@ -148,20 +148,20 @@ impl Listener {
         }
     }
 
-    /// A client that only listens, or reads, learns by a refused write that its server is the master no longer.
+    /// A client that only listens or reads learns by a refused write that its server is no longer the master.
     fn on_refusal(&self, subscription: &Subscription, error: &RedisError) {
         if is_of_replica(error) && !subscription.of_replica {
             self.backend.is_demoted(subscription.term);
         }
     }
 
-    /// Tells all clients that somebody listens. Events are an extra: failing is not fatal.
+    /// Announces to all clients that this one listens. Events are optional, so a failure is not fatal.
     async fn announce(&self, subscription: &Subscription) {
         let subjects = self.shared.subscribers.subjects();
         if subjects.is_empty() {
             return;
         }
-        // Sent together: one round trip.
+        // Sent together, in one round trip.
         let replies = event::announce(&self.shared.prefix, &subjects)
             .into_iter()
             .map(|command| {
@@ -174,7 +174,7 @@ impl Listener {
         }
     }
 
-    /// Who listens already.
+    /// Reads who listens already.
     async fn look_around(&self, subscription: &mut Subscription) {
         let ask = event::listeners(&self.shared.prefix);
         let found = subscription.wire.answer(PING_TIMEOUT, &ask).await;
@@ -212,7 +212,7 @@ pub(crate) fn on_push(shared: &Shared, push: &PushInfo) -> Push {
                 subscribers.on_events(&shared.prefix, pattern, channel, payload);
             }
         }
-        // The client's own unsubscribing concerns channels of events.
+        // The client itself unsubscribes only from channels of events.
         PushKind::Unsubscribe if text(0).is_some_and(|channel| channel.ends_with(":events")) => {}
         PushKind::Unsubscribe => return Push::Ends,
         _ => {}

@@ -1,4 +1,4 @@
-//! Connections: how they are made, kept up and given up, where a call goes, and how grants and events come in.
+//! Connections: how the client makes, keeps and closes them, where a call goes, and how grants and events come in.
 //!
 //! A call goes down by `route`, then `link`, then `wire`. A push comes up from a connection's own task, by a
 //! `subscription`, into `state::Shared`.

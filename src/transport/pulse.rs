@@ -1,4 +1,4 @@
-//! Whether a connection lives: what is heard over it, and how long a reply is waited for.
+//! The pulse: whether a connection lives, by its signs of life and by the calls that wait for replies.
 
 use crate::types::error::{demoted, timed_out};
 use redis::RedisError;
@@ -9,30 +9,30 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// So many calls in a row without an answer, and the connection is taken for dead.
+/// After so many calls in a row without a reply, the connection counts as dead.
 const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;
 
-/// A time limit is over after so many looks in a row without a sign of life.
+/// A time limit ends after so many checks in a row without a sign of life.
 const LOOKS: u32 = 4;
 
-/// After so many of them another connection is tried beside it.
+/// After so many of them the link tries another connection beside it.
 const LOOKS_OF_DOUBT: u32 = LOOKS / 2;
 
-/// A connection's signs of life: replies, to whomever, and messages.
+/// A connection's signs of life: messages, and replies to any call.
 ///
-/// Replies come in the order of the calls, so one to another call means that ours is still to come.
+/// Replies come in the order of the calls, so a reply to an earlier call means that ours is still to come.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     beats: AtomicU64,
-    /// Calls in a row that ran into their time limits.
+    /// The number of calls in a row that reached their time limits.
     unanswered: AtomicU32,
-    /// A call has waited for half of its limit and nothing was heard.
+    /// Says that a call has waited for half of its limit without a sign of life.
     is_silent: AtomicBool,
     silent: Notify,
     spoken: Notify,
-    /// It leads to the wrong server: what that says counts no longer.
+    /// Says that the connection leads to the wrong server, whose replies no longer count.
     outdated: AtomicBool,
-    /// Another connection has taken its place.
+    /// Says that another connection has replaced this one.
     replaced: AtomicBool,
     over: Notify,
 }
@@ -45,14 +45,14 @@ impl Pulse {
         }
     }
 
-    /// Waits until a call has waited for half of its limit and nothing was heard. For one task only.
+    /// Waits until a call has waited for half of its limit without a sign of life. For one task only.
     pub(crate) async fn silent(&self) {
         while !self.is_silent.load(Ordering::Relaxed) {
             self.silent.notified().await;
         }
     }
 
-    /// Waits until something is heard of one that was silent. For one task only.
+    /// Waits until a silent connection shows a sign of life. For one task only.
     pub(crate) async fn spoken(&self) {
         while self.is_silent.load(Ordering::Relaxed) {
             self.spoken.notified().await;
@@ -65,11 +65,11 @@ impl Pulse {
         }
     }
 
-    /// The reply, unless the connection is silent for `limit` before it comes.
+    /// Returns the reply, unless the connection is silent for `limit` before that.
     ///
-    /// Only time in which this process could have heard something is silence: it looks several times, and a look that
-    /// comes late, because the process was frozen or starved of CPU, counts no more than one in time. The reply may
-    /// lie in the socket by then.
+    /// Silence counts only the time in which this process could have received something. The pulse checks several
+    /// times, and a late check of a frozen or starved process counts no more than a timely one, because the reply may
+    /// already lie in the socket.
     pub(crate) async fn answer<T>(
         &self,
         limit: Duration,
@@ -95,12 +95,12 @@ impl Pulse {
         Err(timed_out())
     }
 
-    /// The reply, unless the connection leads to the wrong server by then, or another has taken its place.
+    /// Returns the reply, unless the connection leads to the wrong server by then, or another one has replaced it.
     pub(crate) async fn unless_over<T>(
         &self,
         reply: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
-        // Made before the look: what comes after it is not missed.
+        // Created before the check, so that no later sign is missed.
         let over = self.over.notified();
         if self.outdated.load(Ordering::Relaxed) || self.replaced.load(Ordering::Relaxed) {
             return Err(self.why_over());
@@ -120,13 +120,13 @@ impl Pulse {
         }
     }
 
-    /// Another connection has taken its place: nobody need wait for it any more.
+    /// Another connection has replaced this one, so nobody need wait for it any more.
     pub(crate) fn replace(&self) {
         self.replaced.store(true, Ordering::Relaxed);
         self.over.notify_waiters();
     }
 
-    /// It leads to the wrong server from now on.
+    /// The connection leads to the wrong server from now on.
     pub(crate) fn outdate(&self) {
         self.outdated.store(true, Ordering::Relaxed);
         self.over.notify_waiters();
@@ -134,13 +134,13 @@ impl Pulse {
 
     pub(crate) fn answered(&self) {
         self.beat();
-        // The counter is shared by all callers: write to it only where it changes.
+        // All callers share the counter, so write to it only where it changes.
         if self.unanswered.load(Ordering::Relaxed) != 0 {
             self.unanswered.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A call ran into its time limit. Says whether that is one too many.
+    /// A call reached its time limit. Returns whether the connection is dead by that.
     pub(crate) fn missed(&self) -> bool {
         self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_BEFORE_RECONNECT
     }
@@ -191,7 +191,7 @@ mod tests {
         let (socket, ours) = oneshot::channel();
         let frozen = async {
             std::thread::sleep(LIMIT * 2);
-            // What takes the reply from the socket runs only now, and others' tasks with it.
+            // The task that takes the reply from the socket runs only now, beside other tasks.
             for _ in 0..20 {
                 yield_now().await;
             }

@@ -1,4 +1,5 @@
-//! How long a server that has restarted lets nobody into a lock that looks free: it may have forgotten who holds it.
+//! The quarantine: how long a restarted server grants no lock that looks free, because it may have forgotten the
+//! holder.
 
 use super::wire::Wire;
 use crate::protocol::hello::Dialect;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Quarantine {
-    /// Where the clients of a prefix keep which server they have seen last, and since when.
+    /// The key in which the clients of a prefix keep which server they saw last, and since when.
     key: String,
     lasts: Duration,
 }
@@ -22,7 +23,7 @@ impl Quarantine {
         Self { key, lasts }
     }
 
-    /// Until when that server is in quarantine.
+    /// Returns until when that server is in quarantine.
     pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Option<Instant>, RedisError> {
         let info: String = redis::from_redis_value(wire.answer(CONNECT_TIMEOUT, &info()).await?)?;
         let run = run_id(&info).ok_or_else(|| malformed(&Value::SimpleString(info.clone())))?;

@@ -1,4 +1,4 @@
-//! Where a call goes, and where its grants are heard: at the one server, or at the node of a cluster that has the lock.
+//! The route: where a call goes and where its grants come from, the one server or the cluster's node that has the lock.
 
 use super::backend::Backend;
 #[cfg(feature = "cluster")]
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 #[derive(Clone)]
 pub(crate) enum Target {
     Server(Backend),
-    /// Nodes of a cluster, whose settings are those of every node.
+    /// Nodes of a cluster. Every node has their settings.
     #[cfg(feature = "cluster")]
     Cluster(Arc<[redis::ConnectionInfo]>),
 }
@@ -48,7 +48,7 @@ impl Target {
         !matches!(self, Self::Server(_))
     }
 
-    /// Whether its connections are sockets.
+    /// Whether the connections are sockets.
     pub(crate) fn needs_io(&self) -> bool {
         match self {
             #[cfg(feature = "testing")]
@@ -57,7 +57,7 @@ impl Target {
         }
     }
 
-    /// How its scripts publish grants.
+    /// How the scripts publish grants.
     pub(crate) fn channel(&self, prefix: &str) -> Channel {
         match self {
             Self::Server(_) => Channel::of_clients(prefix),
@@ -143,12 +143,12 @@ impl Route {
                 single.link.call(how, order).await
             }
             #[cfg(feature = "cluster")]
-            // In a box: it is long, and part of what users' futures are made of.
+            // In a box, because it is long and a part of users' futures.
             Self::Cluster(cluster) => Box::pin(cluster.call(how, key, order)).await,
         }
     }
 
-    /// Sends a command of the server's own.
+    /// Sends a command that is not a script.
     pub(crate) async fn command(
         &self,
         lane: Lane,
@@ -217,7 +217,7 @@ impl Route {
         }
     }
 
-    /// What clients have said of themselves under keys that may lie anywhere. `None`: nothing, or nothing that can be had.
+    /// Reads the introductions of clients, whose keys may be on any node. `None`: there is none, or it cannot be read.
     pub(crate) async fn introductions(&self, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
         match self {
             Self::Server(_) => {
@@ -241,10 +241,10 @@ impl Route {
         }
     }
 
-    /// A call sent then says that the request waits, if it does: its grant should be heard.
+    /// A call sent at that time told that the request waits: subscribes to its grant.
     pub(crate) fn listen_for(&self, request: &Request, sent: Instant) {
         match self {
-            // One subscription brings the grants of all locks.
+            // On one server one subscription brings the grants of all locks.
             Self::Server(_) => {
                 let _ = (request, sent);
             }
@@ -257,7 +257,8 @@ impl Route {
         }
     }
 
-    /// Slots of the background's calls about `key`: one server that does not answer must not cost others theirs.
+    /// The slots for background calls about `key`. They are by server, so that a server without replies takes no slots
+    /// of others.
     pub(crate) fn background(&self, key: &str) -> Arc<BackgroundSlots> {
         match self {
             Self::Server(single) => {
@@ -269,7 +270,7 @@ impl Route {
         }
     }
 
-    /// Whoever stands in line for being sent is told that it will not be.
+    /// Tells the callers in line that their calls will not be sent.
     pub(crate) fn turn_away(&self) {
         match self {
             Self::Server(single) => single.link.turn_away(),
@@ -278,7 +279,7 @@ impl Route {
         }
     }
 
-    /// Closes all connections, for good.
+    /// Closes all connections for ever.
     pub(crate) fn close(&self) {
         match self {
             Self::Server(single) => single.link.close(),
@@ -291,9 +292,9 @@ impl Route {
 impl Single {
     async fn run(&self) {
         let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Taken once: a client has one task that runs this.
+        // Taken once, because a client has one task that runs this.
         let Some(subscription) = subscription else { return };
-        // A connection that was made anew may lead to a server that has forgotten holds.
+        // After a reconnect the server may have forgotten holds.
         let recheck = |is_up| {
             if is_up {
                 self.shared.registry.recheck(Instant::now(), |_| true);

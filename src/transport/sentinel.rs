@@ -1,4 +1,4 @@
-//! Sentinel: who connects asks it which server is the master, and who is connected is told when that has changed.
+//! Sentinel: names the master to a client that connects, and tells connected clients when the master changes.
 
 use super::backoff::Backoff;
 use super::server::{Connected, Server};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
-/// What the sentinels may take to name a master that says of itself that it is one.
+/// How long the sentinels may take to name a server that calls itself the master.
 const LOOKUP_TIMEOUT: Duration = CONNECT_TIMEOUT;
 
 pub(crate) struct Sentinel {
@@ -25,9 +25,9 @@ pub(crate) struct Sentinel {
 
 #[derive(Default)]
 struct Master {
-    /// Empty: a former one is known not to be it any more.
+    /// Empty if the former master is no longer the master.
     address: String,
-    /// How often it has changed.
+    /// How often the master has changed.
     term: u64,
 }
 
@@ -40,7 +40,7 @@ impl Sentinel {
         }
     }
 
-    /// The master, and its term: a connection to it is outdated when another term has begun.
+    /// The master and its term. A connection is outdated when another term has started.
     async fn master(&self) -> Result<(redis::Client, u64), RedisError> {
         let lookup = async { self.client.lock().await.async_get_client().await };
         let client = timeout(LOOKUP_TIMEOUT, lookup)
@@ -57,8 +57,8 @@ impl Sentinel {
         Connected::greet(Server::of(&master)?.wire(on_push).await?, term, label).await
     }
 
-    /// The sentinels have named a master before, so the client's settings are right. An error now is one of a switch,
-    /// whatever its words are: callers wait until there is a master again. The first lookup reports the error as it is.
+    /// The sentinels have named a master before, so the client's settings are right. An error now belongs to a switch,
+    /// whatever its text: callers wait until there is a master again. The first lookup reports its error as it is.
     fn unless_first(&self, error: RedisError) -> RedisError {
         if self.known().term == 0 || is_transient(&error) {
             return error;
@@ -78,14 +78,14 @@ impl Sentinel {
     }
 
     fn known(&self) -> MutexGuard<'_, Master> {
-        // Nothing that can panic runs while it is locked.
+        // No code that can panic runs while it is locked.
         self.master.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until another term has begun.
+    /// Waits until another term has started.
     pub(crate) async fn outdated(&self, term: u64) {
         loop {
-            // Made before the look: a change after it is not missed.
+            // Created before the check, so that no later change is missed.
             let switched = self.switched.notified();
             if self.known().term != term {
                 return;
@@ -94,14 +94,14 @@ impl Sentinel {
         }
     }
 
-    /// Listens to the sentinels. Never ends.
+    /// Subscribes to the sentinels. Never ends.
     pub(crate) async fn watch(&self) {
         let mut backoff = Backoff::new();
         loop {
             if let Err(error) = self.listen(&mut backoff).await {
                 tracing::warn!(%error, "no sentinel to listen to");
-                // The library may name one that is away, again and again: whom to listen to it asks over a connection that
-                // may lead to another. Whom to ask for the master it chooses among all.
+                // The redis crate may name a sentinel that is away, again and again. For the subscription it asks over
+                // a connection that may lead to another sentinel. For the master it chooses among all.
                 self.look().await;
             }
             backoff.pause().await;
@@ -116,7 +116,7 @@ impl Sentinel {
         let (tell, mut told) = mpsc::unbounded_channel();
         let on_push = move |push: PushInfo| match push.kind {
             PushKind::Message => {
-                // It fails when nobody listens any more.
+                // It fails only when there are no receivers any more.
                 let _ = tell.send(push.data);
                 Push::Heard
             }
@@ -128,7 +128,7 @@ impl Sentinel {
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&["+switch-master"])).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         *backoff = Backoff::new();
-        // It may have changed while nobody listened.
+        // The master may have changed while there was no subscription.
         self.look().await;
         loop {
             tokio::select! {
@@ -142,12 +142,13 @@ impl Sentinel {
         }
     }
 
-    /// `name old-address old-port new-address new-port`, on the channel: of any master that the sentinels watch.
+    /// A message on the channel is `name old-address old-port new-address new-port`, of any master that the sentinels
+    /// watch.
     async fn hear(&self, message: &[Value]) {
         if let Some(former) = former_master(message) {
             let mut master = self.known();
             if master.address == former {
-                // Whoever it is now: the former one is given up at once.
+                // The client leaves the former master at once, whichever server is the next one.
                 master.address.clear();
                 master.term += 1;
                 self.switched.notify_waiters();

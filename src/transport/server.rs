@@ -1,4 +1,4 @@
-//! One server behind a name: it connects, greets, and notices when the server at the other end is the master no longer.
+//! One server behind a name: connects, greets, and notices when the server at the other end is no longer the master.
 //!
 //! A *term* is the time between two such discoveries. Every connection belongs to one, and ends with it.
 
@@ -12,31 +12,31 @@ use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What a connection takes at once. It takes all: what is under way is bounded elsewhere, but for what was given up during a
-/// silence, and a full one would hand its places to futures that nobody polls.
+/// The number of commands in flight that a connection takes. It takes all: other code bounds them, except those
+/// abandoned during a silence, and a full connection would give its places to futures that nobody polls.
 const PIPELINE: usize = 1 << 24;
 
 pub(crate) struct Server {
     commands: redis::Client,
     /// Pushes need RESP3.
     pushes: redis::Client,
-    /// How often a server to which they led turned out to be the master no longer.
+    /// How often a server turned out to be no longer the master.
     term: watch::Sender<u64>,
 }
 
-/// A new connection, and what is known of its server.
+/// A new connection, and what the client knows of its server.
 pub(crate) struct Connected {
     pub(crate) wire: Wire,
     pub(crate) dialect: Dialect,
     /// See [`Server::outdated`].
     pub(crate) term: u64,
-    /// From the start: good for reading, until somebody wants to write.
+    /// The server was a replica from the start: it serves reads until a caller wants to write.
     pub(crate) of_replica: bool,
 }
 
 impl Connected {
-    /// Greets a server: who it is, and how the connection is named in its CLIENT LIST. The connection leads to a replica only
-    /// if nobody has wanted to write so far, or in a cluster, whose table tells who the master is.
+    /// Greets a server: reads its version and names the connection in its CLIENT LIST. The connection may lead to a
+    /// replica only while no caller wants to write, or in a cluster, whose table names the masters.
     pub(crate) async fn greet(mut wire: Wire, term: u64, label: Option<&str>) -> Result<Self, RedisError> {
         let hello = Hello::read(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?);
         let of_replica = hello.is_of_replica();
@@ -76,7 +76,7 @@ impl Server {
         Connected::greet(self.wire(on_push).await?, term, label).await
     }
 
-    /// A connection; with `on_push` one that listens.
+    /// Connects; with `on_push` the connection can subscribe.
     pub(crate) async fn wire(&self, on_push: Option<OnPush>) -> Result<Wire, RedisError> {
         let (client, config) = match on_push {
             None => (&self.commands, connection_config()),
@@ -92,7 +92,7 @@ impl Server {
         Ok(Wire::Redis(connection.await?))
     }
 
-    /// The server at the end of a connection of that term does what only a replica does: the term is over.
+    /// The server of that term replied as only a replica does, so the term is over.
     pub(crate) fn is_demoted(&self, term: u64) {
         self.term.send_if_modified(|now| {
             let news = *now == term;
@@ -101,15 +101,15 @@ impl Server {
         });
     }
 
-    /// Waits until a connection of that term leads to the wrong server.
+    /// Waits until connections of that term lead to the wrong server.
     pub(crate) async fn outdated(&self, term: u64) {
         let mut terms = self.term.subscribe();
-        // It fails when the sender is gone, which `self` holds.
+        // It fails only when the sender is gone, which `self` holds.
         let _ = terms.wait_for(|now| *now != term).await;
     }
 }
 
-/// Time limits of replies are set call by call, since leases differ.
+/// Each call sets the time limit of its reply, because leases differ.
 fn connection_config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
@@ -117,12 +117,12 @@ fn connection_config() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(PIPELINE)
 }
 
-/// The same server with our socket options: a peer that vanished is noticed within about five seconds.
+/// The same server with socket options by which TCP notices a vanished peer within about five seconds.
 fn with_options(client: &redis::Client, protocol: Option<ProtocolVersion>) -> Result<redis::Client, RedisError> {
     let info = client.get_connection_info().clone();
     #[cfg(feature = "tls-rustls")]
     if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        // Rustls panics if its features leave the choice open. It fails if the program has chosen already.
+        // Rustls panics if its features leave the choice open. The call fails if the program has chosen already.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let keepalive = TcpKeepalive::new()

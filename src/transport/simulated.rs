@@ -1,4 +1,4 @@
-//! A network that leads to no server: what a simulation puts in the place of connections.
+//! A simulated network, which leads to no server: a simulation uses it instead of connections.
 
 use redis::{Cmd, PushInfo, RedisError, Value};
 use std::future::Future;
@@ -10,19 +10,19 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What a client can be connected to instead of a server.
 pub trait Network: Send + Sync {
-    /// A new connection; with `on_push` it is one that listens.
+    /// Returns a new connection; with `on_push` it can subscribe.
     fn connect(&self, on_push: Option<OnPush>) -> BoxFuture<Result<Arc<dyn Connection>, RedisError>>;
 
     /// Runs one of the client's own tasks.
     fn spawn(&self, task: BoxFuture<()>) -> AbortHandle;
 }
 
-/// Called with what the server sends unasked.
+/// The callback for pushes.
 pub type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// A connection that leads to no server. It closes when it is dropped.
 pub trait Connection: Send + Sync {
-    /// An error reply comes as a value.
+    /// Sends a command. An error reply comes as a value.
     fn send(&self, command: &Cmd) -> BoxFuture<Result<Value, RedisError>>;
 
     /// Subscribes to channels.

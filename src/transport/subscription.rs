@@ -1,4 +1,4 @@
-//! A connection that listens, to a server, to a node of a cluster, or to a sentinel: it is pinged, and notices its end.
+//! A subscription to a server, to a node of a cluster or to a sentinel. It sends pings and notices its end.
 
 use super::pulse::Pulse;
 use super::server::Connected;
@@ -20,7 +20,7 @@ pub(crate) struct Subscription {
     unanswered: u32,
 }
 
-/// What a push means for the subscription that brought it.
+/// What a push means for its subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Push {
     Heard,
@@ -29,8 +29,8 @@ pub(crate) enum Push {
 }
 
 impl Subscription {
-    /// `connect` makes the connection; `on_push` runs on the connection's own task, so nothing stands between the socket and
-    /// the waiter.
+    /// `connect` makes the connection. `on_push` runs on the connection's own task, so nothing stands between the
+    /// socket and the waiter.
     pub(crate) async fn open<C: Future<Output = Result<Connected, RedisError>>>(
         connect: impl FnOnce(OnPush) -> C,
         on_push: impl Fn(PushInfo) -> Push + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! One connection, and what can be sent over it. Nothing else knows the client library's kinds of connections; in a
-//! simulation a wire leads to no server.
+//! A wire: one connection, and what can be sent over it. Only this file knows the redis crate's kinds of connections.
+//! In a simulation a wire leads to no server.
 
 #[cfg(feature = "testing")]
 use super::simulated::Connection;
@@ -16,8 +16,7 @@ use std::time::Duration;
 use tokio::task::unconstrained;
 use tokio::time::timeout;
 
-/// Called with what a server sends unasked, on the connection's own task: nothing stands between the socket and the one
-/// who waits.
+/// The callback for pushes. It runs on the connection's own task, so nothing stands between the socket and the waiter.
 pub(crate) type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// One connection. It closes when its last clone is dropped.
@@ -29,7 +28,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// A server's error reply comes as a value.
+    /// Sends a command. A server's error reply comes as a value.
     pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         match self {
             Self::Redis(connection) => at_once(pin!(connection.send_packed_command(command))).await,
@@ -38,13 +37,13 @@ impl Wire {
         }
     }
 
-    /// The same, to a node that does not own the command's slot yet.
+    /// Sends a command to a node that does not own the command's slot yet.
     #[cfg(feature = "cluster")]
     pub(crate) async fn send_asking(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         let mut pair = redis::pipe();
         pair.cmd("ASKING").add_command(command.clone());
         match self {
-            // In one piece: nobody else's command comes between the two.
+            // In one piece, so that no other command comes between the two.
             Self::Redis(connection) => {
                 let mut replies = at_once(pin!(connection.send_packed_commands(&pair, 0, 2))).await?;
                 replies.pop().ok_or_else(|| malformed(&Value::Nil))
@@ -88,8 +87,8 @@ impl Wire {
     }
 }
 
-/// Hands a command over by its first poll. The library's channel would turn that poll away, although it has room, if the
-/// caller's task has used up its budget: tokio has each task yield after 128 steps.
+/// Sends a command by its first poll. The redis crate's channel would refuse that poll, although it has room, if the
+/// caller's task has used up its budget, because tokio makes each task yield after 128 steps.
 async fn at_once<T>(mut sending: Pin<&mut impl Future<Output = T>>) -> T {
     let mut first = true;
     poll_fn(|context| match std::mem::take(&mut first) {
@@ -99,7 +98,7 @@ async fn at_once<T>(mut sending: Pin<&mut impl Future<Output = T>>) -> T {
     .await
 }
 
-/// Streams of events are not simulated.
+/// The simulation has no streams of events.
 #[cfg(feature = "testing")]
 fn unsupported() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::Unsupported).into()

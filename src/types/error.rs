@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors: what can go wrong, and what to do about it.
 
 use super::mode::Policy;
 use super::owner::Owner;
@@ -7,11 +7,11 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::fmt;
 use std::time::Duration;
 
-/// Why an operation failed. Every message names the lock and says what to do.
+/// Why an operation failed. Each message names the lock and says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock is no longer held. Whatever it guarded may be in use by others: stop.
+    /// The lock is no longer held. Others may use what it guarded: stop.
     #[error("lock {lock:?} was lost: {reason}; stop what it guards, if anything, and acquire it again")]
     Lost {
         /// The lock's name.
@@ -20,8 +20,8 @@ pub enum Error {
         reason: LostReason,
     },
 
-    /// Some events of a lock did not reach the stream: it was read too slowly, or the connection was lost. What follows
-    /// is complete again; look at the status to catch up.
+    /// Some events of a lock did not reach the stream, because you read too slowly or the connection was lost. The next
+    /// events are complete again. Read the status to catch up.
     #[error("events of {lock:?} were missed: {why}; read the status to catch up")]
     EventsMissed {
         /// The lock's name, or `*` for all locks of a client.
@@ -30,21 +30,22 @@ pub enum Error {
         why: &'static str,
     },
 
-    /// The grant did not reach as many replicas in time as were asked for. It has been withdrawn: the lock is not held.
+    /// The grant did not reach the wanted number of replicas in time. The client withdrew it: the lock is not held.
     #[error("a grant of lock {lock:?} {} within {timeout:?} and was withdrawn; {}, then retry",
         short_of(*reached, *wanted).0, short_of(*reached, *wanted).1)]
     NotReplicated {
         /// The lock's name.
         lock: String,
-        /// How many replicas were asked for.
+        /// The wanted number of replicas.
         wanted: usize,
-        /// How many had it. As many as were asked for, or more, if only the server's own disk was late.
+        /// The number of replicas that had the grant. It may be the wanted number or more if only the server's own disk
+        /// was late.
         reached: usize,
-        /// How long they had.
+        /// The time that they had.
         timeout: Duration,
     },
 
-    /// The owner reads and asks to write, while another reader waits to do the same. One of them has to leave.
+    /// The owner reads and asks to write, while another reader already waits to write. One of them has to leave.
     #[error(
         "another reader of lock {lock:?} is already waiting to write; release this read hold, then acquire to write"
     )]
@@ -53,14 +54,14 @@ pub enum Error {
         lock: String,
     },
 
-    /// The owner already waits for this lock. Tasks that wait side by side need an owner each.
+    /// The owner already waits for this lock. Tasks that run side by side need an owner each.
     #[error("this owner already waits for lock {lock:?}; give each task that waits an Owner of its own")]
     OwnerWaiting {
         /// The lock's name.
         lock: String,
     },
 
-    /// The lock is used with another policy by others. All users of a lock must agree.
+    /// Others use the lock with another policy. All users of a lock must name the same one.
     #[error(
         "lock {lock:?} is in use with the policy {stored:?}; use that, or wait until nobody has used it for a minute"
     )]
@@ -76,7 +77,7 @@ pub enum Error {
     InvalidName {
         /// The name, or its beginning.
         lock: String,
-        /// What is wrong with it.
+        /// What is wrong with the name.
         why: &'static str,
     },
 
@@ -94,22 +95,23 @@ pub enum Error {
         label: String,
     },
 
-    /// A duration is outside of what it may be.
+    /// A duration is outside of its bounds.
     #[error("{what} of {given:?}{} is refused: it must be {}", for_lock(.lock), range(.least, .most))]
     InvalidDuration {
-        /// The lock's name; empty if it is the client's default.
+        /// The lock's name; empty for the client's default.
         lock: String,
         /// Which duration.
         what: &'static str,
-        /// What was asked for.
+        /// What the caller asked for.
         given: Duration,
-        /// The least that is possible.
+        /// The least possible value.
         least: Duration,
-        /// The most that is possible.
+        /// The greatest possible value.
         most: Duration,
     },
 
-    /// The owner is that of a request made without one, or the nil UUID, which is nobody; it cannot be used to acquire.
+    /// The owner belongs to a request without a named owner, or is the nil UUID, which is nobody. Such an owner cannot
+    /// acquire.
     #[error(
         "owner {owner} is that of a single request, or nobody, and cannot acquire lock {lock:?}; make one by Owner::new()"
     )]
@@ -120,7 +122,7 @@ pub enum Error {
         owner: Owner,
     },
 
-    /// The client could not be made: the server is unreachable, refuses the login, or lacks what is needed.
+    /// The client could not connect: the server is unreachable, refuses the login, or lacks what the client needs.
     #[error("cannot connect to {server}: {source}; {remedy}")]
     Connect {
         /// The server's address, without its password.
@@ -131,16 +133,16 @@ pub enum Error {
         source: RedisError,
     },
 
-    /// The call cannot run where it was made: outside of any tokio runtime, or in one without timers. Connecting needs
-    /// a runtime with I/O too.
+    /// The call cannot run here, because there is no tokio runtime or the runtime has no timers. Connecting needs a
+    /// runtime with I/O too.
     #[error("{lacks}: call it within a tokio runtime that was built with enable_all()")]
     Runtime {
         /// What is missing.
         lacks: &'static str,
     },
 
-    /// The server did not answer in time. The request may have been executed; what it left behind is cleaned up in
-    /// the background, or ends with its lease. Or the runtime has ended on which the client was connected.
+    /// The server did not reply in time. It may have executed the request; then the client releases it in the
+    /// background, or it ends with its lease. Or the runtime on which the client connected has ended.
     #[error("the server did not answer about lock {lock:?}: {source}; {}", again(source))]
     Unavailable {
         /// The lock's name.
@@ -149,7 +151,7 @@ pub enum Error {
         source: RedisError,
     },
 
-    /// The server refuses what the lock needs to do.
+    /// The server refuses what the lock needs.
     #[error("the server refuses to work on lock {lock:?}: {source}; {remedy}")]
     Server {
         /// The lock's name.
@@ -160,14 +162,14 @@ pub enum Error {
         source: RedisError,
     },
 
-    /// What was asked for cannot be had from the servers that the client is connected to.
-    #[error("{what} of lock {lock:?} cannot be had: {remedy}")]
+    /// The client's servers cannot do what the caller asked for.
+    #[error("{what} of lock {lock:?} is not available: {remedy}")]
     Unsupported {
         /// The lock's name, or `*` for all locks of a client.
         lock: String,
-        /// What was asked for.
+        /// What the caller asked for.
         what: &'static str,
-        /// Why not, and what to do instead.
+        /// The reason, and what to do instead.
         remedy: &'static str,
     },
 
@@ -193,21 +195,21 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// It could not be renewed in time: the process was frozen or its executor blocked, or the server was out of
-    /// reach, for longer than the lease.
+    /// The client could not renew the hold in time: the process was frozen, its executor was blocked, or the server was
+    /// out of reach, for longer than the lease.
     LeaseExpired,
-    /// The server does not know the hold: it expired there, or the server lost its data.
+    /// The server does not know the hold: the lease expired there, or the server lost its data.
     UnknownToServer,
-    /// It reached the time set by `max_hold`.
+    /// The hold reached its `max_hold`.
     MaxHold,
     /// The client was shut down.
     Shutdown,
-    /// An operator threw its owner out: see [`RwLock::evict`](crate::RwLock::evict).
+    /// An operator evicted the owner: see [`RwLock::evict`](crate::RwLock::evict).
     Evicted,
 }
 
 impl LostReason {
-    /// As a field of spans and a label of metrics.
+    /// The word in fields of spans and labels of metrics.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::LeaseExpired => "lease_expired",
@@ -231,22 +233,22 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What a grant lacked, and what to do about it.
+/// Tells what a grant lacked, and what to do about it.
 fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
     if reached < wanted {
         let what = format!("reached {reached} of {wanted} replicas");
         (what, "check that the replicas are up and in step")
     } else {
         let what = "did not reach the server's own disk".to_owned();
-        (what, "give it longer than its `appendfsync` may take")
+        (what, "allow more time than the server's `appendfsync` may take")
     }
 }
 
-/// What to do about an answer that does not come.
+/// Tells what to do about a missing reply.
 fn again(source: &RedisError) -> &'static str {
     match is_end_of_runtime(source) {
         true => "connect a new client, on a runtime that lives as long as it is used",
-        false => "check that it is up and reachable, then retry",
+        false => "check that the server is up and reachable, then retry",
     }
 }
 
@@ -286,7 +288,7 @@ impl Error {
     }
 }
 
-/// A name as an error shows it: whole names may be a mebibyte long.
+/// Shortens a name for an error, because a name may be a mebibyte long.
 pub(crate) fn shown(name: &str) -> String {
     const SHOWN_CHARS: usize = 80;
     match name.char_indices().nth(SHOWN_CHARS) {
@@ -295,7 +297,7 @@ pub(crate) fn shown(name: &str) -> String {
     }
 }
 
-/// Whether the same call may succeed a little later, on this connection or the next.
+/// Whether the same call may succeed a little later, on this connection or on the next one.
 pub(crate) fn is_transient(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
@@ -309,28 +311,28 @@ pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-/// The server is not the master, or not any more: to callers it counts as away.
+/// The server is not the master, or no longer. For callers it counts as away.
 pub(crate) fn demoted() -> RedisError {
     disconnected("the server is not the master")
 }
 
-/// A connection ended, or there is none.
+/// The connection ended, or there is none.
 pub(crate) fn disconnected(why: &'static str) -> RedisError {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
 }
 
-/// The runtime that ran the client's tasks has ended: nobody renews or releases anything any more.
+/// The runtime of the client's tasks has ended, so nothing renews or releases any more.
 pub(crate) fn runtime_ended() -> RedisError {
     RedisError::from((ErrorKind::Client, "the client's runtime has ended"))
 }
 
-/// Never transient: no other attempt can succeed.
+/// This error is never transient, because no other attempt can succeed.
 fn is_end_of_runtime(error: &RedisError) -> bool {
     // The library has this kind for an empty command only, and the client sends none.
     error.kind() == ErrorKind::Client
 }
 
-/// What only a replica says. Within the error of a script if it is Redis 6.2; to WAIT in words of its own.
+/// Whether only a replica replies so. Redis 6.2 puts the words into the error of a script. A WAIT has words of its own.
 pub(crate) fn is_of_replica(error: &RedisError) -> bool {
     let is = |kind| error.kind() == ErrorKind::Server(kind);
     let within = |words: &str| error.detail().is_some_and(|detail| detail.contains(words));
@@ -341,7 +343,7 @@ pub(crate) fn is_of_replica(error: &RedisError) -> bool {
         || within("cannot be used with replica instances")
 }
 
-/// The server's own answer: it did not do what it was asked.
+/// Whether the server itself replied that it did nothing.
 pub(crate) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }

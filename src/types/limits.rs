@@ -1,4 +1,4 @@
-//! The bounds of durations and numbers, and how a duration outside of them is refused.
+//! The bounds of durations and numbers, and the errors for durations outside of them.
 
 use super::error::{Error, shown};
 use std::time::Duration;
@@ -7,10 +7,11 @@ pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
-/// No ticket, token or time in microseconds is larger. Up to here every integer is a double: in the year 2255.
+/// No ticket, token or time in microseconds is larger. Every integer up to here is a double. Time reaches it in the
+/// year 2255.
 pub(crate) const MOST_NUMBER: u64 = 1 << 53;
 
-/// How long a call may take: several calls fit into a third of the lease, the time between two renewals.
+/// How long a call may take. Several calls fit into a third of the lease, the time between two renewals.
 pub(crate) fn call_limit(lease: Duration) -> Duration {
     (lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))
 }

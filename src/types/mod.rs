@@ -1,4 +1,4 @@
-//! What every floor speaks of: errors, limits, modes, owners, tokens.
+//! Values that every floor uses: errors, limits, modes, owners, tokens.
 //!
 //! Nothing here does I/O, knows Redis keys, or keeps state of a client.
 

@@ -1,18 +1,19 @@
-//! How a request takes the lock: its mode, the lock's policy, how long the caller waits, and what told it of the grant.
+//! How a request acquires the lock: its mode, the lock's policy, how long the caller waits, and what told it of the
+//! grant.
 
 use std::time::Duration;
 
 /// Whether a request shares the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Together with other readers.
+    /// A reader shares the lock with other readers.
     Read,
-    /// Alone.
+    /// A writer holds the lock alone.
     Write,
 }
 
 impl Mode {
-    /// As a field of spans and a label of metrics.
+    /// The word in fields of spans and labels of metrics.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -49,7 +50,7 @@ mod sealed {
     impl Sealed for super::Write {}
 }
 
-/// Who enters first when several wait. A property of the lock: all its users must agree, or get
+/// Which waiters enter first. The policy is a property of the lock: users with another policy get
 /// [`Error::PolicyMismatch`](crate::Error::PolicyMismatch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -57,8 +58,8 @@ pub enum Policy {
     /// First come, first served. Nobody starves.
     #[default]
     Fifo,
-    /// Once a writer waits no new reader passes it, and it passes the readers that wait. Writers among themselves
-    /// keep their order. Readers starve while writers keep coming.
+    /// A waiting writer overtakes all waiting readers, and no new reader overtakes it. Writers among themselves keep
+    /// their order. Readers starve while writers keep coming.
     WriterFirst,
     /// Readers enter whenever no writer is inside. Writers starve while readers keep coming.
     ReaderFirst,
@@ -77,12 +78,12 @@ pub(crate) enum When {
 pub(crate) enum GrantVia {
     Reply,
     Message,
-    /// The message was lost, or is late.
+    /// A renewal: the message was lost or is late.
     Renewal,
 }
 
 impl GrantVia {
-    /// As a field of spans and a label of metrics.
+    /// The word in fields of spans and labels of metrics.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Reply => "reply",

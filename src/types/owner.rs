@@ -1,46 +1,44 @@
-//! Who holds: owners, clients, and how requests are named after them.
+//! Owners and clients, and how requests are named after them.
 
 use super::random;
 use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// One logical thread of control. What it holds it may take again without waiting.
+/// One logical thread of control, which may acquire again what it holds without waiting.
 ///
-/// Requests of one `Owner` reenter: a writer may write again and may read, a reader may read again, also while others
-/// wait. Use one `Owner` for one chain of calls. Tasks that run side by side should have one each: an owner that
-/// already waits for a lock is refused a second place in the queue ([`Error::OwnerWaiting`]), because the two could
-/// wait for each other.
+/// Requests of one `Owner` reenter: a writer may write again and may read, and a reader may read again, also while
+/// others wait. Use one `Owner` for one chain of calls. Tasks that run side by side need an owner each. An owner gets
+/// no second place in the queue of a lock ([`Error::OwnerWaiting`]), because its two waits could wait for each other.
 ///
-/// A request made without an owner is its own owner and never reenters. More, and how to hand an owner to another
-/// process: [`owners`](crate::guide::owners).
+/// A request without a named owner is its own owner and never reenters. The guide [`owners`](crate::guide::owners) says
+/// more, also how to give an owner to another process.
 ///
 /// [`Error::OwnerWaiting`]: crate::Error::OwnerWaiting
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(Uuid);
 
 impl Owner {
-    /// A new owner, different from every other.
+    /// Returns a new owner, different from every other.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default that differs each time surprises")]
     pub fn new() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// The owner with this identity, so that another process can go on with what the first one began.
+    /// Returns the owner with this identity, so that another process can act for the same owner.
     ///
-    /// It reenters what the first one holds, but takes none of it over: every hold keeps its own lease, renewed by the
-    /// process that made it, and ends with it. To hand a lock on, let the second process acquire before the first one
-    /// releases; then the owner has held it all the while, with one token.
+    /// The second process reenters what the first one holds, and takes nothing over. Every hold has a lease of its own,
+    /// which the process of that hold renews. To give a lock to another process, let the second process acquire before
+    /// the first one releases. Then the owner holds the lock all the time, with one token.
     ///
-    /// Version-8 UUIDs name the owners of requests that were made without one; such an owner is refused where a lock
-    /// is acquired.
+    /// Version-8 UUIDs name the owners of requests without a named owner. Such an owner cannot acquire.
     #[must_use]
     pub fn from_uuid(id: Uuid) -> Self {
         Self(id)
     }
 
-    /// The identity to hand to another process.
+    /// Returns the identity to give to another process.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.0
@@ -50,12 +48,12 @@ impl Owner {
         self.0.get_version_num() == 8
     }
 
-    /// In whose name a lock is held while its server is in quarantine.
+    /// Whether this is the owner that holds a lock during a quarantine.
     pub(crate) fn is_nobody(&self) -> bool {
         self.0.is_nil()
     }
 
-    /// The owner's name in Redis: `{client}:{number}` for the owner of an unowned request.
+    /// Returns the owner's name in Redis: `{client}:{number}` for the owner of an unowned request.
     pub(crate) fn name(&self) -> String {
         if !self.is_anonymous() {
             return self.0.simple().to_string();
@@ -65,7 +63,7 @@ impl Owner {
         format!("{client}:{}", low & NUMBER_MASK)
     }
 
-    /// The owner that has this name in Redis.
+    /// Returns the owner with this name in Redis.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         match name.split_once(':') {
             Some((client, number)) => {
@@ -79,7 +77,7 @@ impl Owner {
         }
     }
 
-    /// The owner of a request that was made without one.
+    /// Returns the owner of a request without a named one.
     pub(crate) fn anonymous(client: ClientId, number: u64) -> Self {
         let high = (client.0 >> 12) << 16 | 0x8000 | client.0 & 0xfff;
         Self(Uuid::from_u64_pair(high, 1 << 63 | number & NUMBER_MASK))
@@ -108,7 +106,7 @@ impl FromStr for Owner {
 
 const NUMBER_MASK: u64 = (1 << 62) - 1;
 
-/// One connected client: 60 random bits. Among 100,000 clients two are alike with a probability of 4 in 10^9.
+/// One connected client: 60 random bits. Among 100,000 clients two are equal with a probability of 4 in 10^9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientId(u64);
 

@@ -1,4 +1,4 @@
-//! Random numbers of the client: names of clients, jitter of pauses. A test may choose their seed.
+//! Random numbers of the client, for its name and for the jitter of pauses. A test may choose the seed.
 
 use uuid::Uuid;
 

@@ -1,15 +1,15 @@
-//! The rights that users of the server need, as rules of its ACL: the one list of them.
+//! The one list of the rights that users of the server need, as rules of its ACL.
 //!
-//! SECURITY.md, docs/tuning.md, the remedies of errors and `fairlock doctor` say the same in their own ways. Tests compare each
-//! of them with this list, and run everything as users that have just these rules.
+//! SECURITY.md, docs/tuning.md, the remedies of errors and `fairlock doctor` name the same rights. Tests compare each
+//! of them with this list, and run everything as users with exactly these rules.
 
-/// A part of the work with locks. A right that several parts need stands in the first one.
+/// A part of the work with locks. A right that several parts need is listed in the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Task {
-    /// What every client does that connects.
+    /// What every client does to connect.
     Connect,
-    /// To say who it is, for status. It goes without.
+    /// To introduce the client, for status. A client works without this.
     Introduce,
     /// To read the state of a lock.
     Look,
@@ -19,10 +19,9 @@ pub enum Task {
     Status,
     /// Streams of events.
     Events,
-    /// [`Client::locks`](crate::Client::locks), and so the commands `ls`, `top` and `blockers`: they look for locks among all
-    /// keys.
+    /// [`Client::locks`](crate::Client::locks), and so the commands `ls`, `top` and `blockers`, which search all keys for locks.
     Find,
-    /// What `doctor` says of the server.
+    /// The command `doctor`, which reads the server's settings.
     Inspect,
     /// [`RwLock::evict`](crate::RwLock::evict).
     Evict,
@@ -32,9 +31,9 @@ pub enum Task {
     Replicas,
     /// `wait_for_disks`.
     Disks,
-    /// All of it in a cluster.
+    /// All work in a cluster.
     Cluster,
-    /// All of it with Sentinel.
+    /// All work with Sentinel.
     Sentinel,
 }
 
@@ -57,7 +56,7 @@ impl Task {
         Self::Sentinel,
     ];
 
-    /// The commands that it needs.
+    /// Returns the commands that the task needs.
     pub fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe", "smembers"],
@@ -102,11 +101,11 @@ impl Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// Acquires, releases, looks and listens.
+    /// Acquires, releases, reads status and events.
     Service,
-    /// Looks and listens, and can change no lock.
+    /// Reads status and events, and can change no lock.
     Reader,
-    /// Does what a service does, finds locks and evicts.
+    /// Does the work of a service, finds locks and evicts.
     Evictor,
 }
 
@@ -114,7 +113,7 @@ impl Role {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Service, Self::Reader, Self::Evictor];
 
-    /// The user's name in SECURITY.md.
+    /// Returns the user's name in SECURITY.md.
     pub fn name(self) -> &'static str {
         match self {
             Self::Service => "service",
@@ -156,9 +155,9 @@ impl Role {
         }
     }
 
-    /// The rules, as `ACL SETUSER` takes them after `resetkeys resetchannels -@all`, each a word.
+    /// Returns the rules, each a word, as `ACL SETUSER` takes them after `resetkeys resetchannels -@all`.
     pub fn rules(self, prefix: &str) -> Vec<String> {
-        // What a reader writes: who it is, and that it listens.
+        // A reader writes its introduction, and the announcement that it listens.
         let elsewhere: &[_] = match self {
             Self::Reader => &["set", "sadd", "expire"],
             Self::Service | Self::Evictor => &[],
@@ -168,7 +167,7 @@ impl Role {
         let mut rules: Vec<_> = commands.map(|command| format!("+{command}")).collect();
         rules.push(format!("~{prefix}:*"));
         rules.push(format!("&{prefix}:*"));
-        // Patterns of channels must be given letter by letter.
+        // An ACL needs patterns of channels letter by letter.
         rules.push(format!("&{prefix}:{{*}}:events"));
         if self == Self::Reader {
             let writes = format!(
@@ -180,13 +179,13 @@ impl Role {
     }
 }
 
-/// Rights in a few words, for whoever does not need the narrowest ones: enough for everything on one server but the options.
+/// Broad rights in a few words: enough for everything on one server, except the options.
 macro_rules! broad {
     () => {
         "+@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del +time"
     };
 }
-/// What else some of the work needs. `+waitaof` is unknown before Redis 7.2.
+/// Further rights that some of the work needs. `+waitaof` is unknown before Redis 7.2.
 macro_rules! besides {
     () => {
         "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top and \

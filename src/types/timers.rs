@@ -1,13 +1,14 @@
-//! All timers of the client, and their lengths. What follows from a lease stands in `limits.rs` and `state/claim.rs`.
+//! All timers of the client, and their lengths. `limits.rs` and `state/claim.rs` have the times that follow from a
+//! lease.
 //!
 //! | timer | begins | what its end does |
 //! |---|---|---|
 //! | [`CONNECT_TIMEOUT`] | an attempt to connect, to subscribe, to greet | the attempt fails |
-//! | `call_limit` of a lease | a call is sent; each sign of life of its connection | two in a row: the connection is given up |
+//! | `call_limit` of a lease | the client sends a call; each sign of life of its connection | two in a row: the client closes the connection |
 //! | [`PING_INTERVAL`], [`PING_TIMEOUT`] | a subscription is up; a ping is sent | a ping; two without reply: the client reconnects |
 //! | a third of a lease | a renewal's reply | the watchdog renews |
-//! | [`RETRY_PAUSE`], [`UNDER_WAY_PAUSE`] | a renewal failed, or its predecessor is under way | the watchdog looks again |
-//! | the proof of a hold | a call that is answered is sent | the hold is lost |
+//! | [`RETRY_PAUSE`], [`UNDER_WAY_PAUSE`] | a renewal failed, or its predecessor is under way | the watchdog checks again |
+//! | the proof of a hold | the client sends a call that is answered | the hold is lost |
 //! | [`INTRODUCED_EVERY`], [`ANNOUNCED_EVERY`] | an introduction, an announcement | the next one |
 //! | [`SHUTDOWN_PATIENCE`], [`FINISH_PATIENCE`] | a shutdown, a caller that finishes others' work | the rest is left to the leases |
 
@@ -26,14 +27,14 @@ pub(crate) const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
 pub(crate) const ANNOUNCED_EVERY: Duration = Duration::from_secs(3);
 pub(crate) const BELIEVED_FOR: Duration = Duration::from_secs(10);
 
-/// When to try again a renewal that failed: soon, since the lease runs on. A call to a server that does not answer takes
-/// its time anyway.
+/// When to repeat a failed renewal: soon, because the lease runs on. A call to a server that does not reply takes its
+/// time anyway.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// When to look again at a lock whose earlier calls are under way.
+/// When to check a lock again whose earlier calls are under way.
 pub(crate) const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a caller does what scripts have left to be done: enough for some ten thousand requests a second.
+/// How long a caller finishes what scripts left to do: enough for some ten thousand requests a second.
 pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long `shutdown` waits for its releases to be confirmed: one reconnect. What is left expires with its lease.

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// A number that is greater than that of every earlier grant of the same lock.
+/// A number that is greater than the token of every earlier grant of the same lock.
 ///
-/// Give it to the resource with every write, and let the resource refuse a token smaller than the greatest it has
-/// seen. Then a holder that was paused past its lease can do no harm, whatever happened meanwhile. How, and when it
-/// matters: [`failures`](crate::guide::failures#where-exclusion-is-not-kept). No lock with a
-/// lease can promise that by itself; see Martin Kleppmann, "How to do distributed locking" (2016).
+/// Send the token to the resource with every write, and let the resource refuse a token that is smaller than the
+/// greatest one that it has seen. Then a holder that was paused for longer than its lease can do no harm. The guide
+/// [`failures`](crate::guide::failures#where-exclusion-is-not-kept) says how, and when it matters. No lock with a lease
+/// can promise that by itself: see Martin Kleppmann, "How to do distributed locking" (2016).
 ///
-/// Tokens grow within one lock, not between locks. They keep growing when the server restarts, also without its
-/// data, because they are taken from its clock where the counter was lost. They fit a signed 64-bit integer and,
-/// until the year 2255, a double.
+/// Tokens grow within one lock, not between locks. Tokens go on growing when the server restarts without its data,
+/// because the server's clock replaces a lost counter. Tokens fit a signed 64-bit integer and, until the year 2255, a
+/// double.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

@@ -457,7 +457,7 @@ async fn what_is_no_cluster_is_refused() {
     assert!(error.to_string().contains("it is not a cluster"), "{error}");
     let nobody = [format!("redis://127.0.0.1:{}", free_port())];
     let error = Client::connect(nobody).await.unwrap_err();
-    assert!(error.to_string().contains("check that it is up"), "{error}");
+    assert!(error.to_string().contains("is up and reachable"), "{error}");
 }
 
 #[tokio::test]

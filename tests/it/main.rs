@@ -24,7 +24,6 @@ mod floors;
 mod input;
 mod lease;
 mod lock;
-mod locks;
 mod lua;
 mod modes;
 mod network;

@@ -18,7 +18,7 @@ class Failed(Exception):
 
 
 def fits(pattern, reply, numbers):
-    """Raises Failed unless the reply fits; takes note of the numbers that the pattern names."""
+    """Raises Failed unless the reply fits; notes the numbers that the pattern names."""
     if isinstance(pattern, list):
         if not isinstance(reply, list) or len(pattern) != len(reply):
             raise Failed(f"{reply!r} is not {pattern}")
@@ -92,7 +92,7 @@ class Run:
                 self.calls.call(*[places.get(word, word) for word in one["redis"]])
 
     def dump(self):
-        """All three keys, and when they expire; Redis 6.2 cannot say when."""
+        """Returns all three keys, and when they expire; Redis 6.2 cannot say when."""
         dumps = [self.calls.call("DUMP", key) for key in self.keys]
         try:
             return dumps, [self.calls.call("PEXPIRETIME", key) for key in self.keys]
@@ -131,7 +131,7 @@ class Run:
         self.check_heard(step, grants, events)
 
     def hear(self):
-        """All that was published until now."""
+        """Returns all messages that were published until now."""
         mark = f"{self.channels}0"
         self.calls.call(self.publish, mark, "end")
         grants, events = {}, []

@@ -1,7 +1,7 @@
 """A small client of fairlock: PROTOCOL.md in Python, standard library only.
 
-It exists to prove the protocol: it stands in one queue with the Rust client, and no more. One server, threads, two
-connections. `Client.acquire` waits; two threads in the background renew what is held or waits, and listen.
+This client exists only to prove the protocol: its waiters share a queue with those of the Rust client. It works with
+one server, threads and two connections. `Client.acquire` waits. One background thread renews, another one subscribes.
 """
 
 import json
@@ -24,11 +24,11 @@ FINISH_PATIENCE = 3.0
 
 
 class Lost(Exception):
-    """The lock is held no longer: stop what it guards."""
+    """The lock is no longer held: stop what it guards."""
 
 
 class Refused(Exception):
-    """The server answered, and it is no."""
+    """The server replied with a refusal."""
 
 
 def scripts(flagged):
@@ -50,7 +50,7 @@ def keys(prefix, name):
 
 
 def read_message(payload):
-    """The requests and tokens of a message, and the key of their lock. None: it is not one of ours."""
+    """The requests and tokens of a message, and the key of their lock. None: no script of ours wrote it."""
     grants, line_feed, key = payload.partition("\n")
     words = grants.split(" ")
     if not line_feed or len(words) % 2 or not all(word.isdecimal() for word in words[1::2]):
@@ -59,22 +59,22 @@ def read_message(payload):
 
 
 class Request:
-    """One call of acquire: what is known of it, and what that proves. Knowledge only moves forward."""
+    """One call of acquire: what the client knows of it, and what that proves. Knowledge only moves forward."""
 
     def __init__(self, number, name, lock, lease):
         self.number, self.name, self.lock, self.lease = number, name, lock, lease
         self.phase = "asked"     # waiting, granted, held, over
         self.why = None          # of "over": displaced, evicted, lost, released
         self.ticket = None
-        self.seq = 0             # the counter when it was last told to wait
+        self.seq = 0             # the counter when a reply last said that it waits
         self.token = 0
-        self.since = 0.0         # a call that was sent later was executed after the grant
+        self.since = 0.0         # the server executes calls sent later after the grant
         self.proven = 0.0        # the server keeps it at least until then
         self.renewed = time.monotonic()
         self.due = self.renewed + lease / 3
 
     def prove(self, sent):
-        """A call that was sent then has been answered: the server gave it a lease after that."""
+        """A call sent at that time was answered: the server gave a lease later than that."""
         self.proven = max(self.proven, sent + self.lease - max(self.lease / 50, 0.002))
         self.renewed = max(self.renewed, sent)
         self.due = self.renewed + self.lease / 3
@@ -96,8 +96,8 @@ class Request:
         self.prove(sent)
 
     def told_to_wait(self, sent, seq):
-        """A call that was sent then found it waiting, and the counter at `seq`: a grant up to that number is over. So is
-        one that was known before: the server went back to an earlier state."""
+        """A call sent at that time found the request waiting, and the counter at `seq`: a grant up to that is over. A
+        grant that was known before is over too: the server went back to an earlier state."""
         if self.phase == "waiting":
             self.seq = max(self.seq, seq)
         elif self.token <= seq or sent > self.since:
@@ -119,7 +119,7 @@ class Request:
             self.granted(token, time.monotonic())
 
     def stands(self, sent, standing):
-        """A renewal that was sent then says so."""
+        """Takes in the reply to a renewal that was sent at that time."""
         self.lapse()
         if self.phase in ("asked", "over"):
             return
@@ -132,12 +132,12 @@ class Request:
                 self.granted(standing, time.monotonic())
         elif self.phase == "granted":
             self.token = max(self.token, standing)
-        elif standing > self.token:                          # its owner came in once more: it was interrupted
+        elif standing > self.token:                          # its owner entered once more: the hold was interrupted
             return self.end("lost")
         self.prove(sent)
 
     def lapse(self):
-        """A hold whose proof has run out is lost for ever, whatever a late reply says."""
+        """Ends a hold whose proof has ended. It is lost for ever, whatever a late reply says."""
         if self.phase == "held" and time.monotonic() >= self.proven:
             self.end("lost")
 
@@ -162,24 +162,24 @@ class Hold:
             stood = self.client.release(self.request)
             lost |= stood < 2 or stood > self.token
         except (ConnectionError, ServerError):
-            self.client.leave(self.request)      # nobody knows whether it was executed
+            self.client.leave(self.request)      # the server may have executed it
             raise
         if lost:
             raise Lost(self.request.lock[0])
 
 
 class Client:
-    """A connection to the server that keeps the locks: one for commands, and one that listens."""
+    """A client has two connections to the server: one for commands and one for its subscription."""
 
     def __init__(self, host, port, prefix="fairlock", lease=10.0, label="", user=None, password=None):
         self.server, self.login = (host, port), {"user": user, "password": password}
         self.prefix, self.lease, self.label = prefix, lease, label
         self.id = "%015x" % secrets.randbits(60)
         self.number = 0
-        self.requests = {}          # by number; what is not over, or not yet known to be released
-        self.left = []              # to be released in the background, each with the end of its patience
-        self.looks = {}             # lock -> when to look at it though nothing of ours is due
-        self.audience = {}          # lock's key or "*" -> until when it is believed that somebody listens
+        self.requests = {}          # by number: requests that are not over, or not yet released
+        self.left = []              # requests to release in the background, each with the end of its patience
+        self.looks = {}             # lock -> when to check it though nothing of ours is due
+        self.audience = {}          # lock's key or "*" -> until when the client believes that somebody listens
         self.closed = False
         self.changed = threading.Condition(threading.RLock())
         self.commands, self.texts, self.hashes = None, {}, {}
@@ -193,7 +193,7 @@ class Client:
     # ---- calls
 
     def command(self, *words):
-        """A reply, or ConnectionError: then it may or may not have been executed, and the next call connects anew."""
+        """Returns the reply, or raises ConnectionError: the server may have executed the call. The next call reconnects."""
         with self.connecting:
             try:
                 if self.commands is None:
@@ -226,7 +226,7 @@ class Client:
             return self.command("EVAL", self.texts[name], *rest)
 
     def finish(self, lock, next_ms):
-        """A script stopped at its batch limit: has the rest done."""
+        """A script stopped at its batch limit: makes scripts do the rest."""
         until = time.monotonic() + FINISH_PATIENCE
         while next_ms == 0 and time.monotonic() < until:
             next_ms = self.script("renew", lock)[0]
@@ -234,7 +234,7 @@ class Client:
     # ---- acquire and release
 
     def acquire(self, name, mode="w", owner="", policy="", timeout=None):
-        """A Hold; None if its turn did not come within `timeout` seconds (0: now or never)."""
+        """Returns a Hold, or None if there was no grant within `timeout` seconds (0: a try-lock)."""
         lock = keys(self.prefix, name)
         until = None if timeout is None else time.monotonic() + timeout
         ticket = ""
@@ -247,13 +247,13 @@ class Client:
                 return Hold(self, request)
             if outcome == "late":
                 return None
-            ticket = request.ticket or ""       # it lost its place: asks again with its ticket
+            ticket = request.ticket or ""       # it lost its place and asks again with its ticket
 
     def ask(self, lock, mode, owner, policy, ticket, only_now):
         with self.changed:
             self.number += 1
             name = f"{mode}{self.id}:{self.number}" + (f":{owner}" if owner else "")
-            # Registered before it is sent: no message can come too early.
+            # Register before the call is sent, so that no message comes too early.
             request = self.requests[self.number] = Request(self.number, name, lock, self.lease)
         patience = time.monotonic() + self.lease
         lost_replies = False
@@ -263,7 +263,7 @@ class Client:
                 how = "try" if only_now else "queue"
                 reply = self.script("acquire", lock, name, int(self.lease * 1000), how, policy, ticket)
                 if reply[0] == -2 and 0 < reply[1] <= self.number and reply[1] not in self.requests:
-                    # An acquire of ours that was executed after it had been given up.
+                    # An orphan: the server executed an acquire after its release.
                     orphans = [f"{mode}{self.id}:{reply[1]}:{owner}" for mode in "rw"]
                     self.finish(lock, self.script("release", lock, *orphans)[0])
                     continue
@@ -290,7 +290,7 @@ class Client:
         if status in (1, 2):
             return request
         if lost_replies:
-            self.leave(request)                 # an earlier sending may have been taken all the same
+            self.leave(request)                 # the server may have executed an earlier sending
         else:
             self.forget(request)
         if status == 0:
@@ -317,17 +317,17 @@ class Client:
                 if request.phase == "waiting":
                     self.leave(request)
                     return "late"
-            self.renew(request.lock, [request])  # granted, but the proof is too old: ask first
+            self.renew(request.lock, [request])  # granted, but the proof has ended: renew first
 
     def release(self, request):
-        """A token: it held; 1 it waited; 0 the server does not know it."""
+        """Returns a token: it held; 1: it waited; 0: the server does not know it."""
         next_ms, status = self.script("release", request.lock, request.name)
         self.forget(request)
         self.finish(request.lock, next_ms)
         return status
 
     def leave(self, request):
-        """Released in the background, until its lease must have ended."""
+        """Releases it in the background, until its lease must have ended."""
         with self.changed:
             request.end("released")
             self.left.append((request, time.monotonic() + request.lease))
@@ -340,7 +340,7 @@ class Client:
     # ---- renewals
 
     def look(self, lock, next_ms):
-        """Somebody's lease ends then: looks whether that lets one of ours in."""
+        """A lease of another request ends then: checks whether one of ours enters."""
         if next_ms >= 0:
             at = time.monotonic() + next_ms / 1000
             self.looks[lock] = min(self.looks.get(lock, at), at)
@@ -368,7 +368,7 @@ class Client:
                     time.sleep(0.02)
 
     def due(self, now):
-        """What is to be renewed now, by lock, and when to look next."""
+        """Returns what to renew now, by lock, and when to check next."""
         due, next_at = {}, now + 1.0
         for request in list(self.requests.values()):
             was_held = request.phase == "held"
@@ -378,7 +378,7 @@ class Client:
             if request.phase in ("waiting", "granted", "held"):
                 if request.due <= now:
                     due.setdefault(request.lock, []).append(request)
-                    request.due = now + 0.05     # should the call fail
+                    request.due = now + 0.05     # in case the call fails
                 next_at = min(next_at, request.due)
         waiting = {request.lock for request in self.requests.values() if request.phase == "waiting"}
         for lock, at in list(self.looks.items()):
@@ -421,7 +421,7 @@ class Client:
         return ear
 
     def ping(self, ear):
-        """So that a connection that is dead shows it."""
+        """Sends pings, so that a dead connection shows."""
         while not self.closed:
             try:
                 ear.send("PING")
@@ -432,7 +432,7 @@ class Client:
             time.sleep(PING_EVERY)
 
     def introduce(self):
-        """An extra, for status: failing is not fatal."""
+        """This is for status and optional, so a failure is not fatal."""
         self.introduced = time.monotonic() + INTRODUCED_EVERY
         text = f"{os.getpid()}\n{socket.gethostname()}\n{self.label}"
         try:
@@ -457,7 +457,7 @@ class Client:
                 break
             except (OSError, ServerError):
                 time.sleep(0.05)
-        with self.changed:                       # a message may have been missed
+        with self.changed:                       # a message may have been lost
             for request in self.requests.values():
                 if request.phase == "waiting":
                     request.due = 0.0
@@ -478,7 +478,7 @@ class Client:
                 if request is not None and request.name == name:
                     request.heard(token)
                 elif client == self.id and token > 0 and int(number) <= self.number:
-                    # Nobody will use it: an acquire that was executed after it had been given up.
+                    # An orphan, which nobody will use: the server executed an acquire after its release.
                     lock = (key, key + ":queue", key + ":leases")
                     self.leave(Request(int(number), name, lock, self.lease))
             self.changed.notify_all()
@@ -491,6 +491,6 @@ class Client:
                 self.release(request)
             self.command("DEL", f"{self.prefix}:client:{self.id}")
         except (ConnectionError, ServerError):
-            pass                                 # the leases end it
+            pass                                 # what is left expires with its lease
         self.closed = True
         self.ear.close()

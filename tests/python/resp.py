@@ -13,11 +13,11 @@ class ServerError(Exception):
 
 
 class Push(list):
-    """What a server sends unasked: version 3 marks it; in version 2 it looks like a reply."""
+    """A push of the server. Version 3 marks pushes; in version 2 they look like replies."""
 
 
 class Connection:
-    """One connection. Calls of several threads take turns; what is pushed waits until `read` fetches it."""
+    """One connection. Calls of several threads take turns; pushes wait until `read` fetches them."""
 
     def __init__(self, host, port, timeout=2.0, user=None, password=None, protocol=2):
         self.socket = socket.create_connection((host, port), timeout)
@@ -38,7 +38,7 @@ class Connection:
         self.socket.sendall(b"".join(parts))
 
     def call(self, *words):
-        """The reply. After an exception other than ServerError the connection is of no use any more: close it."""
+        """Returns the reply. After an exception other than ServerError the connection is useless: close it."""
         with self.turn:
             self.send(*words)
             reply = self.read()

@@ -1,4 +1,4 @@
-"""Users of locks in a process of their own, told line by line what to do: the same lines as tests/support/src/process.rs."""
+"""Users of locks in a process of their own. Lines of input tell it what to do, as in tests/support/src/process.rs."""
 
 import queue
 import sys
@@ -19,7 +19,7 @@ def say(*words):
 
 
 def step(connection, lock, mode, by):
-    """Notes an entry or an exit where all users can see it; says whether nobody is inside who conflicts."""
+    """Notes an entry or an exit where all users can see it; returns whether no conflicting user is inside."""
     readers, writers = connection.call(
         "EVAL", ENTER, 1, f"resource:{lock}", by * (mode == "r"), by * (mode == "w"))
     return writers == 0 or (writers == 1 and readers == 0)

@@ -206,7 +206,7 @@ fn a_hold_that_is_told_a_greater_token_than_its_own_was_interrupted() {
     let (mut claim, t) = claim();
     claim.on_reply(t, Answer::Granted { token: 20 });
     assert_eq!(handed_out(&mut claim, t), Some(20));
-    // It reenters beside a writer, and is told with which token its owner came in.
+    // It reenters beside a writer, and gets the token with which its owner entered.
     assert!(!claim.on_renewal(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15 }));
     assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 20 }));
     assert!(claim.held_until(t + ms(4)).is_some());

@@ -1,7 +1,7 @@
-//! Every interleaving of the threads that meet in the client: messages, the keeper, who waits, who drops, a shutdown.
+//! Every interleaving of the client's threads: messages, the watchdog, a waiter, a drop, a shutdown.
 //!
-//! A wake-up that gets lost leaves a thread waiting for ever, which loom reports as a deadlock. Nothing here ever wakes
-//! up because time goes by, unless a model's clock says so.
+//! A lost wake-up leaves a thread waiting for ever, which loom reports as a deadlock. No thread here wakes because time
+//! passes, unless a model's clock says so.
 #![allow(
     clippy::panic,
     clippy::print_stdout,
@@ -168,7 +168,7 @@ fn a_guard_is_dropped_while_its_hold_lapses() {
     explore(&["1", "2"], |world| {
         let request = world.held();
         let keeper = world.run(|world| {
-            // Much later it looks again.
+            // Much later it checks again.
             for leases in [1, 1000] {
                 let due = world.shared.registry.take_due(world.t + LEASE * leases);
                 for request in due.into_iter().flat_map(|due| due.lost) {
@@ -179,7 +179,7 @@ fn a_guard_is_dropped_while_its_hold_lapses() {
         world.shared.abandon(Arc::clone(&request));
         keeper.join().unwrap();
         assert!(request.claim().ended().is_some());
-        // Twice if the keeper was first: the second one finds nothing.
+        // Twice if the watchdog was first: the second release finds nothing.
         world.releases().to_string()
     });
 }
@@ -199,9 +199,9 @@ fn a_wait_is_dropped_during_a_shutdown_while_it_is_granted() {
     });
 }
 
-// The keeper's sleep.
+// The watchdog's sleep.
 
-/// Keeps until all these locks were due. Later than `at` never comes.
+/// Runs the watchdog until all these locks were due. No time later than `at` comes.
 fn keep(world: &World, at: Instant, mut locks: BTreeSet<&str>) {
     while !locks.is_empty() {
         block_on(world.shared.registry.something_due(|due| async move {
@@ -316,7 +316,7 @@ fn whoever_watches_a_hold_is_told_when_it_lapses_and_not_before() {
             let (other, time) = (Arc::clone(&request), Arc::clone(&clock));
             let renewal = world.run(move |_| {
                 other.on_renewal(renewed, time.now(), LEASE, HOLDS);
-                // The time up to which it is held now.
+                // The time until which it holds now.
                 other.claim().held_until(renewed).is_some()
             });
             let time = Arc::clone(&clock);
@@ -368,7 +368,7 @@ fn whoever_waits_is_told_of_a_shutdown() {
 
 // Waiting for a former request's release.
 
-/// As a request does before it asks.
+/// Does what a request does before it asks.
 fn wait_for_former(world: &World, request: &Request) {
     let leaving = || world.shared.registry.leaving(request);
     while let Some(former) = leaving() {

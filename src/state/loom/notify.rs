@@ -1,4 +1,4 @@
-//! tokio's `Notify` made of loom's parts, as far as the client uses it: a test compares the two.
+//! tokio's `Notify` from loom's parts, as far as the client uses it. A test compares the two.
 
 use ::loom::sync::Mutex;
 use ::loom::sync::atomic::AtomicUsize;
@@ -43,7 +43,7 @@ pub(crate) struct Notified<'a> {
 
 #[derive(Debug)]
 enum Stage {
-    /// Not polled yet; the calls that came before it was made.
+    /// Not polled yet, with the number of calls before it was created.
     New(usize),
     Waiting(u64),
     Done,
@@ -141,7 +141,7 @@ impl Drop for Notified<'_> {
         let Stage::Waiting(id) = self.stage else { return };
         let mut state = self.notify.state.lock().unwrap();
         let gone = state.take(id);
-        // What was meant for one, and not seen by it, is for the next.
+        // A wake-up that one waiter did not see goes to the next waiter.
         let woken = (gone.told == Some(Told::Alone)).then(|| state.tell_one());
         drop(state);
         if let Some(waker) = woken.flatten() {
@@ -150,7 +150,7 @@ impl Drop for Notified<'_> {
     }
 }
 
-/// The same random calls, one after the other, to this one and to tokio's.
+/// The same random calls, one after the other, on this one and on tokio's.
 #[test]
 fn the_model_does_what_tokio_does() {
     use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the models have in common: one client's requests, the threads that meet there, time that is told to pass.
+//! What the models share: one client's requests, its threads, and time that passes only on demand.
 
 use super::notify::Notify;
 use crate::protocol::key::Lock;
@@ -23,8 +23,8 @@ pub(super) const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
 pub(super) const TOKEN: u64 = 11;
 pub(super) const HOLDS: Standing = Standing::Holds { token: TOKEN };
 
-/// Runs a model in all interleavings; each tells how it ended. Some time each of these endings must be seen, and no
-/// other: a model in which the race does not happen proves nothing.
+/// Runs a model in all interleavings; each returns how it ended. Each of these endings must occur, and no other one,
+/// because a model without the race proves nothing.
 pub(super) fn explore(expected: &[&str], model: impl Fn(&World) -> String + Send + Sync + 'static) {
     let runs = Arc::new(AtomicUsize::new(0));
     let endings = Arc::new(Mutex::new(BTreeSet::new()));
@@ -47,7 +47,7 @@ pub(super) fn explore(expected: &[&str], model: impl Fn(&World) -> String + Send
     assert_eq!(seen, expected);
 }
 
-/// One client, seen by its threads.
+/// One client, as its threads see it.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) shared: Arc<Shared>,
@@ -111,7 +111,7 @@ impl World {
         request.on_renewal(self.t, self.t, LEASE, standing);
     }
 
-    /// As the one who waits does. `None`: handed out.
+    /// Does what the waiting caller does. `None`: handed out.
     pub(super) fn wait(&self, request: &Request) -> Option<EndedBy> {
         match block_on(request.outcome(|| self.t)) {
             Outcome::HandOut { token } => {
@@ -141,7 +141,7 @@ pub(super) fn is_held(request: &Request, now: Instant) -> bool {
     request.claim().held_until(now).is_some()
 }
 
-/// Time that passes only when it is told to.
+/// Time that passes only on demand.
 pub(super) struct Clock {
     now: ::loom::sync::Mutex<Instant>,
     moved: Notify,

@@ -1,4 +1,4 @@
-//! One connection to each node on whose locks somebody waits, for their grants.
+//! The cluster's subscriptions: one connection to each node whose locks have waiters, for their grants.
 
 use super::super::backoff::Backoff;
 use super::super::host::this_process;
@@ -22,19 +22,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long a channel is kept on which nobody waits.
+/// How long the client keeps a channel without waiters.
 const LINGER: Duration = Duration::from_secs(3);
-/// Subscriptions under way at once on a connection.
+/// The number of SUBSCRIBE commands in flight on a connection.
 const SUBSCRIBED_AT_ONCE: usize = 256;
 
-/// A connection that listens to one node.
+/// The subscription to one node.
 struct NodeSubscription {
     connection: Subscription,
     /// Channels from which this client unsubscribes.
     unsubscribing: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Channels of events that come over a connection. Dropped, they are missed until another brings them.
+/// Channels of events of a connection. When this is dropped, their streams have a gap until another connection brings
+/// them.
 struct Streams<'a> {
     shared: &'a Shared,
     followed: BTreeSet<String>,
@@ -69,7 +70,7 @@ impl NodeSubscription {
             {
                 Push::Heard
             }
-            // The slot has left the node. The library takes this for a reply if it waits for one.
+            // The slot has left the node. The redis crate takes this push for a reply if it waits for one.
             (PushKind::SUnsubscribe, _) => Push::Ends,
             _ => Push::Heard,
         };
@@ -99,7 +100,7 @@ impl NodeSubscription {
 }
 
 impl Cluster {
-    /// An extra: failing is not fatal.
+    /// This is optional, so a failure is not fatal.
     pub(super) async fn keep_introduced(&self) {
         let shared = &self.shared;
         let introduction = Introduction::new(&shared.prefix, shared.id, &this_process(), self.label.as_deref());
@@ -119,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// Listens to a node while somebody waits for locks that it has. Never ends.
+    /// Subscribes to a node while its locks have waiters. Never ends.
     pub(super) async fn listen(&self, node: &Arc<Node>) {
         let mut backoff = Backoff::new();
         let mut outage: Option<Outage> = None;
@@ -131,8 +132,8 @@ impl Cluster {
             }
             let heard = match NodeSubscription::open(node, &self.shared, self.label.as_deref()).await {
                 Ok(subscription) => {
-                    // However short it lasts: while slots move each may end one, and who waits for others of the node is
-                    // deaf meanwhile.
+                    // Without a pause: while slots move, each may end a subscription, and the waiters for other slots
+                    // of the node are deaf meanwhile.
                     backoff = Backoff::new();
                     if let Some(outage) = outage.take() {
                         outage.end();
@@ -146,7 +147,7 @@ impl Cluster {
             let connection = Outage::SUBSCRIPTION;
             tracing::warn!(connection, node = %node.address, %error, "connection lost");
             outage.get_or_insert_with(|| Outage::begin(connection));
-            // Nobody may wait any more for what it cannot bring.
+            // Perhaps nobody waits any more for what it cannot bring.
             self.forget_idle(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, node)));
             node.suspect(true);
             self.stale.notify_one();
@@ -154,7 +155,7 @@ impl Cluster {
         }
     }
 
-    /// Follows what is awaited, until the connection is dead, or nobody waits any more.
+    /// Follows the waiters' channels, until the connection is dead or nobody waits any more.
     async fn hear(&self, node: &Arc<Node>, mut subscription: NodeSubscription) -> Result<(), RedisError> {
         let mut followed = BTreeSet::new();
         let mut streams = Streams::of(&self.shared);
@@ -181,7 +182,7 @@ impl Cluster {
                 () = node.wanted.notified() => continue,
                 () = sleep_until(ping_at) => {}
             }
-            // Another node may have the slots by now: no need to wait for the certainty.
+            // Another node may have the slots by now, so read the table already.
             let answered = subscription.connection.ping().await?;
             node.suspect(!answered);
             if !answered {
@@ -192,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// The events of locks that this node has, for whoever reads them.
+    /// Follows the events of this node's locks, for this client's streams.
     async fn follow_events(
         &self,
         node: &Arc<Node>,
@@ -201,7 +202,7 @@ impl Cluster {
     ) -> Result<(), RedisError> {
         let subscribers = &self.shared.subscribers;
         let wanted = self.events_at(node);
-        // Its stream may be a new one, and another node's listener may have missed it since.
+        // The stream may be new, and the subscription of another node may have missed events since.
         for channel in wanted.intersection(&streams.followed) {
             subscribers.follows(channel);
         }
@@ -215,7 +216,7 @@ impl Cluster {
                     self.redirect(&error, node, |at| self.own(slot_of(channel), at));
                     self.stale.notify_one();
                 }
-                // A new connection would be refused the same, and the grants that come over this one missed.
+                // A new connection would be refused too, and the grants of this one would be missed.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
                     tracing::warn!(%error, channel, "the server refuses to bring events");
                     subscribers.is_refused(channel, error);
@@ -225,7 +226,7 @@ impl Cluster {
         }
         for channel in streams.followed.clone().difference(&wanted) {
             streams.followed.remove(channel);
-            // It may be another node's by now.
+            // The slot may be another node's by now.
             subscribers.is_missed(channel);
             subscription.unsubscribe(channel.clone()).await?;
         }
@@ -239,7 +240,7 @@ impl Cluster {
         channels
     }
 
-    /// Has whoever should listen look at what it has to follow.
+    /// Makes the subscriptions that are concerned check what they have to follow.
     pub(super) async fn keep_events(&self) {
         let subscribers = &self.shared.subscribers;
         loop {
@@ -253,7 +254,7 @@ impl Cluster {
         }
     }
 
-    /// There is nothing to listen to at this node.
+    /// Whether the client needs no channel of this node.
     fn is_idle(&self, node: &Arc<Node>) -> bool {
         self.awaited_at(node).is_empty() && self.events_at(node).is_empty()
     }
@@ -284,7 +285,7 @@ impl Cluster {
                         self.redirect(&error, node, |at| self.own(slot_of(lock), at));
                         self.stale.notify_one();
                     }
-                    // A new connection would be refused the same, and what comes over this one missed.
+                    // A new connection would be refused too, and the messages of this one would be missed.
                     Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
                         tracing::warn!(%error, lock = &**lock, "the server refuses to bring grants");
                         self.shared.registry.refuse(lock, &error);
@@ -299,7 +300,7 @@ impl Cluster {
                 }
             }
             drop(watches);
-            // What was granted before is learned now.
+            // Renew now, to learn of earlier grants.
             self.shared.registry.resync_locks(&confirmed, now);
             followed.extend(confirmed);
             if let Some(error) = failure {
@@ -310,7 +311,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Locks that somebody has begun to wait for since the last look.
+    /// Locks that got a first waiter since the last check.
     async fn follow_fresh(
         &self,
         node: &Arc<Node>,
@@ -322,7 +323,7 @@ impl Cluster {
         self.follow(node, subscription, followed, fresh).await
     }
 
-    /// Whoever begins to wait meanwhile does not wait for the end of it, and keeps a channel that is to go.
+    /// A request that starts to wait meanwhile does not wait for the end of this, and keeps its channel.
     async fn unfollow(
         &self,
         node: &Arc<Node>,
@@ -343,7 +344,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Locks of a node that somebody waits for and that it is not listened to about, and the other way round.
+    /// Returns the node's locks with waiters and without a channel, and those with a channel and without waiters.
     fn changes(&self, node: &Arc<Node>, followed: &BTreeSet<Arc<str>>) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
         self.forget_idle(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, node)));
         let here = self.awaited_at(node);
@@ -352,7 +353,7 @@ impl Cluster {
         (new, gone)
     }
 
-    /// Forgets locks for which nobody has waited for a while, of slots with such an owner.
+    /// Forgets the locks of slots with such an owner that have had no waiters for a while.
     pub(super) fn forget_idle(&self, concerns: impl Fn(Option<&Arc<Node>>) -> bool) {
         let now = Instant::now();
         let mut watches = locked(&self.watches);
@@ -377,7 +378,7 @@ impl Cluster {
         here.map(|(lock, _)| Arc::clone(lock)).collect()
     }
 
-    /// Nothing is heard from that node.
+    /// No message comes from that node.
     fn deafen(&self, node: &Arc<Node>) {
         for watch in locked(&self.watches).values_mut() {
             if watch.heard.as_ref().is_some_and(|(_, by)| Arc::ptr_eq(by, node)) {
@@ -387,7 +388,7 @@ impl Cluster {
     }
 }
 
-/// Channels of events end in a word, those of grants in a client's name, which is none.
+/// Whether this is a channel of events: those end in a word, and channels of grants end in a client's name.
 fn on_message(shared: &Shared, channel: &[u8], payload: &[u8]) {
     let texts = (std::str::from_utf8(channel), std::str::from_utf8(payload));
     match texts {

@@ -1,5 +1,5 @@
-//! A cluster: which node has which lock, a connection for commands to each node that is used, and one that listens to
-//! each node on whose locks somebody waits. `docs/cluster.md` says why it is not the library's.
+//! A cluster: which node has which lock, a command connection to each used node, and a subscription to each node whose
+//! locks have waiters. `docs/cluster.md` says why this is not the redis crate's cluster client.
 
 mod listen;
 mod node;
@@ -28,7 +28,7 @@ use tokio_stream::StreamExt;
 
 const SLOTS: usize = 16384;
 
-/// Redirections of one call without a pause.
+/// The number of redirections that one call follows without a pause.
 const QUICK_HOPS: u32 = 3;
 
 type Owners = Vec<Option<Arc<Node>>>;
@@ -36,42 +36,43 @@ type Owners = Vec<Option<Arc<Node>>>;
 struct Topology {
     owners: Owners,
     nodes: HashMap<Address, Arc<Node>>,
-    /// Whoever may be asked for the table: all nodes that are known, replicas too.
+    /// The nodes that the client may ask for the table: all known ones, replicas too.
     known: BTreeSet<Address>,
-    /// Nodes that nobody runs yet.
+    /// Nodes without a running task.
     new: Vec<Arc<Node>>,
     closed: bool,
 }
 
-/// A lock that somebody waits for, or did a moment ago.
+/// A lock that has waiters, or had some a moment ago.
 struct Watch {
     slot: u16,
-    /// Since when its messages come, and from where; `None`: nobody listens.
+    /// Since when its messages come, and from which node. `None`: no subscription.
     heard: Option<(Instant, Arc<Node>)>,
     idle: Option<Instant>,
 }
 
 pub(crate) struct Cluster {
-    /// Their settings are those of every node.
+    /// The seeds. Every node has their settings.
     seeds: Arc<[ConnectionInfo]>,
     shared: Arc<Shared>,
     label: Option<String>,
     topology: Mutex<Topology>,
     watches: Mutex<BTreeMap<Arc<str>, Watch>>,
-    /// The table may be wrong.
+    /// Wakes the task that reads the table, because it may be wrong.
     stale: Notify,
     new_nodes: Notify,
-    /// For calls about slots that nobody owns.
+    /// For calls about slots without an owner.
     unowned: Arc<BackgroundSlots>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that can panic runs while one of them is locked.
+    // No code that can panic runs while one of them is locked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cluster {
-    /// Looks for a node that answers, and at what it can do. Connections that stay are made when they are needed.
+    /// Searches for a node that replies, and checks what it can do. The client makes its lasting connections when it
+    /// needs them.
     pub(crate) async fn connect(
         seeds: Arc<[ConnectionInfo]>,
         shared: Arc<Shared>,
@@ -100,7 +101,7 @@ impl Cluster {
     }
 
     pub(crate) async fn call(&self, how: How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
-        // A node that is away may have a successor: patience with it would be misplaced.
+        // A node that is away may have a successor, so do not wait for it.
         let patience = how.limit;
         let slot = slot_of(key);
         let begun = Instant::now();
@@ -120,7 +121,7 @@ impl Cluster {
             };
             let error = match asked.take().or_else(|| self.owner(slot)) {
                 None => no_owner(slot),
-                // Its slots are elsewhere by now.
+                // Another node has its slots by now.
                 Some(node) if node.link.is_closed() && !locked(&self.topology).closed => left(),
                 Some(node) => match node.call(&self.stale, how, order).await {
                     Ok(reply) => return Ok(reply),
@@ -138,8 +139,9 @@ impl Cluster {
                             error
                         }
                         _ if is_refusal(&error) && !is_of_replica(&error) => return Err(error),
-                        // It may have been executed, also if the node has lost its slots meanwhile. Only the caller knows
-                        // what an answer to a second sending means: to a release "unknown" does not mean lost then.
+                        // The node may have executed it, although it has lost its slots meanwhile. Only the caller
+                        // knows what the reply to a second sending means: for a release "unknown" then does not mean
+                        // lost.
                         _ => {
                             self.stale.notify_one();
                             return Err(error);
@@ -178,7 +180,7 @@ impl Cluster {
         node.call(&self.stale, how, order).await
     }
 
-    /// One attempt: who waits for replicas tries again.
+    /// Makes one attempt. The caller that waits for replicas repeats it.
     pub(crate) async fn confirm(
         &self,
         limit: Duration,
@@ -214,7 +216,8 @@ impl Cluster {
         }
     }
 
-    /// Somebody waits, since a call that was sent then: listens to the lock's grants, if that is not done already.
+    /// A request waits, since a call that was sent at that time: subscribes to the lock's grants, if the client has not
+    /// done so.
     pub(crate) fn watch(&self, lock: &Lock, sent: Instant) {
         let mut watches = locked(&self.watches);
         if let Some(watch) = watches.get_mut(&lock.state) {
@@ -239,7 +242,7 @@ impl Cluster {
         }
     }
 
-    /// Keeps the connections up and the table true. Never ends.
+    /// Keeps the connections up and the table right. Never ends.
     pub(crate) async fn run(&self) {
         let mut nodes = FuturesUnordered::new();
         let mut others = pin!(async { futures::join!(self.keep_table(), self.keep_introduced(), self.keep_events()) });
@@ -255,7 +258,7 @@ impl Cluster {
         }
     }
 
-    /// The owner of these slots is another, or began anew: it may have forgotten holds.
+    /// These slots have another owner, or their owner restarted: it may have forgotten holds.
     fn recheck(&self, slots: &BTreeSet<u16>) {
         let concerns = |lock: &str| slots.contains(&slot_of(lock));
         self.shared.registry.recheck(Instant::now(), concerns);

@@ -1,4 +1,4 @@
-//! A node of the cluster: its connection for commands, whether it belongs to the table, what its listener is to look at.
+//! A node of the cluster: its command connection, whether it belongs to the table, and the agenda of its subscription.
 
 use super::super::backend::Backend;
 use super::super::link::{How, Link};
@@ -14,7 +14,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-/// How long a node is kept that has not owned a slot: one that takes over its first is asked before it owns it.
+/// How long the client keeps a node that has not owned a slot yet, because a node gets calls before it owns its first
+/// slot.
 const NODE_LINGER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,20 +27,21 @@ pub(super) struct Address {
 /// Whether a node belongs to the table of slots. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// It has not owned a slot yet, since then.
+    /// It has not owned a slot yet, since that time.
     Candidate(Instant),
-    /// It owns slots, or did at the last look at the table.
+    /// It owned slots when the client last read the table.
     Owner,
     /// It owns no slot any more: its connections are closed.
     Left,
 }
 
-/// What a node's listener has not looked at yet.
+/// What the subscription of a node has not checked yet.
 #[derive(Debug)]
 pub(super) enum Agenda {
-    /// Locks that somebody has begun to wait for since the last look.
+    /// Locks that got a first waiter since the last check.
     Fresh(Vec<Arc<str>>),
-    /// All locks of the node and all events. The fresh locks among them are known, so that they need not wait for the rest.
+    /// All locks of the node and all events. The fresh locks among them are known, so that they need not wait for the
+    /// rest.
     Everything(Vec<Arc<str>>),
 }
 
@@ -48,12 +50,12 @@ pub(crate) struct Node {
     pub(super) backend: Backend,
     pub(super) link: Link,
     membership: watch::Sender<Membership>,
-    /// Calls that it has not answered for a while.
+    /// Calls that the node has not answered for a while.
     unanswered: AtomicUsize,
-    /// Its listener gets no answer.
+    /// Its subscription gets no reply.
     suspect: AtomicBool,
     agenda: Mutex<Agenda>,
-    /// There is something on the agenda.
+    /// Says that the agenda is not empty.
     pub(super) wanted: Notify,
 }
 
@@ -87,7 +89,7 @@ impl Node {
         }
     }
 
-    /// Whether somebody waits for it in vain.
+    /// Whether a caller waits for it in vain.
     pub(super) fn is_doubtful(&self) -> bool {
         self.link.is_down() || self.suspect.load(Ordering::Relaxed) || self.unanswered.load(Ordering::Relaxed) > 0
     }
@@ -96,7 +98,7 @@ impl Node {
         self.suspect.store(suspect, Ordering::Relaxed);
     }
 
-    /// Doubts the table when half of the limit is over.
+    /// Doubts the table when half of the limit has passed.
     pub(super) async fn call(&self, stale: &Notify, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
         let mut gone = pin!(self.left());
         if self.link.is_closed() {
@@ -128,8 +130,8 @@ impl Node {
         });
     }
 
-    /// The table was read, in which the node owns slots or not. `false`: it is a node of the cluster no longer, and whoever
-    /// waits for its reply need not wait on.
+    /// Takes in whether the node owns slots in the table. `false`: it is no longer a node of the cluster, and callers
+    /// need not wait for its reply.
     pub(super) fn stays(&self, owns: bool) -> bool {
         if owns {
             self.becomes_owner();
@@ -147,24 +149,24 @@ impl Node {
     /// Waits until the node owns no slot any more.
     pub(super) async fn left(&self) {
         let mut membership = self.membership.subscribe();
-        // It fails when the sender is gone, which `self` holds.
+        // It fails only when the sender is gone, which `self` holds.
         let _ = membership.wait_for(|now| *now == Membership::Left).await;
     }
 
-    /// Has its listener look at all that it has to listen to.
+    /// Makes its subscription check everything.
     pub(super) fn look(&self) {
         self.look_later();
         self.wanted.notify_one();
     }
 
-    /// The same, when it looks anyway.
+    /// The same, without a wake-up.
     pub(super) fn look_later(&self) {
         let mut agenda = locked(&self.agenda);
         let fresh = agenda.take_fresh();
         *agenda = Agenda::Everything(fresh);
     }
 
-    /// Somebody has begun to wait for a lock.
+    /// A lock got a first waiter.
     pub(super) fn look_at(&self, lock: &Arc<str>) {
         let (Agenda::Fresh(fresh) | Agenda::Everything(fresh)) = &mut *locked(&self.agenda);
         fresh.push(Arc::clone(lock));

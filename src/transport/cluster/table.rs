@@ -1,4 +1,4 @@
-//! Which node owns which slot: the table, read again whenever something says that it may be wrong.
+//! The table of slots: which node owns which slot. The client reads it again whenever it may be wrong.
 
 use super::super::backend::Backend;
 use super::super::backoff::Backoff;
@@ -17,17 +17,17 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_stream::StreamExt;
 
-/// The table of slots is not read more often.
+/// The shortest pause between two readings of the table.
 const TABLE_AT_MOST_EVERY: Duration = Duration::from_millis(50);
-/// While a node cannot be reached, or callers are told that the cluster is down, it is read about as often as this: others
-/// wait for who takes over.
+/// While a node is out of reach or the cluster is down, the client reads the table about this often, because callers
+/// wait for the node that takes over.
 const TABLE_AT_LEAST_EVERY: Duration = Duration::from_millis(300);
-/// A node that nobody has replaced by then may never be.
+/// A node that no other has replaced by then may never be replaced.
 const LONG_TROUBLE: Duration = Duration::from_secs(60);
 const TABLE_IN_LONG_TROUBLE: Duration = Duration::from_secs(2);
-/// Nothing has been wrong for so long: what comes then is something new.
+/// After this long without trouble the next trouble is a new one.
 const QUIET: Duration = Duration::from_secs(1);
-/// Nodes that are asked for it at a time, how long one may take, and how long the others may take after the first.
+/// The number of nodes asked at a time, how long one may take, and how long the others may take after the first.
 const ASKED_AT_ONCE: usize = 3;
 const TABLE_TIMEOUT: Duration = Duration::from_millis(500);
 const TABLE_GRACE: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ impl Cluster {
     }
 
     pub(super) fn backend(&self, address: &Address) -> Result<Backend, RedisError> {
-        // Every seed has the same settings: the library checks that.
+        // Every seed has the same settings: the redis crate checks that.
         let settings = self.seeds.first().ok_or_else(no_seeds)?.clone();
         let (host, port) = (address.host.clone(), address.port);
         let addr = match settings.addr().clone() {
@@ -77,7 +77,7 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Does something with the node to which an error points.
+    /// Calls `with` on the node to which an error points.
     pub(super) fn redirect<T>(&self, error: &RedisError, from: &Node, with: impl FnOnce(Arc<Node>) -> T) -> Option<T> {
         let (target, _) = error.redirect_node()?;
         let mut address = Address::parse(target)?;
@@ -127,7 +127,7 @@ impl Cluster {
         Err(failure)
     }
 
-    /// Over a connection of its own: the others may hang.
+    /// Over a connection of its own, because the others may hang.
     async fn ask_for_table(&self, address: &Address) -> Result<Table, RedisError> {
         let Connected { mut wire, dialect, .. } = self.backend(address)?.connect(None, None).await?;
         if dialect == Dialect::Plain {
@@ -148,7 +148,7 @@ impl Cluster {
         slots.arg("SLOTS");
         let slots = wire.answer(TABLE_TIMEOUT, &slots).await?;
         let table = read_slots(&slots, &address.host, epoch).ok_or_else(|| malformed(&slots))?;
-        // A node that was removed goes on to run, and keeps the epoch: it must not speak for the cluster.
+        // A removed node runs on and keeps its epoch, so it must not speak for the cluster.
         if table.ranges.is_empty() {
             return Err(RedisError::from((
                 ErrorKind::InvalidClientConfig,
@@ -159,7 +159,7 @@ impl Cluster {
         Ok(table)
     }
 
-    /// Says which slots have another owner now.
+    /// Returns the slots that have another owner now.
     pub(super) fn adopt(&self, table: &Table) -> Result<BTreeSet<u16>, RedisError> {
         let mut topology = locked(&self.topology);
         let mut owners: Owners = vec![None; SLOTS];
@@ -189,7 +189,7 @@ impl Cluster {
     pub(super) async fn keep_table(&self) {
         let mut pace = Pace::new();
         loop {
-            // Nobody else looks at those.
+            // Nothing else checks those.
             self.forget_idle(|owner| owner.is_none());
             if !self.is_in_trouble() {
                 let since = Instant::now();
@@ -210,7 +210,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a node that is needed cannot be reached: another may take over any time.
+    /// Whether a needed node is out of reach, so that another one may take over at any time.
     fn is_in_trouble(&self) -> bool {
         let watches = locked(&self.watches);
         let topology = locked(&self.topology);
@@ -219,8 +219,8 @@ impl Cluster {
     }
 }
 
-/// How often the table is read: less and less often while that brings nothing new. Callers that a cluster which is down
-/// sends away say all the time that it may be wrong.
+/// The pauses between readings, which grow while a reading brings nothing new, because callers of a cluster that is
+/// down report all the time.
 struct Pace {
     backoff: Backoff,
     begun: Instant,
@@ -261,7 +261,7 @@ fn read_slots(reply: &Value, answering: &str, epoch: u64) -> Option<Table> {
         };
         let Value::Int(port) = node.get(1)? else { return None };
         let port = u16::try_from(*port).ok()?;
-        // What a node does not know itself.
+        // A node does not know its own host.
         (host != "?").then_some(Address { host, port })
     };
     let Value::Array(ranges) = reply else { return None };
@@ -285,7 +285,7 @@ fn read_slots(reply: &Value, answering: &str, epoch: u64) -> Option<Table> {
     Some(table)
 }
 
-/// A key's slot: CRC16 (XMODEM) of what lies between its first `{` and the next `}`, or of all of it.
+/// A key's slot: CRC16 (XMODEM) of the text between its first `{` and the next `}`, or of the whole key.
 pub(super) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);

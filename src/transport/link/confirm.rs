@@ -1,8 +1,8 @@
-//! Waits for replicas: one connection, and a task that asks on behalf of all who wait. A server that waits does nothing
-//! else for the connection, so this one is apart from that for commands.
+//! Waits for replicas: one connection, and a task that sends WAIT for all callers. A server that waits does nothing
+//! else for the connection, so this is not the command connection.
 //!
-//! One WAIT covers whatever was written over the connection before, so whoever has written by the time when one is sent
-//! shares its answer. The callers only stand in a queue: one that is not polled holds up nobody.
+//! One WAIT covers everything that was written over the connection before, so all callers that have written by then
+//! share its reply. The callers only stand in line, so a caller that nobody polls holds up no other.
 
 use super::{Connection, How, Lane, Link, Sending};
 use crate::protocol::order::Order;
@@ -22,7 +22,7 @@ pub(super) struct Confirming {
     longest_wait_ms: AtomicU64,
 }
 
-/// Somebody has written over a connection, and wants to know who has that.
+/// A caller has written over a connection, and waits for the replicas.
 struct Wish {
     connection: Arc<Connection>,
     limit: Duration,
@@ -31,7 +31,7 @@ struct Wish {
 }
 
 impl Link {
-    /// The reply to `renew`, and how many replicas have what it wrote.
+    /// The reply to `renew`, and the number of replicas that have it.
     pub(crate) async fn confirm(
         &self,
         limit: Duration,
@@ -40,7 +40,7 @@ impl Link {
     ) -> Result<(Value, Reached), RedisError> {
         match &self.confirming {
             Some(confirming) => confirming.confirm(limit, wish, renew).await,
-            // Only a link that confirms for another has none of its own, and nobody asks that one.
+            // Only a link that confirms for another link has none of its own, and nobody calls that one.
             None => Err(self.down()),
         }
     }
@@ -49,7 +49,7 @@ impl Link {
 impl Confirming {
     pub(super) fn of(link: Link) -> Self {
         Self {
-            // A server that waits is silent.
+            // A server that waits sends nothing.
             link: Link { doubts: false, ..link },
             wishes: Mutex::default(),
             wished: Notify::new(),
@@ -64,7 +64,7 @@ impl Confirming {
     }
 
     fn wishes(&self) -> MutexGuard<'_, VecDeque<Wish>> {
-        // Nothing that can panic runs while it is locked.
+        // No code that can panic runs while it is locked.
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +74,7 @@ impl Confirming {
         what: Replication,
         renew: &Order<'_>,
     ) -> Result<(Value, Reached), RedisError> {
-        // The renewal stands behind at most one wait, which may be another's.
+        // The renewal stands behind at most one WAIT, which may be another caller's.
         let wait = u64::try_from(what.timeout.as_millis()).unwrap_or(u64::MAX);
         let longest = self.longest_wait_ms.fetch_max(wait, Ordering::Relaxed).max(wait);
         let behind = limit + Duration::from_millis(longest);
@@ -94,7 +94,7 @@ impl Confirming {
         };
         self.wishes().push_back(wish);
         self.wished.notify_one();
-        // Dropped unanswered: the link was closed.
+        // Dropped without a reply: the link was closed.
         let reached = answered.await.unwrap_or_else(|_| Err(self.link.down()))?;
         Ok((renewed, reached))
     }
@@ -103,10 +103,10 @@ impl Confirming {
         futures::join!(self.link.keep_up(|_| ()), self.link.serve_line(), self.serve());
     }
 
-    /// One WAIT after the other. Never ends.
+    /// Sends one WAIT after the other. Never ends.
     async fn serve(&self) {
         loop {
-            // In order; whoever wishes the same of the same connection is answered with the first.
+            // In order. Callers that want the same of the same connection get their reply with the first one.
             let batch = self.next_batch();
             let (Some(first), Some(limit)) = (batch.first(), batch.iter().map(|wish| wish.limit).max()) else {
                 self.wished.notified().await;
@@ -114,7 +114,7 @@ impl Confirming {
             };
             let reached = self.ask(first, limit).await;
             for wish in batch {
-                // Whoever wished it may have gone.
+                // The caller may have gone.
                 let _ = wish.answer.send(reached.clone());
             }
         }

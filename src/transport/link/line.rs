@@ -1,8 +1,7 @@
-//! Calls that cannot be sent at once stand in line: the link sends them in the order in which they came.
+//! The line: calls that cannot be sent at once. The link sends them in the order in which they came.
 //!
-//! The line belongs to the link and not to the callers: what a caller does with its future holds up nobody. A caller that
-//! goes takes its call along, unless that has been sent. Whether it has been is exact: `Place` and `Call` agree by one
-//! atomic step.
+//! The line belongs to the link and not to the callers, so no caller's future holds up another. A caller that leaves
+//! takes its call along, unless the link has sent it. One atomic step of `Place` and `Call` decides which.
 
 use super::{AT_ONCE, Connection, How, Link, Sending, State};
 use crate::protocol::order::{Draft, Made, Order};
@@ -38,7 +37,7 @@ impl Stage {
     const SENT: u8 = 1;
     const LEFT: u8 = 2;
 
-    /// From waiting to that one. `false`: it did not wait any more.
+    /// Moves from waiting to that state. `false`: the call did not wait any more.
     fn become_one(&self, next: u8) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         self.0.compare_exchange(Self::WAITS, next, success, failure).is_ok()
@@ -52,7 +51,7 @@ impl Stage {
 #[derive(Default)]
 pub(super) struct Line {
     calls: VecDeque<Call>,
-    /// So many of them have left.
+    /// The number of calls that have left.
     left: usize,
 }
 
@@ -61,7 +60,7 @@ impl Line {
         self.calls.is_empty()
     }
 
-    /// Ends their waiting, by being dropped.
+    /// Ends the callers' waits when it is dropped.
     pub(super) fn take_all(&mut self) -> impl Sized + use<> {
         self.left = 0;
         std::mem::take(&mut self.calls)
@@ -77,7 +76,8 @@ impl Line {
         }
     }
 
-    /// One has left. They are cleared away when they are the greater part, so that a line that does not move stays short.
+    /// A call has left. The line removes such calls when they are the greater part, so that a line that does not move
+    /// stays short.
     fn has_one_less(&mut self) {
         self.left += 1;
         if self.left * 2 > self.calls.len() {
@@ -111,11 +111,11 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A call that has been sent: its first poll is over.
+/// A sent call, after its first poll.
 struct Sent {
     connection: Arc<Connection>,
     limit: Duration,
-    /// The script of the call, and whether it carried its text.
+    /// The script of the call, and whether the call carried the script's text.
     script: Option<u8>,
     teaches: bool,
     reply: Reply,
@@ -150,10 +150,10 @@ impl Link {
         let answer = match timeout(how.patience, &mut answered).await {
             Ok(answer) => answer,
             Err(_) if place.leave() => return Err(self.down()),
-            // The link bounds what has been sent.
+            // The link bounds the sent calls.
             Err(_) => answered.await,
         };
-        // Dropped unanswered: the link was closed.
+        // Dropped without a reply: the link was closed.
         answer.unwrap_or_else(|_| Err(self.down()))
     }
 
@@ -169,7 +169,7 @@ impl Link {
         true
     }
 
-    /// Sends what stands in line, and brings the answers. Never ends.
+    /// Sends the calls in line, and passes their replies on. Never ends.
     pub(super) async fn serve_line(&self) {
         let mut calls = FuturesUnordered::new();
         loop {
@@ -186,7 +186,8 @@ impl Link {
         }
     }
 
-    /// In one step with leaving the line: whoever sees the line empty and sends at once comes after it.
+    /// The first poll and leaving the line are one step, so that a caller that sees the line empty sends after this
+    /// call.
     fn send_next(&self, context: &mut Context<'_>) -> Option<Sent> {
         let mut side = self.side();
         let State::Up(connection) = &side.state else {
@@ -234,7 +235,7 @@ impl Link {
         if let Err(error) = &reply {
             connection.known.doubt(sent.script, sent.teaches, error);
         }
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = sent.answer.send(reply.map(|reply| (connection, reply)));
     }
 }

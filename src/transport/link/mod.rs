@@ -1,10 +1,10 @@
-//! The command connection: made, watched and made again here. Nothing is retried here: a caller knows better whether
-//! its command may be sent twice.
+//! The link: the command connection, with its reconnects. A link repeats no command, because only the caller knows
+//! whether the server may execute it twice.
 //!
-//! A call is handed over when its future is first polled, and the calls of users in the order of their first polls. While
-//! the connection is up and few calls are under way, the caller's own poll sends the command. Otherwise the call stands
-//! in line (`line.rs`), and a task of the link sends it. A caller's future holds nothing that another call needs: it may
-//! be polled once and left.
+//! The link takes a call at the first poll of its future, and users' calls in the order of their first polls. While the
+//! connection is up and few calls are in flight, the caller's own poll sends the command. Otherwise the call stands in
+//! line (`line.rs`), and a task of the link sends it. A caller's future holds nothing that another call needs, so
+//! nobody has to poll it again.
 
 mod confirm;
 mod line;
@@ -30,21 +30,23 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// One connection, and what is known of its server.
+/// One connection, and what the link knows of its server.
 struct Connection {
     generation: u64,
     /// Of the server: see [`Backend::outdated`].
     term: u64,
     of_replica: bool,
     wire: Wire,
-    /// It is noticed when the connection ends, also if nobody calls.
+    /// Ends with the connection, so that the link notices the end without a call.
     ended: Arc<Notify>,
     dialect: Dialect,
-    /// The server has restarted and may have forgotten holds: until then nobody enters a lock that looks free.
+    /// The end of the quarantine: the server may have forgotten holds, so until then nobody enters a lock that looks
+    /// free.
     quarantined_until: Option<Instant>,
-    /// The scripts that the server has by this connection.
+    /// The scripts that this connection has taught the server.
     known: Known,
-    /// Calls that users' own futures have sent. A future that nobody polls keeps its call counted: others stand in line then.
+    /// The calls that users' own futures have sent. A future that nobody polls keeps its call counted; then others
+    /// stand in line.
     in_flight: AtomicUsize,
     pulse: Arc<Pulse>,
 }
@@ -61,7 +63,7 @@ impl Connection {
     }
 }
 
-/// A call that a user's own future has sent, until that has seen the reply or was dropped.
+/// Counts a call that a user's own future has sent, until the future has seen the reply or was dropped.
 struct Direct(Arc<Connection>);
 
 impl Drop for Direct {
@@ -70,11 +72,11 @@ impl Drop for Direct {
     }
 }
 
-/// Users' calls in flight on a connection: so many that their own futures have sent, and as many that the link has. More
-/// would only queue in it, and renewals behind them: ten thousand take longer than a short lease.
+/// The bound of users' calls in flight on a connection: so many of their own futures, and as many of the link. More
+/// calls would only queue there, with renewals behind them, and ten thousand take longer than a short lease.
 const AT_ONCE: usize = 256;
 
-/// Renewals do not stand in line behind a burst of requests.
+/// A renewal, which does not stand in line behind a burst of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Users,
@@ -84,18 +86,17 @@ pub(crate) enum Lane {
 #[derive(Clone)]
 enum State {
     Up(Arc<Connection>),
-    /// Nobody has needed it yet.
+    /// No caller has needed it yet.
     Idle,
     Down(RedisError),
-    /// For good.
+    /// Closed for ever.
     Closed,
 }
 
-/// Calls of one client's background that may be under way at once on a connection. More would only queue in it, where
-/// their time limits run.
+/// The bound of background calls in flight on a connection. More would only queue there, while their time limits run.
 const CALLS_AT_ONCE: usize = 64;
 
-/// How much of a client's background work may be under way on one link.
+/// The slots for a client's background calls on one link.
 pub(crate) struct BackgroundSlots {
     pub(crate) renewing: Semaphore,
     pub(crate) releasing: Semaphore,
@@ -110,22 +111,22 @@ impl Default for BackgroundSlots {
     }
 }
 
-/// How a call is made.
+/// The options of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub(crate) lane: Lane,
-    /// Of the connection's silence, before the reply has come.
+    /// How long the connection may be silent before the reply.
     pub(crate) limit: Duration,
     /// How long to wait for a connection, or in line.
     pub(crate) patience: Duration,
     pub(crate) sending: Sending,
 }
 
-/// How a command is sent.
+/// The way in which the link sends a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
     Plainly,
-    /// To a node that takes over a slot and does not own it yet.
+    /// To a node that takes over a slot and does not own it yet (ASKING).
     #[cfg(feature = "cluster")]
     Asking,
 }
@@ -135,27 +136,28 @@ pub(crate) struct Link {
     label: Option<String>,
     quarantine: Option<Quarantine>,
     side: Mutex<Side>,
-    /// It is up again, or closed. Not a watch channel: that one wakes in random order, and who asked first should.
+    /// Says that the link is up again, or closed. It is not a watch channel, because that wakes in random order and the
+    /// first caller should wake first.
     changed: Notify,
     broken: Notify,
-    /// There may be a call in line that can be sent.
+    /// Says that the link may be able to send a call in line.
     in_line: Notify,
-    /// The shortest limit of a call since the connection was made: so quickly a silence has to be noticed.
+    /// The shortest limit of a call since the connection was made. The link has to notice a silence that quickly.
     shortest_limit_us: AtomicU64,
-    /// A silence is a reason to try another connection.
+    /// Whether a silence is a reason to try another connection.
     doubts: bool,
     background: Arc<BackgroundSlots>,
-    /// For calls that wait for replicas: a server that waits does nothing else for the connection.
+    /// The connection for calls that wait for replicas.
     confirming: Option<Box<Confirming>>,
 }
 
-/// What a link's tasks and its callers share.
+/// What the tasks and the callers of a link share.
 struct Side {
     state: State,
     line: Line,
 }
 
-/// Closes a link whose task has ended: nobody would answer the calls in line.
+/// Closes a link whose task has ended, because nobody would reply to the calls in line.
 struct Running<'a>(&'a Link);
 
 impl Drop for Running<'_> {
@@ -179,7 +181,7 @@ impl Link {
         Ok(link)
     }
 
-    /// One that connects when it is needed.
+    /// A link that connects when a caller needs it.
     pub(crate) fn idle(backend: Backend, label: Option<String>) -> Self {
         let confirming = Box::new(Confirming::of(Self::new(backend.clone(), label.clone())));
         Self {
@@ -211,14 +213,14 @@ impl Link {
         Arc::clone(&self.background)
     }
 
-    /// Sends what `order` makes for the server at hand. Waits at most `how.patience` for a connection or in line, and for
-    /// the reply until the connection has been silent for `how.limit`. After an error the command may have been executed
-    /// if `order` was sent.
+    /// Sends what `order` makes for the server at hand. Waits at most `how.patience` for a connection or in line, and
+    /// for the reply until the connection has been silent for `how.limit`. After an error the command may have been
+    /// executed if `order` was sent.
     pub(crate) async fn call(&self, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
         self.call_over_one(how, order).await.map(|(_, reply)| reply)
     }
 
-    /// The same, and over which connection.
+    /// The same, and returns the connection too.
     async fn call_over_one(&self, how: How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
         self.note_limit(how.limit);
         let (_direct, connection) = match how.lane {
@@ -227,7 +229,7 @@ impl Link {
                     let connection = Arc::clone(&direct.0);
                     (Some(direct), connection)
                 }
-                // In a box, so that no other user's future is longer for it.
+                // In a box, so that users' futures do not grow.
                 None => return Box::pin(self.stand_in_line(how, order)).await,
             },
             Lane::Background => match timeout(how.patience, self.connection()).await {
@@ -235,17 +237,17 @@ impl Link {
                 _ => return Err(self.down()),
             },
         };
-        // No await stands before the first poll of what sends it.
+        // No await comes before the first poll of the sending.
         let Made { command, teaches } = order.make(connection.peer(), &connection.known);
         let mut wire = connection.wire.clone();
         let reply = match how.sending {
-            // Pinned here: a future that is handed on by value is in each of its holders, twice.
+            // Pinned here, because a future that is passed by value takes its size again in each caller.
             Sending::Plainly => {
                 let reply = pin!(wire.send(&command));
                 let reply = taught(&connection, teaches, reply);
                 match how.lane {
                     Lane::Users => self.conclude(&connection, how.limit, reply).await,
-                    // A renewal goes over the next connection as soon as there is one.
+                    // A renewal takes the next connection as soon as there is one.
                     Lane::Background => {
                         let reply = Box::pin(connection.pulse.unless_over(reply));
                         self.conclude(&connection, how.limit, reply).await
@@ -265,10 +267,10 @@ impl Link {
         reply.map(|reply| (connection, reply))
     }
 
-    /// A call may be sent at once: the connection is up, nobody stands in line, and few such calls are under way.
+    /// Whether a call may be sent at once: the connection is up, the line is empty, and few such calls are in flight.
     ///
-    /// A call that carries a script's text is the link's to send. The client library skips a call whose caller has gone, and
-    /// the calls behind it count on the text.
+    /// The link itself sends a call with a script's text, because the redis crate skips a call whose caller has gone,
+    /// and the calls behind it need the text.
     fn direct(&self, order: &Order<'_>) -> Option<Direct> {
         let side = self.side();
         match &side.state {
@@ -284,7 +286,7 @@ impl Link {
         }
     }
 
-    /// Waits for the reply to what was sent over a connection, and takes note of what that says about the connection.
+    /// Waits for the reply to a sent command, and notes what the reply says about the connection.
     async fn conclude(
         &self,
         connection: &Connection,
@@ -294,7 +296,7 @@ impl Link {
         let (generation, pulse) = (connection.generation, &connection.pulse);
         let reply = pulse.answer(limit, reply);
         let result = if self.backend.hears_of_successors() {
-            // In a box, so that no other user's future is longer for it.
+            // In a box, so that users' futures do not grow.
             Box::pin(pulse.unless_over(reply)).await
         } else {
             reply.await
@@ -321,14 +323,14 @@ impl Link {
     }
 
     fn side(&self) -> MutexGuard<'_, Side> {
-        // Nothing that can panic runs while it is locked.
+        // No code that can panic runs while it is locked.
         self.side.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: it was closed.
+    /// `None`: the link was closed.
     async fn connection(&self) -> Option<Arc<Connection>> {
         loop {
-            // Made before the look: a change after it is not missed.
+            // Created before the check, so that no later change is missed.
             let changed = self.changed.notified();
             {
                 let mut side = self.side();
@@ -343,13 +345,13 @@ impl Link {
         }
     }
 
-    /// Somebody needs a connection that nobody has needed yet.
+    /// A caller needs a connection that no caller has needed yet.
     fn need(&self, side: &mut Side) {
         side.state = State::Down(timed_out());
         self.broken.notify_one();
     }
 
-    /// There is no connection: why, as far as it is known.
+    /// Returns why there is no connection, as far as the link knows.
     fn down(&self) -> RedisError {
         match &self.side().state {
             State::Down(error) => error.clone(),
@@ -371,7 +373,7 @@ impl Link {
         }
     }
 
-    /// Lets the connection go, for good: nobody makes it again.
+    /// Closes the connection for ever.
     pub(crate) fn close(&self) {
         self.side().state = State::Closed;
         self.turn_away();
@@ -381,7 +383,7 @@ impl Link {
         }
     }
 
-    /// Whoever stands in line is told that his call will not be sent.
+    /// Tells the callers in line that their calls will not be sent.
     pub(crate) fn turn_away(&self) {
         let turned_away = self.side().line.take_all();
         drop(turned_away);
@@ -392,13 +394,13 @@ impl Link {
         matches!(self.side().state, State::Closed)
     }
 
-    /// Somebody needs it and it is not there.
+    /// Whether a caller needs the connection while there is none.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_down(&self) -> bool {
         matches!(self.side().state, State::Down(_))
     }
 
-    /// Looks out for another server that takes over. Never ends.
+    /// Watches for another server that takes over. Never ends.
     pub(crate) async fn watch(&self) {
         self.backend.watch().await;
     }
@@ -413,7 +415,8 @@ impl Link {
         self.in_line.notify_one();
     }
 
-    /// Keeps its connections up, and says when that for commands was lost (`false`) and has been made (`true`). Never ends.
+    /// Keeps the connections up, and reports when the command connection was lost (`false`) and is up (`true`). Never
+    /// ends.
     pub(crate) async fn run(&self, is_up: impl Fn(bool)) {
         let _running = Running(self);
         let confirming = async {
@@ -462,7 +465,7 @@ impl Link {
     }
 }
 
-/// The reply to a command that teaches the server a script: those who come after it may count on that.
+/// The reply to a call that teaches the server a script: later calls may rely on the script.
 async fn taught(
     connection: &Connection,
     teaches: Option<u8>,
@@ -480,7 +483,7 @@ async fn taught(
     .await
 }
 
-/// It never was the master: whoever chose it should know.
+/// The server never was the master, so the caller that chose it should know.
 fn wrong_server() -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, "the server is not the master"))
 }

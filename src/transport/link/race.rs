@@ -1,12 +1,12 @@
-//! How the connection is kept up: when it is lost, and when it is silent.
+//! The race: how the link keeps its connection up when it is lost, and when it is silent.
 //!
-//! What is sent into a silent network is sent again by TCP, at intervals that double: long after the network is well
-//! again. So a link does not rely on one connection, nor on one attempt to make one. While calls wait for an answer over
-//! a silent connection, the link tries to make another one beside it, by attempts that begin at short intervals. The first
-//! connection that is made replaces the silent one; a sign of life of that one ends the race.
+//! TCP repeats what was sent into a silent network at intervals that double, so it may repeat long after the network
+//! works again. So a link relies neither on one connection nor on one attempt to connect. While calls wait for replies
+//! over a silent connection, the link starts attempts at short intervals to make another one beside it. The first new
+//! connection replaces the silent one. A sign of life of the silent one ends the race.
 //!
-//! The intervals are half of the shortest time limit of the calls at first. They grow with the silence, up to a
-//! second: a server that is down, or does not answer, is asked for a bounded number of connections.
+//! At first the intervals are half of the shortest time limit of the calls. They grow with the silence, up to a second,
+//! so that a server that is down gets a bounded number of connects.
 
 use super::super::backoff::Backoff;
 use super::{Connection, Link, State};
@@ -22,13 +22,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Attempts that are under way at once. The oldest has all the time that a connection may take; the others are young.
+/// The bound of attempts at the same time. The oldest has all the time that a connection may take; the others are
+/// young.
 const ATTEMPTS: usize = 4;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// So quickly a silence has to be noticed.
+    /// How quickly the link has to notice a silence.
     pub(super) fn note_limit(&self, limit: Duration) {
         let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
         if limit < self.shortest_limit_us.load(Ordering::Relaxed) {
@@ -36,13 +37,14 @@ impl Link {
         }
     }
 
-    /// Between the beginnings of two attempts.
+    /// The time between the starts of two attempts.
     fn pause(&self, since: Instant) -> Duration {
         let limit = Duration::from_micros(self.shortest_limit_us.load(Ordering::Relaxed));
         (since.elapsed() / 8).max(limit / 2).min(LONGEST_PAUSE)
     }
 
-    /// Says when the connection was lost (`false`) and has been made (`true`), by another one's replacing it too. Never ends.
+    /// Reports when the connection was lost (`false`) and is up (`true`), also when another one replaced it. Never
+    /// ends.
     pub(super) async fn keep_up(&self, is_up: impl Fn(bool)) {
         let mut was_up = matches!(self.side().state, State::Up(_));
         let mut backoff = Backoff::new();
@@ -67,7 +69,7 @@ impl Link {
             self.shortest_limit_us.store(u64::MAX, Ordering::Relaxed);
             self.become_unless_closed(State::Up(Arc::new(connection)));
             if let Some(silent) = silent {
-                // Whoever waits for an answer over it need not wait on: it is asked for again.
+                // Callers that wait for a reply over it need not wait on: they send again.
                 silent.pulse.replace();
             }
             if let Some(outage) = outage {
@@ -78,8 +80,8 @@ impl Link {
         }
     }
 
-    /// Waits until there is no connection, though somebody needs one, or until the one that there is, which it hands back,
-    /// is silent.
+    /// Waits until a caller needs a connection and there is none, or until the present one is silent, and returns that
+    /// one.
     async fn until_doubted(&self) -> Option<Arc<Connection>> {
         loop {
             let connection = match &self.side().state {
@@ -99,7 +101,7 @@ impl Link {
         }
     }
 
-    /// Waits until a connection is given up, and gives it up when it ends.
+    /// Waits until the link closes a connection, and closes it when it ends.
     async fn until_lost(&self, connection: &Connection) {
         let is_up = || match &self.side().state {
             State::Up(now) => now.generation == connection.generation,
@@ -119,7 +121,7 @@ impl Link {
         }
     }
 
-    /// Makes a connection beside one that is silent. `None`: that one has spoken.
+    /// Connects beside a silent connection. `None`: that one showed a sign of life.
     async fn beside(
         &self,
         silent: &Connection,
@@ -142,15 +144,15 @@ impl Link {
         Some(race.await)
     }
 
-    /// Makes a connection, by attempts of which some may be under way at once: what the network swallowed of one may
-    /// come late, or never, when the next one is through already.
+    /// Connects by several attempts at the same time, because the network may swallow one attempt while the next one
+    /// succeeds.
     async fn race(&self, generation: u64, begun: Instant) -> Connection {
         let mut backoff = Backoff::new();
         let mut attempts = VecDeque::new();
         loop {
             attempts.push_back(Box::pin(self.new_connection(generation)));
             if attempts.len() > ATTEMPTS {
-                // The oldest may be about to succeed, where connecting takes long.
+                // Where connecting takes long, the oldest may be about to succeed.
                 attempts.remove(1);
             }
             let mut pause = pin!(sleep(self.pause(begun)));
@@ -171,7 +173,7 @@ impl Link {
         }
     }
 
-    /// The reason that callers are told.
+    /// The reason that callers get.
     fn is_still_down(&self, error: RedisError) {
         let mut side = self.side();
         if matches!(side.state, State::Down(_)) {
@@ -180,7 +182,7 @@ impl Link {
     }
 }
 
-/// The first outcome, in the order of the attempts, which is taken out of them.
+/// Waits for the first outcome, in the order of the attempts, and removes that attempt.
 fn poll_any<F: Future + Unpin>(attempts: &mut VecDeque<F>, context: &mut Context<'_>) -> Poll<F::Output> {
     for nth in 0..attempts.len() {
         if let Poll::Ready(outcome) = pin!(&mut attempts[nth]).poll(context) {

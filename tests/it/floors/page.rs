@@ -194,18 +194,17 @@ fn the_states_and_events_of_a_request_are_those_of_the_design() {
     }
 }
 
-/// All sources of tests, and those with unit tests.
+/// All sources of tests, those with unit tests, and the conformance scenarios.
 fn tests() -> String {
-    let (mut folders, mut all) = (
-        vec![root().join("tests"), root().join("src"), root().join("cli")],
-        String::new(),
-    );
+    let folders = ["tests/it", "tests/attack", "tests/conformance", "src", "cli"];
+    let (mut folders, mut all) = (folders.map(|folder| root().join(folder)).to_vec(), String::new());
     while let Some(folder) = folders.pop() {
         for entry in read_dir(folder).into_iter().flatten() {
             let path = entry.expect("an entry").path();
+            let end = path.extension().and_then(|end| end.to_str());
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
+            } else if matches!(end, Some("rs" | "json")) {
                 all.push_str(&read_to_string(&path).expect("a source"));
             }
         }
@@ -218,26 +217,67 @@ fn every_invariant_of_the_design_has_a_test() {
     let (page, tests) = (design(), tests());
     let (_, part) = page.split_once("\n## Invariants\n").expect("the invariants");
     let part = part.split("\n## ").next().unwrap_or_default();
-    let items: Vec<_> = (1..=11)
-        .map(|number| part.split_once(&format!("\n{number}. ")))
-        .collect();
-    for (number, item) in (1..).zip(items) {
-        let item = item.unwrap_or_else(|| panic!("there is no invariant {number}")).1;
+    for number in 1..=11 {
+        let item = part.split_once(&format!("\n{number}. "));
+        let (_, item) = item.unwrap_or_else(|| panic!("there is no invariant {number}"));
         let item = item.split(&format!("\n{}. ", number + 1)).next().unwrap_or_default();
-        let named: Vec<_> = item
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .filter(|name| name.matches('_').count() > 2)
-            .collect();
+        let item = item.split_whitespace().collect::<Vec<_>>().join(" ");
+        // A test's name, or the title of a scenario.
+        let is_name = |name: &&str| name.matches(['_', ' ']).count() > 2;
+        let named: Vec<_> = item.split('`').skip(1).step_by(2).filter(is_name).collect();
         assert!(!named.is_empty(), "invariant {number} names no test");
         for name in named {
+            let found = [format!("fn {name}("), format!("\"scenario\": \"{name}\"")];
             assert!(
-                tests.contains(&format!("fn {name}(")),
-                "invariant {number}: there is no test {name}"
+                found.iter().any(|found| tests.contains(found)),
+                "invariant {number}: there is no test {name:?}, and no scenario"
             );
         }
     }
+}
+
+/// The pages for people: at the root, in `docs/`, and of the folders that have one.
+fn pages() -> Vec<PathBuf> {
+    let folders = [
+        "",
+        "docs",
+        "tests/attack",
+        "tests/bench",
+        "tests/conformance",
+        "ops",
+        "cli",
+    ];
+    let entries = folders
+        .iter()
+        .flat_map(|folder| read_dir(root().join(folder)).into_iter().flatten());
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .collect()
+}
+
+#[test]
+fn files_that_the_pages_name_exist() {
+    let (mut wrong, mut named) = (Vec::new(), 0);
+    for page in pages().into_iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
+        let text = read_to_string(&page).expect("a page");
+        for (number, line) in text.lines().enumerate() {
+            let folders = ["src/", "tests/", "lua/", "docs/", "examples/", "cli/"];
+            for word in words(line).filter(|word| is_file(word)) {
+                // `src/main.rs` is the reader's own.
+                if !folders.iter().any(|folder| word.starts_with(folder)) || word == "src/main.rs" {
+                    continue;
+                }
+                named += 1;
+                let beside = page.parent().expect("a folder").join(word);
+                if !root().join(word).exists() && !beside.exists() {
+                    wrong.push(format!("{}:{}: there is no {word}", page.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(named > 50, "{named} names: has their form changed?");
 }
 
 /// The headings of a page, as the fragments of links.
@@ -255,21 +295,8 @@ fn fragments(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn links_to_headings_lead_to_headings() {
-    let folders = [
-        "",
-        "docs",
-        "tests/attack",
-        "tests/bench",
-        "tests/conformance",
-        "ops",
-        "cli",
-    ];
-    let pages = folders
-        .iter()
-        .flat_map(|folder| read_dir(root().join(folder)).into_iter().flatten());
-    let pages = pages.map(|entry| entry.expect("an entry").path());
     let mut checked = 0;
-    for page in pages.filter(|path| path.extension().is_some_and(|end| end == "md")) {
+    for page in pages() {
         let text = read_to_string(&page).expect("a page");
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         let links = links.chain(

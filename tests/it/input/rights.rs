@@ -41,7 +41,7 @@ async fn a_user_without_the_rights_is_refused_with_the_rights_to_give_and_nothin
     ] {
         rights(&server, &ALL).await;
         rights(&server, rules).await;
-        assert_refused(&lock, "let its ACL user run").await;
+        assert_refused(&lock, "let the client's ACL user run").await;
         assert!(server.keys().await.is_empty(), "{rules:?}");
     }
     rights(&server, &ALL).await;
@@ -56,7 +56,7 @@ async fn a_user_without_a_command_that_the_scripts_call_is_told_which_rights_to_
     for rules in [&["-hset"][..], &["-hmget"], &["-time"], &["-@write"]] {
         rights(&server, &ALL).await;
         rights(&server, rules).await;
-        assert_refused(&lock, "let its ACL user run").await;
+        assert_refused(&lock, "let the client's ACL user run").await;
         assert!(server.keys().await.is_empty(), "{rules:?}");
     }
 }
@@ -68,7 +68,7 @@ async fn a_user_that_may_not_subscribe_cannot_connect() {
         rights(&server, &ALL).await;
         rights(&server, rules).await;
         let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
-        refused(&url, "let its ACL user run").await;
+        refused(&url, "let the client's ACL user run").await;
     }
 }
 
@@ -112,6 +112,6 @@ async fn a_user_that_is_deleted_while_it_waits_learns_what_to_do() {
     server.until_queued("the lock", 1).await;
     rights(&server, &["-@all"]).await;
     let error = soon("the waiter told", waiter).await.unwrap().unwrap_err();
-    assert_helpful(&error, "the lock", "let its ACL user run");
+    assert_helpful(&error, "the lock", "let the client's ACL user run");
     soon("the hold lost", guard.lost()).await;
 }

@@ -5,6 +5,7 @@ mod charts;
 mod mutex;
 mod polled;
 mod rw_lock;
+mod search;
 mod shutdown;
 
 use crate::server::{Server, connected};

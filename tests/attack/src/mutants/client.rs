@@ -142,21 +142,21 @@ pub const ALL: &[Mutant] = &[
         edits: &[("    u64::try_from(number)\n        .ok()\n        .filter(|number| (1..=MOST_NUMBER).contains(number))", "    Some(number as u64)")],
         seen: "found here, by fuzzing",
         story: "Tokens of 0 and below, which only a broken server sends, become large ones, and so guards.",
-        check: Check::Attack("parse::a_reply_is_understood_as_the_design_says_or_refused"),
+        check: Check::Attack("parse::replies::a_reply_is_understood_as_the_design_says_or_refused"),
     },
     Mutant {
         name: "busy-though-it-may-wait", file: "src/protocol/reply.rs",
         edits: &[("            1 if !only_now => match", "            1 => match"), ("            0 if only_now => Some(Self::Busy)", "            0 => Some(Self::Busy)")],
         seen: "found here, by fuzzing",
         story: "A broken server says \"busy\" to a request that may wait, which is a panic, and \"queued\" to a try, which then waits without a limit.",
-        check: Check::Attack("parse::a_reply_is_understood_as_the_design_says_or_refused"),
+        check: Check::Attack("parse::replies::a_reply_is_understood_as_the_design_says_or_refused"),
     },
     Mutant {
         name: "nobody-taken-for-now", file: "src/protocol/reply.rs",
         edits: &[("let next_ms = u64::try_from(next_ms).ok()?;", "let next_ms = u64::try_from(next_ms.max(0)).ok()?;")],
         seen: "redisson#5503 #4705",
         story: "\"There is no deadline to wait for\" is a negative time, and taken for none: the client looks again and again.",
-        check: Check::Attack("parse::a_reply_is_understood_as_the_design_says_or_refused"),
+        check: Check::Attack("parse::replies::a_reply_is_understood_as_the_design_says_or_refused"),
     },
     // ---- messages
     Mutant {

@@ -387,9 +387,13 @@ mod tests {
     fn tests_that_must_catch_a_mutant_exist() {
         let of =
             |file: &str| std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-        let attack = |module: &str| match module.split_once("::") {
-            Some((folder, _)) => format!("tests/attack/src/{folder}/mod.rs"),
-            None => format!("tests/attack/src/{module}.rs"),
+        let attack = |module: &str| {
+            let module = module.trim_end_matches("::tests").replace("::", "/");
+            let file = format!("tests/attack/src/{module}.rs");
+            match root().join(&file).exists() {
+                true => file,
+                false => format!("tests/attack/src/{module}/mod.rs"),
+            }
         };
         for mutant in all() {
             let (file, test) = match mutant.check {

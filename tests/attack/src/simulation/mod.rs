@@ -6,6 +6,7 @@
 //! on. One seed gives one history.
 
 mod dice;
+mod plan;
 mod process;
 mod server;
 mod users;
@@ -14,7 +15,8 @@ mod world;
 use crate::record::Script;
 use dice::Dice;
 use fairlock::testing::Network;
-use fairlock::{Client, Error, Owner, Policy, RwLock};
+use fairlock::{Client, Error, Owner, RwLock};
+use plan::{Plan, STORM_CALLS};
 use process::{Process, pausable};
 use server::Server;
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
-use users::{Habits, Hands, User};
+use users::{Hands, User};
 use world::{Fault, Net, Phase, Weather, World};
 
 #[derive(clap::Args, Debug, Clone)]
@@ -87,110 +89,6 @@ pub struct Failure {
 
 /// So many seeds are CI's slice.
 pub const SLICE_RUNS: u64 = 60;
-
-/// A storm ends after so many calls of scripts, so that no run takes long.
-const STORM_CALLS: u64 = 30_000;
-
-/// What a run is like; all of it follows from the seed.
-struct Plan {
-    habits: Habits,
-    processes: u64,
-    users: u64,
-    storms: u64,
-    storm: Duration,
-    faults: Vec<Fault>,
-    /// The mean time between two faults.
-    every: Duration,
-    weather: Weather,
-    shared_owners: bool,
-}
-
-impl Plan {
-    fn new(dice: &mut Dice) -> Self {
-        let ms = Duration::from_millis;
-        let leases = *dice.pick(&[
-            [ms(10_000), ms(10_000), ms(10_000)],
-            [ms(1_000), ms(1_000), ms(3_000)],
-            [ms(100), ms(500), ms(10_000)],
-        ]);
-        // Every kind of fault alone, and mixtures.
-        let mut faults = match dice.below(4) {
-            0 => Vec::new(),
-            1 => vec![*dice.pick(&Fault::ALL)],
-            _ => Fault::ALL.into_iter().filter(|_| dice.permille(400)).collect(),
-        };
-        // Tokens grow by the clock or by what is stored: not both may be taken back.
-        let loses = faults
-            .iter()
-            .any(|fault| matches!(fault, Fault::Rollback | Fault::DataLoss | Fault::KeyLoss));
-        faults.retain(|fault| !loses || *fault != Fault::ClockBack);
-        let bad = !faults.is_empty() && dice.permille(500);
-        // Some hours in which little happens, or some minutes in which much does.
-        let sparse = dice.permille(400);
-        let quick = !sparse && dice.permille(600);
-        Self {
-            habits: Habits {
-                locks: 1 + dice.below(3),
-                policy: *dice.pick(&[
-                    Policy::Fifo,
-                    Policy::Fifo,
-                    Policy::Fifo,
-                    Policy::WriterFirst,
-                    Policy::ReaderFirst,
-                ]),
-                leases,
-                hold: if quick {
-                    ms(2)
-                } else {
-                    *dice.pick(&[ms(20), ms(300), leases[0]])
-                },
-                pause: if quick {
-                    ms(2)
-                } else {
-                    *dice.pick(&[ms(20), ms(1_000), ms(60_000)])
-                },
-                writes: *dice.pick(&[100, 300, 500, 1000]),
-                named: *dice.pick(&[0, 0, 300, 800]),
-                cancels: *dice.pick(&[0, 100, 500]),
-            },
-            processes: 1 + dice.below(if sparse { 2 } else { 4 }),
-            users: 1 + dice.below(5),
-            storms: 3,
-            storm: if sparse {
-                ms(6 * 3_600_000)
-            } else {
-                *dice.pick(&[ms(20_000), ms(120_000), ms(600_000)])
-            },
-            faults,
-            every: if sparse {
-                ms(60_000)
-            } else {
-                *dice.pick(&[ms(500), ms(5_000), ms(30_000)])
-            },
-            weather: if bad {
-                Weather {
-                    lost: *dice.pick(&[0, 50, 1000]),
-                    doubled: *dice.pick(&[0, 100]),
-                    late: *dice.pick(&[0, 100]),
-                    slow: *dice.pick(&[0, 10, 200]),
-                    spell: *dice.pick(&[ms(20), ms(500), ms(3_000)]),
-                }
-            } else {
-                Weather::default()
-            },
-            shared_owners: dice.permille(200),
-        }
-    }
-
-    /// Nothing goes wrong: then nothing may be lost.
-    fn calm(&self) -> bool {
-        self.faults.is_empty()
-    }
-
-    fn longest_lease(&self) -> Duration {
-        self.habits.leases.into_iter().max().unwrap_or_default()
-    }
-}
 
 struct Run {
     plan: Plan,

@@ -1,21 +1,25 @@
 //! The network, the server and the processes, in virtual time. One task carries out what is planned, in order of time
 //! and then of planning; everything random comes from one seed. So a seed gives one history.
 
+mod core;
+mod net;
+mod weather;
+
 use super::dice::Dice;
-use super::process::{Process, pausable};
+use super::process::Process;
 use super::server::{Data, Server};
-use fairlock::testing::{self, OnPush};
-use redis::{Cmd, PushInfo, PushKind, RedisError, Value};
+use fairlock::testing::OnPush;
+pub use net::Net;
+use redis::{PushInfo, PushKind, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::future::Future;
-use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
+pub use weather::{Fault, Weather};
 
 /// Longer than any run.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -24,55 +28,6 @@ const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const BEGIN_US: u64 = 1_760_400_000_000_000;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// What goes wrong by itself, in thousandths of what is sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
-    /// Messages that are lost, delivered twice, or late by up to a second.
-    pub lost: u64,
-    pub doubled: u64,
-    pub late: u64,
-    /// Requests and replies that take up to `spell` instead of a millisecond.
-    pub slow: u64,
-    pub spell: Duration,
-}
-
-/// What a fault is; the report counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    Cut,
-    HalfOpen,
-    Freeze,
-    Kill,
-    ServerFreeze,
-    Restart,
-    Rollback,
-    DataLoss,
-    ScriptFlush,
-    ErrorReplies,
-    ClockBack,
-    Partition,
-    /// A key of one lock is deleted.
-    KeyLoss,
-}
-
-impl Fault {
-    pub const ALL: [Self; 13] = [
-        Self::Cut,
-        Self::HalfOpen,
-        Self::Freeze,
-        Self::Kill,
-        Self::ServerFreeze,
-        Self::Restart,
-        Self::Rollback,
-        Self::DataLoss,
-        Self::ScriptFlush,
-        Self::ErrorReplies,
-        Self::ClockBack,
-        Self::Partition,
-        Self::KeyLoss,
-    ];
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -118,12 +73,15 @@ impl PartialEq for Planned {
         (self.at, self.order) == (other.at, other.order)
     }
 }
+
 impl Eq for Planned {}
+
 impl PartialOrd for Planned {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
+
 impl Ord for Planned {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
@@ -399,275 +357,5 @@ fn tell_broken(wire: Option<WireState>) {
     if let Some(on_push) = on_push {
         let kind = PushKind::Disconnection;
         process.deliver(on_push, PushInfo { kind, data: Vec::new() });
-    }
-}
-
-impl Core {
-    fn violated(&mut self, what: String) {
-        self.violation.get_or_insert(what);
-        self.server.trace_ends();
-    }
-
-    /// The server's clock. Virtual time stands still while scripts run; a server's does not.
-    fn now_us(&mut self) -> u64 {
-        let passed = self.begun.elapsed().as_micros() as i64;
-        // Evenly: a step once a second would be more than the client's margin for a short lease allows.
-        let drift = passed * self.drift_ppm / 1_000_000;
-        let now_us = BEGIN_US.saturating_add_signed(passed + drift + self.clock_step_us);
-        self.last_us = now_us.max(self.last_us + 1);
-        self.last_us
-    }
-
-    fn plan(&mut self, at: Instant, event: Event) {
-        self.order += 1;
-        let order = self.order;
-        self.heap.push(Reverse(Planned { at, order, event }));
-    }
-
-    fn number(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
-    }
-
-    /// How long it takes to get from here to there.
-    fn delay(&mut self) -> Duration {
-        if self.dice.permille(self.weather.slow) {
-            return self.dice.span(self.weather.spell);
-        }
-        Duration::from_millis(self.dice.below(4) / 3)
-    }
-
-    fn stall(&mut self, wire: u64, until: Instant) {
-        // Half of them never come back: broken one day, or silent for ever.
-        let (lives, silent) = (self.dice.permille(500), self.dice.permille(500));
-        if let Some(state) = self.wires.get_mut(&wire) {
-            state.silent |= !lives && silent;
-            state.stalled_until = Some(if state.silent { until + FOR_EVER } else { until });
-        }
-        if !lives && !silent {
-            self.plan(until, Event::Break { wire });
-        }
-    }
-
-    fn restart(&mut self, data: Data, up_at: Instant) -> Vec<Option<WireState>> {
-        self.server.restart(data);
-        self.down_until = Some(up_at);
-        self.frozen_until = None;
-        std::mem::take(&mut self.wires).into_values().map(Some).collect()
-    }
-
-    fn send(&mut self, wire: u64, command: Vec<Vec<u8>>) -> Option<oneshot::Receiver<Value>> {
-        let delay = self.delay();
-        let call = self.number();
-        let state = self.wires.get_mut(&wire)?;
-        let (sender, receiver) = oneshot::channel();
-        let mut at = (Instant::now() + delay).max(state.last_arrival);
-        if let Some(until) = state.stalled_until {
-            at = at.max(until);
-        }
-        state.last_arrival = at;
-        state.pending.insert(call, sender);
-        self.plan(at, Event::Arrive { wire, call, command });
-        Some(receiver)
-    }
-
-    fn arrive(&mut self, wire: u64, call: u64, command: Vec<Vec<u8>>) {
-        let now = Instant::now();
-        if let Some(until) = self.frozen_until.filter(|until| *until > now) {
-            return self.plan(until, Event::Arrive { wire, call, command });
-        }
-        if self.down_until.is_some_and(|until| until > now) {
-            return;
-        }
-        let there = self.wires.contains_key(&wire);
-        if !there {
-            // Sent before the connection broke: lost, or executed though nobody waits for the reply, perhaps late.
-            if self.dice.permille(500) {
-                return;
-            }
-            if self.dice.permille(300) {
-                let late = now + self.dice.span(Duration::from_secs(5));
-                return self.plan(late, Event::Arrive { wire, call, command });
-            }
-        }
-        if command.first().is_some_and(|name| name == b"SUBSCRIBE") {
-            let channels = command[1..]
-                .iter()
-                .map(|name| String::from_utf8_lossy(name).into_owned());
-            if let Some(state) = self.wires.get_mut(&wire) {
-                state.channels.extend(channels);
-            }
-            return self.reply(wire, call, Value::Okay);
-        }
-        if let Some((_, code)) = self.errors_until.filter(|(until, _)| *until > now) {
-            let refuses = code != "OOM" || command.get(1).is_some_and(|hash| self.server.is_acquire(hash));
-            if refuses {
-                return self.reply(wire, call, super::server::error(code, "for now"));
-            }
-        }
-        let now_us = self.now_us();
-        if let Err(violation) = self.server.expire(now_us) {
-            self.violated(violation);
-        }
-        // A replica lags by some calls.
-        if self.dice.permille(2) || self.past.is_none() {
-            self.past = Some(self.server.data());
-        }
-        match self.server.execute(&command, now_us) {
-            Ok(done) => {
-                for (channel, payload) in done.published {
-                    self.publish(&channel, &payload);
-                }
-                self.reply(wire, call, done.reply);
-            }
-            Err(violation) => {
-                self.violated(violation);
-            }
-        }
-    }
-
-    fn reply(&mut self, wire: u64, call: u64, value: Value) {
-        let delay = self.delay();
-        if let Some(at) = self.delivery(wire, delay) {
-            self.plan(at, Event::Reply { wire, call, value });
-        }
-    }
-
-    /// When something that the server sends now arrives.
-    fn delivery(&mut self, wire: u64, delay: Duration) -> Option<Instant> {
-        let state = self.wires.get_mut(&wire)?;
-        let mut at = (Instant::now() + delay).max(state.last_delivery);
-        if let Some(until) = state.stalled_until {
-            at = at.max(until);
-        }
-        state.last_delivery = at;
-        Some(at)
-    }
-
-    fn publish(&mut self, channel: &str, payload: &[u8]) {
-        let listeners = self
-            .wires
-            .iter()
-            .filter(|(_, wire)| wire.channels.iter().any(|c| c == channel));
-        let listeners: Vec<u64> = listeners.map(|(id, _)| *id).collect();
-        for wire in listeners {
-            let Weather {
-                lost, doubled, late, ..
-            } = self.weather;
-            let copies = match () {
-                () if self.dice.permille(lost) => 0,
-                () if self.dice.permille(doubled) => 2,
-                () => 1,
-            };
-            for _ in 0..copies {
-                let delay = self.delay();
-                let Some(mut at) = self.delivery(wire, delay) else {
-                    continue;
-                };
-                // More than TCP does: it also overtakes.
-                if self.dice.permille(late) {
-                    at += self.dice.span(Duration::from_secs(1));
-                }
-                self.plan(
-                    at,
-                    Event::Push {
-                        wire,
-                        channel: channel.to_owned(),
-                        payload: payload.to_vec(),
-                    },
-                );
-            }
-        }
-    }
-}
-
-/// A process's way to the server.
-pub struct Net {
-    pub world: Arc<World>,
-    pub process: Arc<Process>,
-}
-
-struct Wire {
-    world: Arc<World>,
-    id: u64,
-}
-
-fn io(kind: ErrorKind) -> RedisError {
-    std::io::Error::from(kind).into()
-}
-
-impl testing::Network for Net {
-    fn connect(&self, on_push: Option<OnPush>) -> BoxFuture<Result<Arc<dyn testing::Connection>, RedisError>> {
-        let (world, process) = (Arc::clone(&self.world), Arc::clone(&self.process));
-        Box::pin(async move {
-            let delay = world.core().delay();
-            sleep(delay).await;
-            let mut core = world.core();
-            let now = Instant::now();
-            if core.down_until.is_some_and(|until| until > now) || process.is_killed() {
-                return Err(io(ErrorKind::ConnectionRefused));
-            }
-            let id = core.number();
-            let state = WireState {
-                process,
-                on_push,
-                channels: Vec::new(),
-                last_arrival: now,
-                last_delivery: now,
-                stalled_until: None,
-                silent: false,
-                pending: BTreeMap::new(),
-            };
-            core.wires.insert(id, state);
-            drop(core);
-            Ok(Arc::new(Wire { world, id }) as Arc<dyn testing::Connection>)
-        })
-    }
-
-    fn spawn(&self, task: BoxFuture<()>) -> AbortHandle {
-        let task = tokio::spawn(pausable(Arc::clone(&self.process), task));
-        self.process.keep(task.abort_handle());
-        task.abort_handle()
-    }
-}
-
-impl Wire {
-    fn call(&self, command: Vec<Vec<u8>>) -> BoxFuture<Result<Value, RedisError>> {
-        let reply = self.world.core().send(self.id, command);
-        self.world.planned.notify_one();
-        Box::pin(async move {
-            let Some(reply) = reply else {
-                return Err(io(ErrorKind::BrokenPipe));
-            };
-            reply.await.map_err(|_| io(ErrorKind::ConnectionReset))
-        })
-    }
-}
-
-impl testing::Connection for Wire {
-    fn send(&self, command: &Cmd) -> BoxFuture<Result<Value, RedisError>> {
-        let words = command.args_iter().map(|word| match word {
-            redis::Arg::Simple(bytes) => bytes.to_vec(),
-            _ => Vec::new(),
-        });
-        self.call(words.collect())
-    }
-
-    fn subscribe(&self, channels: &[&str]) -> BoxFuture<Result<(), RedisError>> {
-        let words = ["SUBSCRIBE"]
-            .iter()
-            .chain(channels)
-            .map(|word| word.as_bytes().to_vec());
-        let subscribed = self.call(words.collect());
-        Box::pin(async move { subscribed.await.map(|_| ()) })
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        // A panic elsewhere has ended the run.
-        if let Ok(mut core) = self.world.core.lock() {
-            core.wires.remove(&self.id);
-        }
     }
 }

@@ -1,0 +1,281 @@
+//! One call after another: what it had to answer, and what it may do.
+
+use super::{Before, Call, Hold, Lock, MOST_RESENDS, Standing, Step, Totals, Violation, owner_of, violation, writes};
+use crate::record::{Note, Record, Script, What};
+
+impl Lock {
+    pub(super) fn check(&mut self, record: &Record, totals: &mut Totals) -> Result<(), Violation> {
+        let mut step = Step::new(record, totals.records)?;
+        if !self.former.is_empty() {
+            self.doubts(&step);
+        }
+        step.lenient = self.doubt.is_some();
+        self.knows(&step)?;
+        let waited = !self.queue.is_empty();
+        let before = self.begin(&step)?;
+        for note in &record.notes {
+            self.apply(&step, note, totals)?;
+        }
+        if step.lenient {
+            return Ok(());
+        }
+        self.compare(&step, &before)?;
+        if step.next_ms() == 0 {
+            return Ok(());
+        }
+        if let Some((_, head)) = self.queue.first()
+            && self.requests[*head as usize].deadline > step.now
+        {
+            // An owner may write by another request than the one that it waits with: that one comes in when it leaves.
+            ensure!(
+                self.writer.is_some() || !self.fits(*head),
+                4,
+                "{} could enter and was left waiting",
+                self.name(*head)
+            );
+        }
+        if waited && let Some((deadline, late)) = self.deadlines.first() {
+            ensure!(
+                *deadline > step.now,
+                5,
+                "the lease of {} ended at {deadline} and others wait",
+                self.name(*late)
+            );
+        }
+        Ok(())
+    }
+
+    /// Whoever was interrupted is told so by its next renewal, and by its release, also after keys were lost.
+    pub(super) fn knows(&mut self, step: &Step<'_>) -> Result<(), Violation> {
+        let record = step.record;
+        let each = match record.script {
+            Script::Renew => 2,
+            Script::Release => 1,
+            _ => usize::MAX,
+        };
+        let asked = record.args.iter().step_by(each).filter(|_| each < usize::MAX);
+        for (request, answer) in asked.zip(record.reply.iter().skip(1)) {
+            let request = request.as_str();
+            let Some((token, interrupted)) = self.told.get(request).copied() else {
+                continue;
+            };
+            let well = (2..=token.cast_signed()).contains(answer);
+            ensure!(
+                !(interrupted && well),
+                8,
+                "the hold of {request} with {token} was interrupted, and it is told {answer}"
+            );
+            if !well || record.script == Script::Release {
+                self.told.remove(request);
+            }
+        }
+        for note in &record.notes {
+            let (name, owner) = (note.request.as_str(), owner_of(&note.request));
+            match note.what {
+                What::Granted => {
+                    for (other, (_, interrupted)) in &mut self.told {
+                        *interrupted |= owner_of(other) != owner && (writes(other) || writes(name));
+                    }
+                    self.told.insert(name.into(), (note.token, false));
+                }
+                What::Reset => self.told.values_mut().for_each(|(_, interrupted)| *interrupted = true),
+                // A known request that ends is compared without this.
+                What::Expired if step.lenient => {}
+                What::Queued => {}
+                _ => drop(self.told.remove(name)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a script that found keys missing can still bring up what was before.
+    pub(super) fn doubts(&mut self, step: &Step<'_>) {
+        let (record, reply) = (step.record, &step.record.reply);
+        let lives = |request: &str| self.former.contains(request);
+        let noted = |note: &Note| note.what != What::Expired && lives(&note.request);
+        let known = match record.script {
+            Script::Release => (record.args.iter().zip(&reply[1..])).any(|(name, answer)| *answer != 0 && lives(name)),
+            Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n != -1 && lives(name)),
+            Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
+        };
+        // Or a hold without a lease: that ends in a reset.
+        let reset = record.notes.iter().any(|note| note.what == What::Reset);
+        let found_free = record.script == Script::Acquire && reply[0] == 2 && reply[2] == -1 && !reset;
+        if known || record.notes.iter().any(noted) {
+            self.doubt = Some(u64::MAX);
+        } else if found_free && self.doubt.is_some_and(|until| until < step.now) {
+            let former = std::mem::take(&mut self.former);
+            self.forget();
+            self.former = former;
+        }
+    }
+
+    /// What the arguments do by themselves: they renew. Returns what was known of the requests.
+    pub(super) fn begin(&mut self, step: &Step<'_>) -> Result<Before, Violation> {
+        let mut before = Before::default();
+        let args = &step.record.args;
+        match step.call {
+            Call::Acquire { request, lease, .. } => {
+                before.first = self.standing(request);
+                if let Some(id) = self.id(request) {
+                    self.lease(id, step.now, lease);
+                    let known = &mut self.requests[id as usize];
+                    known.resends += u32::from(known.waits.is_some());
+                    ensure!(
+                        known.resends <= MOST_RESENDS,
+                        10,
+                        "{request} waits and asks again and again"
+                    );
+                }
+            }
+            Call::Release => {
+                for (request, answer) in args.iter().zip(&step.record.reply[1..]) {
+                    let standing = match self.id(request) {
+                        // Named twice in one call, it is over the second time.
+                        Some(id) if self.requests[id as usize].named_by == step.number => 0,
+                        Some(id) => {
+                            self.requests[id as usize].named_by = step.number;
+                            if self.requests[id as usize].waits.is_some() {
+                                1
+                            } else {
+                                self.told(id).cast_signed()
+                            }
+                        }
+                        None => 0,
+                    };
+                    // An upgrade may end in the same call with its read hold.
+                    let ended = *answer == 0 && self.request(request).is_some_and(|request| request.upgrade);
+                    ensure!(
+                        step.lenient || standing == *answer || ended,
+                        8,
+                        "{request} was {standing} and is answered {answer}"
+                    );
+                }
+            }
+            Call::Renew => {
+                for (at, pair) in args.chunks_exact(2).enumerate() {
+                    let Ok(lease) = pair[1].parse() else {
+                        return violation(0, "a lease that is no number");
+                    };
+                    if let Some(id) = self.id(&pair[0]) {
+                        self.requests[id as usize].named_by = step.number;
+                        self.lease(id, step.now, lease);
+                    } else {
+                        let answer = step.record.reply[1 + at];
+                        ensure!(
+                            step.lenient || answer == -1,
+                            8,
+                            "{} is unknown and is answered {answer}",
+                            pair[0]
+                        );
+                    }
+                }
+                self.clamp(step.now + self.cap);
+            }
+            Call::Downgrade { from, to, lease } => {
+                before.first = self.standing(from);
+                before.second = self.standing(to);
+                // `from` may wait: an acquire that the network kept may come after the hold has been released.
+                ensure!(
+                    step.lenient || self.went_back || before.second != Standing::Waits,
+                    10,
+                    "{to} waits, and only downgrades make it"
+                );
+                if let Some(id) = self.id(to) {
+                    self.lease(id, step.now, lease);
+                }
+            }
+            Call::Evict { .. } => {}
+        }
+        Ok(before)
+    }
+
+    pub(super) fn apply(&mut self, step: &Step<'_>, note: &Note, totals: &mut Totals) -> Result<(), Violation> {
+        let request = note.request.as_str();
+        if note.what == What::Reset {
+            ensure!(step.lenient, 6, "everybody was thrown out, and nothing was amiss");
+            self.forget();
+            // What this script does from here on is not looked at.
+            return Ok(());
+        }
+        match note.what {
+            What::Granted => {
+                totals.grants += 1;
+                self.granted(step, request, note.token)?;
+                if let Some(holds) = &mut totals.holds
+                    && let Some(id) = self.id(request)
+                {
+                    self.requests[id as usize].hold = holds.len();
+                    holds.push(Hold {
+                        lock: step.record.lock.as_str().into(),
+                        request: request.into(),
+                        token: note.token,
+                        from_us: step.record.at_us,
+                        until_us: u64::MAX,
+                    });
+                }
+                Ok(())
+            }
+            What::Queued => self.queued(step, request),
+            ended => {
+                let Some(id) = self.id(request) else {
+                    let invariant = if matches!(ended, What::Released | What::Left) {
+                        8
+                    } else {
+                        6
+                    };
+                    ensure!(
+                        step.lenient || self.former.contains(request),
+                        invariant,
+                        "{request} {}, and was neither holding nor waiting",
+                        ended.name()
+                    );
+                    return Ok(());
+                };
+                if !step.lenient {
+                    self.may_end(step, ended, request, id)?;
+                }
+                if self.requests[id as usize].waits.is_none()
+                    && let Some(holds) = &mut totals.holds
+                    && let Some(hold) = holds.get_mut(self.requests[id as usize].hold)
+                {
+                    hold.until_us = step.record.at_us;
+                }
+                self.remove(id, request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a known request may end so in this call.
+    pub(super) fn may_end(&self, step: &Step<'_>, ended: What, name: &str, id: u32) -> Result<(), Violation> {
+        let request = &self.requests[id as usize];
+        let waits = request.waits.is_some();
+        let named = step.record.script == Script::Release && request.named_by == step.number;
+        match ended {
+            // The upgrade's end is noted before that of the last read hold.
+            What::Left if request.upgrade && self.owners[request.owner as usize].reads <= 1 => {}
+            What::Left => ensure!(named && waits, 8, "{name} left: asked {named}, waits {waits}"),
+            What::Released => match step.call {
+                Call::Downgrade { from, to, .. } => {
+                    ensure!(from == name && !waits, 8, "{name} released by a downgrade of {from}");
+                    ensure!(self.standing(to) == Standing::Holds, 9, "{from} went before {to} came");
+                }
+                _ => ensure!(named && !waits, 8, "{name} released: asked {named}, waits {waits}"),
+            },
+            What::Expired => ensure!(
+                request.deadline <= step.now,
+                if waits { 5 } else { 1 },
+                "{name} expired {} ms before its deadline",
+                request.deadline - step.now
+            ),
+            What::Evicted => ensure!(
+                matches!(step.call, Call::Evict { owner } if owner == owner_of(name)),
+                6,
+                "{name} evicted, and nobody asked for it"
+            ),
+            What::Granted | What::Queued | What::Reset => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! What the checker knows of one lock: requests, owners and leases, as they come and go.
+
+use super::{CLAMPED, Lock, Owner, Request, Standing, owner_of, writes};
+
+impl Lock {
+    pub(super) fn id(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
+    pub(super) fn request(&self, name: &str) -> Option<&Request> {
+        self.id(name).map(|id| &self.requests[id as usize])
+    }
+
+    pub(super) fn standing(&self, name: &str) -> Standing {
+        match self.request(name) {
+            None => Standing::Unknown,
+            Some(request) if request.waits.is_some() => Standing::Waits,
+            Some(_) => Standing::Holds,
+        }
+    }
+
+    pub(super) fn token(&self, name: &str) -> u64 {
+        self.request(name)
+            .map_or(0, |request| self.owners[request.owner as usize].token)
+    }
+
+    /// The token that a request which holds is told.
+    pub(super) fn told(&self, id: u32) -> u64 {
+        let request = &self.requests[id as usize];
+        let owner = &self.owners[request.owner as usize];
+        if request.writes || owner.first == 0 {
+            owner.token
+        } else {
+            owner.first
+        }
+    }
+
+    pub(super) fn lease(&mut self, id: u32, now: u64, lease: u64) {
+        let request = &mut self.requests[id as usize];
+        self.deadlines.remove(&(request.deadline, id));
+        request.deadline = now + lease;
+        self.deadlines.insert((request.deadline, id));
+        self.cap = self.cap.max(lease);
+    }
+
+    /// A clock that was put back has left deadlines too far ahead; the scripts pull them in.
+    pub(super) fn clamp(&mut self, latest: u64) {
+        if self.deadlines.last().is_none_or(|(last, _)| *last <= latest) {
+            return;
+        }
+        let mut far: Vec<_> = self.deadlines.range((latest + 1, 0)..).copied().collect();
+        // A sorted set has those of one score in the order of their names.
+        far.sort_by_key(|(deadline, id)| (*deadline, self.name(*id)));
+        for (deadline, id) in far.into_iter().take(CLAMPED) {
+            self.deadlines.remove(&(deadline, id));
+            self.deadlines.insert((latest, id));
+            self.requests[id as usize].deadline = latest;
+        }
+    }
+
+    /// A request that neither holds nor waits yet.
+    pub(super) fn insert(&mut self, name: &str) -> u32 {
+        let owner = match self.owner_names.get(owner_of(name)) {
+            Some(owner) => *owner,
+            None => {
+                let owner = self.unused_owners.pop().unwrap_or_else(|| {
+                    self.owners.push(Owner::default());
+                    self.owners.len() as u32 - 1
+                });
+                self.owner_names.insert(owner_of(name).into(), owner);
+                owner
+            }
+        };
+        let request = Request {
+            owner,
+            writes: writes(name),
+            waits: None,
+            upgrade: false,
+            deadline: 0,
+            named_by: 0,
+            resends: 0,
+            hold: usize::MAX,
+        };
+        let id = match self.unused.pop() {
+            Some(id) => {
+                self.requests[id as usize] = request;
+                id
+            }
+            None => {
+                self.requests.push(request);
+                self.requests.len() as u32 - 1
+            }
+        };
+        self.names.insert(name.into(), id);
+        id
+    }
+
+    pub(super) fn leave_queue(&mut self, id: u32) {
+        let request = &mut self.requests[id as usize];
+        if let Some(score) = request.waits.take() {
+            self.queue.remove(&(score, id));
+            self.owners[request.owner as usize].waiting -= 1;
+            self.upgrades -= u32::from(std::mem::take(&mut request.upgrade));
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: u32, name: &str) {
+        let Request {
+            owner: of,
+            writes,
+            waits,
+            deadline,
+            ..
+        } = self.requests[id as usize];
+        if waits.is_some() {
+            self.leave_queue(id);
+        } else if writes {
+            let owner = &mut self.owners[of as usize];
+            owner.writes -= 1;
+            if owner.writes == 0 && self.writer == Some(of) {
+                self.writer = None;
+            }
+        } else {
+            self.owners[of as usize].reads -= 1;
+            self.readers -= 1;
+        }
+        self.deadlines.remove(&(deadline, id));
+        self.names.remove(name);
+        self.unused.push(id);
+        let owner = &mut self.owners[of as usize];
+        if owner.reads + owner.writes == 0 {
+            owner.first = 0;
+        }
+        if owner.reads + owner.writes == 0 && owner.waiting == 0 {
+            *owner = Owner::default();
+            self.owner_names.remove(owner_of(name));
+            self.unused_owners.push(of);
+        }
+    }
+
+    /// Nobody holds or waits any more. Tokens go on.
+    /// Nothing is left at the server, not even the longest lease, beyond which renewals pull deadlines back.
+    pub(super) fn lose(&mut self) {
+        self.forget();
+        self.cap = 0;
+    }
+
+    pub(super) fn forget(&mut self) {
+        *self = Self {
+            seq: self.seq,
+            cap: self.cap,
+            told: std::mem::take(&mut self.told),
+            ..Self::default()
+        };
+    }
+
+    /// For messages only.
+    pub(super) fn name(&self, id: u32) -> &str {
+        self.names
+            .iter()
+            .find(|(_, of)| **of == id)
+            .map_or("?", |(name, _)| name)
+    }
+
+    pub(super) fn owner_name(&self, id: u32) -> &str {
+        let mut names = self.owner_names.iter();
+        names.find(|(_, of)| **of == id).map_or("?", |(name, _)| name)
+    }
+}

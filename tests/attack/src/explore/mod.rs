@@ -1,0 +1,262 @@
+//! Every sequence of a few steps of three owners, on the real scripts, each call judged by the model.
+//!
+//! Breadth first over distinct states. A state is what lies under the keys, unread: it is put back before each call, and
+//! what the call leaves is the next one. Two owners are named, the third is not, so each of its requests is its own
+//! owner. Every call is made in every state: so each comes also as a copy that the network kept, at every distance.
+//!
+//! Two states are one if they differ only in numbers of 13 digits and more, and in those only so ([`normal`]):
+//! * the moment: every time is counted from now;
+//! * tickets and tokens but for their order;
+//! * how long ago a deadline has passed, but for their order;
+//! * when the keys expire: a sequence is shorter than 30 seconds, so none of them does.
+
+mod explorer;
+mod normal;
+
+use crate::lua_world::{Limits, Scripts};
+use crate::record::Script;
+use explorer::{Explorer, State};
+use std::fmt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Steps in a sequence.
+    #[arg(long, default_value_t = 5)]
+    pub depth: usize,
+    /// `fifo`, `writer`, `reader` or `all`.
+    #[arg(long, default_value = "all")]
+    pub policy: String,
+    /// One owner's late copies among two writers, for longer sequences: 9 steps and more.
+    #[arg(long)]
+    pub orphans: bool,
+    /// With limits so small that calls leave something to the next.
+    #[arg(long)]
+    pub small: bool,
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let policies: &[&'static str] = match args.policy.as_str() {
+        "fifo" => &[""],
+        "writer" => &["w"],
+        "reader" => &["r"],
+        "all" => &["", "w", "r"],
+        other => {
+            eprintln!("no policy {other:?}: fifo, writer, reader or all");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut total = 0;
+    for policy in policies {
+        let limits = if args.small { SMALL } else { Limits::default() };
+        println!("policy {policy:?}, {limits:?}");
+        let cast = if args.orphans { ORPHANS } else { EVERYBODY };
+        match explore(&Scripts::real(), cast, policy, limits, args.depth, |layer| {
+            println!("{layer}")
+        }) {
+            Ok(last) => total += last.transitions,
+            Err(counterexample) => {
+                println!("{counterexample}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!("{total} transitions agree");
+    ExitCode::SUCCESS
+}
+
+const SMALL: Limits = Limits { grants: 2, expiries: 2 };
+
+/// Two units of the time steps.
+const LEASE_MS: u64 = 2;
+
+const KEY: &str = "fairlock:{e}";
+
+/// Who asks, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Cast {
+    requests: &'static [&'static str],
+    downgrades: &'static [(&'static str, &'static str)],
+    owners: &'static [&'static str],
+    /// Also tries, renewals, evictions, and time.
+    all: bool,
+}
+
+/// `a` has two requests to write, so that one may wait while the other holds. The last two are further requests of
+/// owners who were not named: an upgrade of the first's, and what the second's is downgraded to.
+const EVERYBODY: Cast = Cast {
+    requests: &[
+        "r1:1:a", "w1:2:a", "w1:3:a", "r2:1:b", "w2:2:b", "r3:1", "w3:2", "w3:3:3:1", "r3:4:3:2",
+    ],
+    downgrades: &[
+        ("w1:2:a", "r1:1:a"),
+        ("w1:3:a", "r1:1:a"),
+        ("w2:2:b", "r2:1:b"),
+        ("w3:2", "r3:4:3:2"),
+    ],
+    owners: &["a", "b", "3:1", "3:2"],
+    all: true,
+};
+
+/// An owner that nobody named, with all of its requests, among two others who write: longer sequences, in which copies of
+/// its calls come after the owner has gone on.
+pub const ORPHANS: Cast = Cast {
+    requests: &["r3:1", "w3:3:3:1", "r3:5:3:1", "w1:2", "w2:2"],
+    downgrades: &[("w3:3:3:1", "r3:5:3:1")],
+    owners: &[],
+    all: false,
+};
+
+/// As long as that, in `make test`.
+pub const ORPHANS_DEPTH: usize = 9;
+
+/// A request that only a downgrade makes.
+fn is_made_by_downgrade(request: &str) -> bool {
+    matches!(request, "r3:4:3:2" | "r3:5:3:1")
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Call(Script, Vec<String>),
+    /// Everybody that lives.
+    ReleaseAll,
+    RenewAll,
+    WaitMs(u64),
+}
+
+fn ops(cast: Cast, policy: &str) -> Vec<Op> {
+    let lease = LEASE_MS.to_string();
+    let call = |script, args: &[&str]| Op::Call(script, args.iter().map(|arg| (*arg).to_owned()).collect());
+    let mut ops = Vec::new();
+    if cast.all {
+        ops.extend([
+            Op::WaitMs(1),
+            Op::WaitMs(LEASE_MS),
+            call(Script::Renew, &[]),
+            Op::RenewAll,
+            Op::ReleaseAll,
+        ]);
+    }
+    for request in cast.requests {
+        for when in ["queue", "try"] {
+            if !is_made_by_downgrade(request) && (cast.all || when == "queue") {
+                ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
+            }
+        }
+        ops.push(call(Script::Release, &[request]));
+        if cast.all {
+            ops.push(call(Script::Renew, &[request, &lease]));
+        }
+    }
+    let downgrades = cast.downgrades.iter();
+    ops.extend(downgrades.map(|(from, to)| call(Script::Downgrade, &[from, to, &lease])));
+    ops.extend(cast.owners.iter().map(|owner| call(Script::Evict, &[owner])));
+    ops
+}
+
+/// How far it came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Layer {
+    pub depth: usize,
+    pub states: usize,
+    pub transitions: u64,
+    pub elapsed: Duration,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = self.transitions as f64 / self.elapsed.as_secs_f64().max(1e-9);
+        let Self {
+            depth,
+            states,
+            transitions,
+            elapsed,
+        } = self;
+        write!(
+            f,
+            "depth {depth}: {states} states, {transitions} transitions, {elapsed:.1?} ({rate:.0}/s)"
+        )
+    }
+}
+
+/// The shortest sequence whose last step differs from what it should do.
+#[derive(Clone, Debug)]
+pub struct Counterexample {
+    pub trace: Vec<String>,
+    pub difference: String,
+}
+
+impl fmt::Display for Counterexample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "a difference after {} steps", self.trace.len())?;
+        for line in &self.trace {
+            writeln!(f, "  {line}")?;
+        }
+        write!(f, "{}", self.difference)
+    }
+}
+
+/// Every sequence of `depth` steps. Returns the last layer.
+pub fn explore(
+    scripts: &Scripts,
+    cast: Cast,
+    policy: &str,
+    limits: Limits,
+    depth: usize,
+    mut progress: impl FnMut(&Layer),
+) -> Result<Layer, Box<Counterexample>> {
+    let mut explorer = Explorer::start(scripts, cast, policy, limits)?;
+    let mut layer = Layer::default();
+    let begun = Instant::now();
+    let mut frontier = vec![State::default()];
+    for depth in 1..=depth {
+        frontier = explorer.layer(&frontier)?;
+        layer = Layer {
+            depth,
+            states: explorer.seen.len(),
+            transitions: explorer.transitions,
+            elapsed: begun.elapsed(),
+        };
+        progress(&layer);
+    }
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_short_sequence_does_what_the_model_does() {
+        for (policy, limits) in [
+            ("", Limits::default()),
+            ("w", Limits::default()),
+            ("r", Limits::default()),
+            ("", SMALL),
+            ("r", SMALL),
+        ] {
+            let layer =
+                explore(&Scripts::real(), EVERYBODY, policy, limits, 3, |_| {}).unwrap_or_else(|why| panic!("{why}"));
+            println!("policy {policy:?}, {limits:?}: {layer}");
+            assert!(layer.transitions > 1_000, "{layer}");
+        }
+    }
+
+    #[test]
+    fn late_copies_of_an_owners_calls_do_what_the_model_does() {
+        for policy in ["", "w"] {
+            let layer = explore(
+                &Scripts::real(),
+                ORPHANS,
+                policy,
+                Limits::default(),
+                ORPHANS_DEPTH,
+                |_| {},
+            )
+            .unwrap_or_else(|why| panic!("{why}"));
+            println!("policy {policy:?}: {layer}");
+            assert!(layer.transitions > 1_000, "{layer}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! States without what differs between two runs: names and times in their order only.
+
+use super::{Cast, LEASE_MS, Op};
+use crate::lua_world::Kept;
+use crate::model::{BAND, Lock};
+use crate::record::Script;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+pub(super) fn shown(op: &Op) -> String {
+    match op {
+        Op::Call(script, args) => format!("{} {args:?}", script.name()),
+        Op::ReleaseAll => "release of all that live".to_owned(),
+        Op::RenewAll => "renew of all that live".to_owned(),
+        Op::WaitMs(ms) => format!("{ms} ms later"),
+    }
+}
+
+pub(super) enum Doing {
+    Call(Script, Vec<String>),
+    Wait(u64),
+}
+
+pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
+    let lives = |request: &str| lock.deadline_ms(request).is_some();
+    let alive = || cast.requests.iter().copied().filter(|request| lives(request));
+    match op {
+        Op::WaitMs(ms) => Some(Doing::Wait(*ms)),
+        // One request that is unknown is like another.
+        Op::Call(Script::Release | Script::Renew, args) if args.first().is_some_and(|request| !lives(request)) => {
+            let unknown = cast.requests.iter().copied().find(|request| !lives(request));
+            let Op::Call(script, _) = op else { return None };
+            (unknown == args.first().map(String::as_str)).then(|| Doing::Call(*script, args.clone()))
+        }
+        Op::Call(script, args) => Some(Doing::Call(*script, args.clone())),
+        Op::ReleaseAll | Op::RenewAll if alive().nth(1).is_none() => None,
+        Op::ReleaseAll => Some(Doing::Call(Script::Release, alive().map(str::to_owned).collect())),
+        Op::RenewAll => {
+            let pairs = alive().flat_map(|request| [request.to_owned(), LEASE_MS.to_string()]);
+            Some(Doing::Call(Script::Renew, pairs.collect()))
+        }
+    }
+}
+
+/// What lies under the keys, as it would be had it come about now, and with the least numbers: see the head of this file.
+pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
+    let words = || kept.words.iter().flatten();
+    let now_ms = (now_us / 1000) as i64;
+    let numbers: Vec<i64> = words()
+        .flat_map(|word| pieces(word))
+        .filter_map(|piece| piece.ok())
+        .collect();
+    let past: BTreeSet<i64> = numbers.iter().copied().filter(|n| is_ms(*n) && *n <= now_ms).collect();
+    let ranks: BTreeSet<i64> = numbers
+        .iter()
+        .filter(|n| !is_ms(**n))
+        .map(|n| n.rem_euclid(BAND))
+        .collect();
+    let shown = |piece: Result<i64, &str>| match piece {
+        Err(text) => text.to_owned(),
+        Ok(ms) if is_ms(ms) && ms <= now_ms => format!("(past {})", past.range(ms..).count()),
+        // Nobody looks at when the keys expire.
+        Ok(ms) if is_ms(ms) && ms > now_ms + 1_000 => "(far)".to_owned(),
+        Ok(ms) if is_ms(ms) => format!("(in {})", ms - now_ms),
+        Ok(n) => format!(
+            "(band {}, {})",
+            n.div_euclid(BAND),
+            ranks.range(n.rem_euclid(BAND)..).count()
+        ),
+    };
+    // The order of a hash's fields is of no account.
+    let [hash, queue, leases] = kept.words.each_ref().map(|words| -> Vec<String> {
+        let shown = |word: &String| pieces(word).into_iter().map(shown).collect::<String>();
+        let pairs = words
+            .chunks(2)
+            .map(|pair| pair.iter().map(shown).collect::<Vec<_>>().join(" = "));
+        pairs.collect()
+    });
+    let mut all = hash;
+    all.sort();
+    all.push("queue".to_owned());
+    all.extend(queue);
+    all.push("leases".to_owned());
+    all.extend(leases);
+    all
+}
+
+/// Times in ms have 13 digits here, tickets and tokens 16.
+pub(super) fn is_ms(n: i64) -> bool {
+    (0..100_000_000_000_000).contains(&n)
+}
+
+/// A word as long numbers and what stands between them.
+pub(super) fn pieces(word: &str) -> Vec<Result<i64, &str>> {
+    let mut pieces = Vec::new();
+    let mut rest = word;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let length = rest[at..]
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len() - at);
+        // A whole word may be a score below zero.
+        let begin = if at == 1 && word.len() == rest.len() && rest.starts_with('-') {
+            0
+        } else {
+            at
+        };
+        match rest[begin..at + length].parse() {
+            Ok(n) if length >= 13 => {
+                pieces.push(Err(&rest[..begin]));
+                pieces.push(Ok(n));
+            }
+            _ => pieces.push(Err(&rest[..at + length])),
+        }
+        rest = &rest[at + length..];
+    }
+    pieces.push(Err(rest));
+    pieces
+}
+
+pub(super) fn fingerprint(state: &[String]) -> u128 {
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        salt.hash(&mut hasher);
+        state.hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    half(1) << 64 | half(2)
+}

@@ -1,0 +1,111 @@
+//! What a seed makes of a run: its processes, its weather, its faults.
+
+use super::dice::Dice;
+use super::users::Habits;
+use super::world::{Fault, Weather};
+use fairlock::Policy;
+use std::time::Duration;
+
+/// A storm ends after so many calls of scripts, so that no run takes long.
+pub(super) const STORM_CALLS: u64 = 30_000;
+
+/// What a run is like; all of it follows from the seed.
+pub(super) struct Plan {
+    pub(super) habits: Habits,
+    pub(super) processes: u64,
+    pub(super) users: u64,
+    pub(super) storms: u64,
+    pub(super) storm: Duration,
+    pub(super) faults: Vec<Fault>,
+    /// The mean time between two faults.
+    pub(super) every: Duration,
+    pub(super) weather: Weather,
+    pub(super) shared_owners: bool,
+}
+
+impl Plan {
+    pub(super) fn new(dice: &mut Dice) -> Self {
+        let ms = Duration::from_millis;
+        let leases = *dice.pick(&[
+            [ms(10_000), ms(10_000), ms(10_000)],
+            [ms(1_000), ms(1_000), ms(3_000)],
+            [ms(100), ms(500), ms(10_000)],
+        ]);
+        // Every kind of fault alone, and mixtures.
+        let mut faults = match dice.below(4) {
+            0 => Vec::new(),
+            1 => vec![*dice.pick(&Fault::ALL)],
+            _ => Fault::ALL.into_iter().filter(|_| dice.permille(400)).collect(),
+        };
+        // Tokens grow by the clock or by what is stored: not both may be taken back.
+        let loses = faults
+            .iter()
+            .any(|fault| matches!(fault, Fault::Rollback | Fault::DataLoss | Fault::KeyLoss));
+        faults.retain(|fault| !loses || *fault != Fault::ClockBack);
+        let bad = !faults.is_empty() && dice.permille(500);
+        // Some hours in which little happens, or some minutes in which much does.
+        let sparse = dice.permille(400);
+        let quick = !sparse && dice.permille(600);
+        Self {
+            habits: Habits {
+                locks: 1 + dice.below(3),
+                policy: *dice.pick(&[
+                    Policy::Fifo,
+                    Policy::Fifo,
+                    Policy::Fifo,
+                    Policy::WriterFirst,
+                    Policy::ReaderFirst,
+                ]),
+                leases,
+                hold: if quick {
+                    ms(2)
+                } else {
+                    *dice.pick(&[ms(20), ms(300), leases[0]])
+                },
+                pause: if quick {
+                    ms(2)
+                } else {
+                    *dice.pick(&[ms(20), ms(1_000), ms(60_000)])
+                },
+                writes: *dice.pick(&[100, 300, 500, 1000]),
+                named: *dice.pick(&[0, 0, 300, 800]),
+                cancels: *dice.pick(&[0, 100, 500]),
+            },
+            processes: 1 + dice.below(if sparse { 2 } else { 4 }),
+            users: 1 + dice.below(5),
+            storms: 3,
+            storm: if sparse {
+                ms(6 * 3_600_000)
+            } else {
+                *dice.pick(&[ms(20_000), ms(120_000), ms(600_000)])
+            },
+            faults,
+            every: if sparse {
+                ms(60_000)
+            } else {
+                *dice.pick(&[ms(500), ms(5_000), ms(30_000)])
+            },
+            weather: if bad {
+                Weather {
+                    lost: *dice.pick(&[0, 50, 1000]),
+                    doubled: *dice.pick(&[0, 100]),
+                    late: *dice.pick(&[0, 100]),
+                    slow: *dice.pick(&[0, 10, 200]),
+                    spell: *dice.pick(&[ms(20), ms(500), ms(3_000)]),
+                }
+            } else {
+                Weather::default()
+            },
+            shared_owners: dice.permille(200),
+        }
+    }
+
+    /// Nothing goes wrong: then nothing may be lost.
+    pub(super) fn calm(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    pub(super) fn longest_lease(&self) -> Duration {
+        self.habits.leases.into_iter().max().unwrap_or_default()
+    }
+}

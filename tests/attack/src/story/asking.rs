@@ -1,0 +1,213 @@
+//! What an actor asks for next, made concrete.
+
+use super::{ACTORS, AHEAD, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Story, Time};
+use crate::lua_world::{BEGIN_US, Step};
+use crate::model::{client_of, owner_of, writes};
+use crate::record::Script;
+
+impl<'a> Story<'a> {
+    pub(super) fn new_name(&mut self, write: bool, client: &str, owner: Option<&str>) -> String {
+        let (mode, number) = (if write { 'w' } else { 'r' }, self.next_number);
+        self.next_number += 1;
+        let name = match owner {
+            Some(owner) => format!("{mode}{client}:{number}:{owner}"),
+            None => format!("{mode}{client}:{number}"),
+        };
+        self.named.push(name.clone());
+        name
+    }
+
+    pub(super) fn alive(&self) -> Vec<&str> {
+        self.lock.alive().collect()
+    }
+
+    /// A request: mostly one that lives, else one that was, or one that never was.
+    pub(super) fn pick(&self, which: u8) -> String {
+        let which = usize::from(which);
+        let alive = self.alive();
+        if !which.is_multiple_of(8) && !alive.is_empty() {
+            return alive[which / 8 % alive.len()].to_owned();
+        }
+        match self.named.len() {
+            n if n > 0 && which != 0 => self.named[n - 1 - which / 8 % n.min(12)].clone(),
+            _ => "w9:99:z".to_owned(),
+        }
+    }
+
+    /// Whose request it is to be: a new one, or once more by somebody who is inside.
+    pub(super) fn asker(&mut self, who: u8, write: bool) -> String {
+        let who = match self.case.cast {
+            0 => usize::from(who),
+            1 => usize::from(who % 3),
+            _ => [3, 4, 0, 3, 1, ACTORS.len()][usize::from(who % 6)],
+        };
+        let inside: Vec<String> = self.lock.owners.keys().map(|owner| owner.to_string()).collect();
+        match ACTORS.get(who) {
+            Some((client, owner)) => self.new_name(write, client, *owner),
+            None if !inside.is_empty() => {
+                let owner = &inside[who % inside.len()];
+                // An owner that was not named can only upgrade.
+                match owner.split_once(':') {
+                    Some((client, _)) => self.new_name(true, client, Some(owner)),
+                    None => self.new_name(write, "1", Some(owner)),
+                }
+            }
+            None => self.new_name(write, "3", None),
+        }
+    }
+
+    /// The ticket of a place that was lost. A place is taken by one request at a time: its next one comes when the first
+    /// is over.
+    pub(super) fn old_ticket(&self, ticket: u8) -> String {
+        if ticket == AHEAD {
+            // Of before the server lost its data and its clock.
+            let ahead = self.now_us.max(self.lock.seq) + 1_000 * self.next_number;
+            return ahead.to_string();
+        }
+        let taken: Vec<i64> = self.lock.tickets().collect();
+        let mut free = self.tickets.iter().filter(|ticket| !taken.contains(ticket));
+        let nth = usize::from(ticket).checked_sub(1);
+        nth.and_then(|n| free.nth(n)).map_or(String::new(), i64::to_string)
+    }
+
+    pub(super) fn concrete(&mut self, op: &Op) -> Option<Doing> {
+        let leases = if self.case.loss.is_some() {
+            LEASES_MS_OF_LOSSES
+        } else {
+            LEASES_MS
+        };
+        let lease = |lease: u8| leases[usize::from(lease) % leases.len()].to_string();
+        let when = |only_now: bool| if only_now { "try" } else { "queue" }.to_owned();
+        let (script, args, heard) = match op {
+            Op::Ask {
+                who,
+                write,
+                only_now,
+                lease: ms,
+                ticket,
+                other_policy,
+            } => {
+                let request = self.asker(*who, *write);
+                let policy = if *other_policy && self.case.loss.is_none() {
+                    ["w", "r", ""][usize::from(who % 3)]
+                } else {
+                    self.policy
+                };
+                let args = vec![
+                    request,
+                    lease(*ms),
+                    when(*only_now),
+                    policy.to_owned(),
+                    self.old_ticket(*ticket),
+                ];
+                (Script::Acquire, args, true)
+            }
+            Op::Again {
+                which,
+                only_now,
+                lease: ms,
+            } => {
+                let request = self.pick(*which);
+                // Its client had no reply, or it is a copy of one that is over.
+                let heard = self.clients.know(&request);
+                let args = vec![
+                    request,
+                    lease(*ms),
+                    when(*only_now),
+                    self.policy.to_owned(),
+                    String::new(),
+                ];
+                (Script::Acquire, args, heard)
+            }
+            Op::Late(which) => {
+                // One of the last, or any.
+                let all = self.calls.len();
+                let back = usize::from(which / 2) % if which % 2 == 0 { all.min(8) } else { all }.max(1);
+                let (script, args) = self.calls.get(all.checked_sub(1 + back)?)?.clone();
+                (script, args, false)
+            }
+            Op::Release(which) => (
+                Script::Release,
+                which.iter().map(|which| self.pick(*which)).collect(),
+                true,
+            ),
+            Op::Go(which) => {
+                let holding: Vec<&str> = self.alive().into_iter().filter(|r| self.lock.holds(r)).collect();
+                let request = holding.get(usize::from(*which) % holding.len().max(1))?;
+                (Script::Release, vec![(*request).to_owned()], true)
+            }
+            Op::Renew(which) => {
+                let pairs = which.iter().flat_map(|(which, ms)| [self.pick(*which), lease(*ms)]);
+                (Script::Renew, pairs.collect(), true)
+            }
+            Op::Downgrade { which, lease: ms } => {
+                let writing: Vec<&str> = self
+                    .alive()
+                    .into_iter()
+                    .filter(|r| writes(r) && self.lock.holds(r))
+                    .collect();
+                let from = match writing.len() {
+                    n if n > 0 && which % 4 > 0 => writing[usize::from(which / 4) % n].to_owned(),
+                    _ => self.pick(*which),
+                };
+                if !writes(&from) {
+                    return None;
+                }
+                let (client, owner) = (client_of(&from).to_owned(), owner_of(&from).to_owned());
+                let to = self.new_name(false, &client, Some(&owner));
+                (Script::Downgrade, vec![from, to, lease(*ms)], true)
+            }
+            Op::Evict(who) => {
+                let owner = match self.alive().as_slice() {
+                    [] => "a".to_owned(),
+                    alive if who % 2 == 0 => owner_of(alive[usize::from(who / 2) % alive.len()]).to_owned(),
+                    _ => ["a", "ba", "c", "nobody"][usize::from(who / 2) % 4].to_owned(),
+                };
+                (Script::Evict, vec![owner], true)
+            }
+            Op::Wait(time) => {
+                self.wait(time);
+                return None;
+            }
+        };
+        let step = Step {
+            script,
+            args,
+            now_us: self.now_us,
+            listened: false,
+        };
+        Some(Doing::Call { step, heard })
+    }
+
+    pub(super) fn wait(&mut self, time: &Time) {
+        let forward = |us: u64| self.now_us + us;
+        self.now_us = match time {
+            Time::Us(us) => forward(u64::from(*us)),
+            Time::Ms(ms) => forward(u64::from(*ms) * 1000),
+            Time::Deadline(which, past) => {
+                let alive = self.alive();
+                let nearest = alive.iter().min_by_key(|request| self.lock.deadline_ms(request));
+                let request = match which % 4 {
+                    0 => alive.get(usize::from(which / 4) % alive.len().max(1)),
+                    _ => nearest,
+                };
+                let Some(deadline) = request.and_then(|request| self.lock.deadline_ms(request)) else {
+                    return;
+                };
+                self.now_us
+                    .max((deadline * 1000).saturating_add_signed(i64::from(*past)))
+            }
+            // What was lost may be the longest lease, by which far deadlines are known.
+            Time::Back(_) if self.case.loss.is_some() => return,
+            Time::Back(which) => {
+                let us = [1, 1_000, 500_000, 2_000_000, 3_600_000_000];
+                let back = self.now_us - us[usize::from(*which) % us.len()];
+                back.max(BEGIN_US - 86_400_000_000)
+            }
+            Time::Expiry(past) => match self.expiries.iter().filter_map(|at| at.flatten()).max() {
+                Some(at) => self.now_us.max(at.saturating_add_signed(i64::from(*past)) * 1000),
+                None => return,
+            },
+        };
+    }
+}

@@ -1,0 +1,374 @@
+//! Random stories of one lock: what is asked, when, and what is taken away.
+//!
+//! A [`Case`] is a list of small numbers, so that proptest can shrink it. What they mean is decided by a [`Story`] on the
+//! way, which knows who holds and waits, and which deadline is the nearest.
+//!
+//! A story in which something is lost has four parts. (1) It goes on as it was for some calls; nothing is judged but that
+//! scripts do not fail, and that whoever was interrupted is told so. (2) Everybody goes on as `PROTOCOL.md` says, for one
+//! lease: they renew, ask again, release what they lost. (3) Then the lock is as if nothing had happened: what `status`
+//! shows is what everybody believes, and every further call is judged. (4) All leave, and probes enter.
+
+mod asking;
+mod judging;
+
+use crate::clients::Clients;
+use crate::lua_world::{BEGIN_US, Limits, Seen, Step};
+use crate::model::{Lock, client_of, named_owner, writes};
+use crate::record::Script;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub limits: usize,
+    pub policy: u8,
+    /// Before which operation something is lost, and what: see `LOSE` in `lua_world.rs`.
+    pub loss: Option<(usize, usize)>,
+    /// Who asks: 0 anybody; 1 nobody who names an owner, which is what the fast paths are for; 2 mostly one named owner.
+    pub cast: u8,
+    pub ops: Vec<(Op, bool)>,
+}
+
+/// Indexes are taken modulo what there is.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Ask {
+        who: u8,
+        write: bool,
+        only_now: bool,
+        lease: u8,
+        ticket: u8,
+        other_policy: bool,
+    },
+    Again {
+        which: u8,
+        only_now: bool,
+        lease: u8,
+    },
+    /// A copy of any call so far, which the network kept until now.
+    Late(u16),
+    Release(Vec<u8>),
+    /// One that holds goes.
+    Go(u8),
+    Renew(Vec<(u8, u8)>),
+    Downgrade {
+        which: u8,
+        lease: u8,
+    },
+    Evict(u8),
+    Wait(Time),
+}
+
+#[derive(Clone, Debug)]
+pub enum Time {
+    Us(u32),
+    Ms(u32),
+    /// To a request's deadline, and a little before or past it, us.
+    Deadline(u8, i32),
+    Back(u8),
+    /// To the moment at which the keys expire, and ms past it.
+    Expiry(i8),
+}
+
+/// Small limits find what goes wrong when a call has to leave something to the next.
+pub const LIMITS: [Limits; 4] = [
+    Limits {
+        grants: 1024,
+        expiries: 200,
+    },
+    Limits { grants: 2, expiries: 2 },
+    Limits { grants: 1, expiries: 3 },
+    Limits {
+        grants: 20,
+        expiries: 1,
+    },
+];
+
+/// A ticket that is ahead of the counter.
+const AHEAD: u8 = 11;
+
+/// Of stories in which nothing is lost.
+const LEASES_MS: [u64; 6] = [1_000, 1_000, 400, 5_000, 100_000, 1];
+
+/// Whatever is lost is found out within the longest of these.
+const LEASES_MS_OF_LOSSES: [u64; 6] = [LONGEST_MS, LONGEST_MS, 400, 900, LONGEST_MS, 1];
+
+const LONGEST_MS: u64 = 1_000;
+
+/// `intact`: nothing is lost.
+pub fn case(intact: bool) -> impl Strategy<Value = Case> {
+    let ops = proptest::collection::vec((op(), any::<bool>()), 1..120);
+    let loss = prop_oneof![3 => Just(None), u32::from(!intact) => (0..60_usize, 0..16_usize).prop_map(Some)];
+    (0..LIMITS.len(), 0..6_u8, loss, 0..3_u8, ops).prop_map(|(limits, policy, loss, cast, ops)| Case {
+        limits,
+        // Mostly first come, first served.
+        policy: policy.saturating_sub(3),
+        loss,
+        cast,
+        ops,
+    })
+}
+
+/// Short ones, to lose each thing at each point of.
+pub fn short_case() -> impl Strategy<Value = Case> {
+    let ops = proptest::collection::vec((op(), any::<bool>()), 6..24);
+    (0..6_u8, 0..3_u8, ops).prop_map(|(policy, cast, ops)| Case {
+        limits: 0,
+        policy: policy.saturating_sub(3),
+        loss: None,
+        cast,
+        ops,
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let rarely = |one_in: u32| prop_oneof![one_in - 1 => Just(false), 1 => Just(true)];
+    let ticket = prop_oneof![8 => Just(0), 2 => 1..12_u8];
+    let ask = (0..14_u8, any::<bool>(), rarely(5), 0..6_u8, ticket, rarely(40)).prop_map(
+        |(who, write, only_now, lease, ticket, other_policy)| Op::Ask {
+            who,
+            write,
+            only_now,
+            lease,
+            ticket,
+            other_policy,
+        },
+    );
+    let again =
+        (any::<u8>(), rarely(5), 0..6_u8).prop_map(|(which, only_now, lease)| Op::Again { which, only_now, lease });
+    prop_oneof![
+        40 => ask,
+        8 => again,
+        10 => any::<u16>().prop_map(Op::Late),
+        20 => proptest::collection::vec(any::<u8>(), 1..4).prop_map(Op::Release),
+        20 => any::<u8>().prop_map(Op::Go),
+        12 => proptest::collection::vec((any::<u8>(), 0..6_u8), 0..5).prop_map(Op::Renew),
+        6 => (any::<u8>(), 0..6_u8).prop_map(|(which, lease)| Op::Downgrade { which, lease }),
+        3 => any::<u8>().prop_map(Op::Evict),
+        20 => time().prop_map(Op::Wait),
+    ]
+}
+
+fn time() -> impl Strategy<Value = Time> {
+    prop_oneof![
+        2 => Just(Time::Us(1)),
+        2 => (0..3_u32).prop_map(Time::Ms),
+        2 => (0..1_500_u32).prop_map(Time::Ms),
+        8 => (any::<u8>(), prop_oneof![Just(0), Just(-1), Just(1), Just(1_000), Just(-1_000)])
+            .prop_map(|(which, past)| Time::Deadline(which, past)),
+        1 => any::<u8>().prop_map(Time::Back),
+        1 => prop_oneof![Just(-2_i8), Just(0), Just(1)].prop_map(Time::Expiry),
+        1 => (20_000..70_000_u32).prop_map(Time::Ms),
+    ]
+}
+
+/// Whose requests: client, and the owner if the user named one. One owner's name ends like another's.
+const ACTORS: [(&str, Option<&str>); 7] = [
+    ("1", None),
+    ("2", None),
+    ("1f", None),
+    ("1", Some("a")),
+    ("2", Some("a")),
+    ("2", Some("ba")),
+    ("1f", Some("c")),
+];
+
+/// What to do next.
+#[derive(Clone, Debug)]
+pub enum Doing {
+    /// `heard`: its client hears the reply.
+    Call {
+        step: Step,
+        heard: bool,
+    },
+    Lose(usize),
+}
+
+/// After a loss so many operations are not judged.
+const CONFUSED: usize = 12;
+
+/// Rounds in which everybody goes on, this far apart: together longer than a lease.
+const ROUNDS: u32 = 5;
+
+const ROUND_US: u64 = 250_000;
+
+const ROUND_LEASE_MS: u64 = 900;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Ops,
+    /// Until the operation of this number.
+    Confused(usize),
+    Round(u32),
+    Again,
+    /// Of a lock whose policy was lost: nobody can enter until it has been unused for a minute.
+    Forgotten,
+    /// Of a lock on which one owner is counted wrong: that lasts until its requests have left.
+    Away,
+    Leave,
+    Probes(usize),
+    Over,
+}
+
+/// What becomes of a case.
+pub struct Story<'a> {
+    case: &'a Case,
+    key: String,
+    pub lock: Lock,
+    clients: Clients,
+    now_us: u64,
+    policy: &'static str,
+    next_number: u64,
+    /// Every request so far, every ticket, and every call.
+    named: Vec<String>,
+    tickets: Vec<i64>,
+    calls: Vec<(Script, Vec<String>)>,
+    expiries: [Option<Option<u64>>; 3],
+    part: Part,
+    at: usize,
+    todo: VecDeque<Doing>,
+    lost: Option<String>,
+    latest_ms: u64,
+    last: Option<Seen>,
+    pub counts: Counts,
+}
+
+/// What a story had in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub steps: u64,
+    pub granted: u64,
+    pub unfinished: u64,
+    pub resets: u64,
+    pub late: u64,
+    pub recovered: u64,
+    /// Things that there were to lose when something was.
+    pub losable: usize,
+}
+
+impl<'a> Story<'a> {
+    pub fn new(case: &'a Case, key: &str) -> Self {
+        Self {
+            case,
+            key: key.to_owned(),
+            lock: Lock::default(),
+            clients: Clients::default(),
+            now_us: BEGIN_US,
+            policy: ["", "w", "r"][usize::from(case.policy)],
+            next_number: 1,
+            named: Vec::new(),
+            tickets: Vec::new(),
+            calls: Vec::new(),
+            expiries: [None; 3],
+            part: Part::Ops,
+            at: 0,
+            todo: VecDeque::new(),
+            lost: None,
+            latest_ms: 0,
+            last: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// `None`: it is over. Each is followed by [`seen`](Self::seen) or [`lost`](Self::lost).
+    pub fn next_doing(&mut self) -> Option<Doing> {
+        loop {
+            if let Some(doing) = self.todo.pop_front() {
+                return Some(doing);
+            }
+            match self.part {
+                Part::Over => return None,
+                Part::Ops | Part::Confused(_) | Part::Again => self.one_op(),
+                Part::Round(round) => self.round(round),
+                Part::Forgotten => self.wait_until_forgotten(),
+                Part::Leave | Part::Away => self.leave(),
+                Part::Probes(n) => self.probe(n),
+            }
+        }
+    }
+
+    fn one_op(&mut self) {
+        if self.part == Part::Ops && self.case.loss.is_some_and(|(at, _)| at == self.at) && self.lost.is_none() {
+            let (_, which) = self.case.loss.unwrap_or_default();
+            self.lost = Some(String::new());
+            return self.todo.push_back(Doing::Lose(which));
+        }
+        match (self.part, self.case.ops.get(self.at)) {
+            (Part::Confused(until), op) if op.is_none() || self.at >= until => self.part = Part::Round(0),
+            (_, Some((op, listened))) => {
+                self.at += 1;
+                if let Some(mut doing) = self.concrete(op) {
+                    if let Doing::Call { step, .. } = &mut doing {
+                        step.listened = *listened;
+                    }
+                    self.todo.push_back(doing);
+                }
+            }
+            (Part::Again, None) => self.part = Part::Leave,
+            (_, None) => self.part = Part::Over,
+        }
+    }
+
+    /// Everybody goes on as the protocol says.
+    fn round(&mut self, round: u32) {
+        if round == 0 {
+            self.clients.forget_firsts();
+        }
+        let forgotten = self.clients.forgotten();
+        let lost = self.clients.lost();
+        if !lost.is_empty() {
+            self.call(Script::Release, lost);
+        }
+        for (request, ticket) in forgotten {
+            let (client, owner) = (client_of(&request).to_owned(), named_owner(&request).map(str::to_owned));
+            let name = self.new_name(writes(&request), &client, owner.as_deref());
+            let args = [
+                &name,
+                &ROUND_LEASE_MS.to_string(),
+                "queue",
+                self.policy,
+                &ticket.to_string(),
+            ];
+            self.call(Script::Acquire, args.map(str::to_owned).to_vec());
+        }
+        if !self.todo.is_empty() {
+            return;
+        }
+        if round == ROUNDS {
+            return self.part = Part::Again;
+        }
+        self.now_us += ROUND_US;
+        for pairs in self.clients.renewals(ROUND_LEASE_MS) {
+            self.call(Script::Renew, pairs);
+        }
+        if round + 1 == ROUNDS {
+            // Somebody new comes by.
+            let name = self.new_name(false, "7", None);
+            let args = [&name, &ROUND_LEASE_MS.to_string(), "try", self.policy, ""];
+            self.call(Script::Acquire, args.map(str::to_owned).to_vec());
+            self.call(Script::Release, vec![name]);
+        }
+        self.call(Script::Renew, Vec::new());
+        self.part = Part::Round(round + 1);
+    }
+
+    fn wait_until_forgotten(&mut self) {
+        let all = self.lock.alive().map(str::to_owned).collect::<Vec<_>>();
+        if !all.is_empty() {
+            return self.call(Script::Release, all);
+        }
+        let latest = self.expiries.iter().filter_map(|at| at.flatten()).max().unwrap_or(0);
+        self.now_us = self.now_us.max((latest + 1) * 1000);
+        self.lock = Lock::default();
+        self.part = Part::Probes(0);
+    }
+
+    fn leave(&mut self) {
+        let all = self.lock.alive().map(str::to_owned).collect::<Vec<_>>();
+        if all.is_empty() {
+            self.part = Part::Probes(0);
+        } else {
+            self.call(Script::Release, all);
+        }
+    }
+}
