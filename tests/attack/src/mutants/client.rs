@@ -378,7 +378,7 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         name: "sent-after-a-shutdown", file: "src/engine/attempt.rs",
         edits: &[
-            ("            // Former requests of this owner that were dropped", "            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Former requests of this owner that were dropped"),
+            ("            // Former requests of this owner were dropped", "            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Former requests of this owner were dropped"),
             ("                && !self.session().is_closed()\n", ""),
             ("            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            let sent", "            let sent"),
         ],
