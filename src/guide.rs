@@ -59,6 +59,8 @@ pub mod failures {}
 #[doc = "[`WriteGuard::downgrade`]: crate::WriteGuard::downgrade"]
 #[doc = "[`RwLock::status`]: crate::RwLock::status"]
 #[doc = "[`RwLock::status_from`]: crate::RwLock::status_from"]
+#[doc = "[`RwLock::exists`]: crate::RwLock::exists"]
+#[doc = "[`Client::locks`]: crate::Client::locks"]
 #[doc = "[`RwLock::evict`]: crate::RwLock::evict"]
 #[doc = "[`RwLock::events`]: crate::RwLock::events"]
 #[doc = "[`Client::events`]: crate::Client::events"]

@@ -13,11 +13,13 @@
 //! let client = Client::connect("redis://127.0.0.1:6379").await?; // one per process
 //! let invoice = client.rw_lock("invoice:42");
 //!
-//! // An exclusive lock: earlier requests have entered before. let guard = invoice.write().acquire_fair().await?;
-//! println!("token {}", guard.fencing_token()); guard.release().await?;
+//! // An exclusive lock: earlier requests have entered before.
+//! let guard = invoice.write().acquire_fair().await?;
+//! println!("token {}", guard.fencing_token());
+//! guard.release().await?;
 //!
-//! // A shared lock: other readers may hold it too. Waits at most five seconds. match
-//! invoice.read().try_acquire_for(Duration::from_secs(5)).await? {
+//! // A shared lock: other readers may hold it too. Waits at most five seconds.
+//! match invoice.read().try_acquire_for(Duration::from_secs(5)).await? {
 //!     Some(guard) => guard.while_held(async { /* read */ }).await?,
 //!     None => println!("not within five seconds"),
 //! }

@@ -130,7 +130,7 @@ impl RwLock {
     /// ```
     ///
     /// # Cancel safety
-    /// It changes nothing.
+    /// The call changes nothing.
     ///
     /// # Errors
     /// Those of [`status`](Self::status).

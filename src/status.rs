@@ -123,7 +123,7 @@ pub struct Waiter {
     pub mode: Mode,
     /// Whether it is an upgrade: its owner reads and waits to write.
     pub upgrade: bool,
-    /// Its position in the queue, from 0.
+    /// The position in the queue, from 0.
     pub position: usize,
     /// How long the waiter keeps its place without a renewal.
     pub lease_left: Duration,

@@ -15,8 +15,10 @@ impl ReadGuard {
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
-    /// let reading = lock.read().acquire_fair().await?; let writing = reading.upgrade().await?; // a new token: nobody
-    /// has written since the reading started writing.release().await?; // the owner reads on reading.release().await
+    /// let reading = lock.read().acquire_fair().await?;
+    /// let writing = reading.upgrade().await?; // a new token: nobody has written since the reading started
+    /// writing.release().await?;               // the owner reads on
+    /// reading.release().await
     /// # }
     /// ```
     ///
@@ -53,7 +55,7 @@ impl ReadGuard {
     /// Writes too if nobody else reads, and returns `None` otherwise. The rest is as for [`upgrade`](Self::upgrade).
     ///
     /// # Fairness
-    /// It goes ahead of all waiters, like every upgrade, because they cannot enter before this read hold ends.
+    /// Like every upgrade, this one goes ahead of all waiters, because they cannot enter before this read hold ends.
     ///
     /// # Cancel safety
     /// If you drop the future, the client releases the write hold in the background if the server granted it. The read

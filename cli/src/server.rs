@@ -125,7 +125,7 @@ impl ServerArgs {
         if url.starts_with("rediss:") {
             nodes = nodes.set_tls_mode(TlsMode::Secure);
         }
-        let client = SentinelClient::build(vec![url], master.to_owned(), Some(nodes), SentinelServerType::Master);
+        let client = SentinelClient::build(vec![url], String::from(master), Some(nodes), SentinelServerType::Master);
         client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
     }
 

@@ -38,7 +38,7 @@ enum Phase {
 /// How a request ended.
 #[derive(Clone, Debug)]
 pub(crate) enum EndedBy {
-    /// Its user released it.
+    /// The user released the hold.
     Released,
     /// The request lost its place before its user had the guard. It may ask again, with its ticket.
     Displaced {

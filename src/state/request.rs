@@ -63,7 +63,7 @@ impl Request {
         self.change(|_| ());
     }
 
-    /// Its user releases or converts the hold: from now on nothing renews it. The caller tells the record how that
+    /// The user releases or converts the hold: from now on nothing renews it. The caller tells the record how that
     /// ended.
     pub(crate) fn end_hold(&self) -> Option<Box<Hold>> {
         let mut claim = self.claim();

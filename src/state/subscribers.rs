@@ -40,7 +40,7 @@ struct Feed {
     subject: String,
     items: broadcast::Sender<Item>,
     subscribed: bool,
-    /// Its subscription was lost: the stream misses what the scripts publish before the client subscribes again.
+    /// The subscription was lost: the stream misses what the scripts publish before the client subscribes again.
     missed: bool,
 }
 

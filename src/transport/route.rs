@@ -79,7 +79,7 @@ impl Target {
 pub(crate) enum Route {
     Server(Box<Single>),
     #[cfg(feature = "cluster")]
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 /// A server that has keys of its own.
@@ -121,7 +121,7 @@ impl Route {
             #[cfg(feature = "cluster")]
             Target::Cluster(seeds) => {
                 let cluster = Cluster::connect(Arc::clone(seeds), Arc::clone(shared), label);
-                cluster.await.map(Self::Cluster)
+                cluster.await.map(Box::new).map(Self::Cluster)
             }
         }
     }
@@ -129,9 +129,10 @@ impl Route {
     /// Keeps all connections up. Never ends.
     pub(crate) async fn run(&self) {
         match self {
-            Self::Server(single) => single.run().await,
+            // In a box: the future of a client's whole work is long.
+            Self::Server(single) => Box::pin(single.run()).await,
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.run().await,
+            Self::Cluster(cluster) => Box::pin(cluster.run()).await,
         }
     }
 

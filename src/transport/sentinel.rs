@@ -116,7 +116,7 @@ impl Sentinel {
         let (tell, mut told) = mpsc::unbounded_channel();
         let on_push = move |push: PushInfo| match push.kind {
             PushKind::Message => {
-                // It fails only when there are no receivers any more.
+                // This fails only when there are no receivers any more.
                 let _ = tell.send(push.data);
                 Push::Heard
             }

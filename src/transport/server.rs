@@ -104,7 +104,7 @@ impl Server {
     /// Waits until connections of that term lead to the wrong server.
     pub(crate) async fn outdated(&self, term: u64) {
         let mut terms = self.term.subscribe();
-        // It fails only when the sender is gone, which `self` holds.
+        // This fails only when the sender is gone, which `self` holds.
         let _ = terms.wait_for(|now| *now != term).await;
     }
 }

@@ -32,12 +32,12 @@ async fn an_http_server_is_not_taken_for_an_old_redis() {
     let ended = Cli::at(url.clone()).run(&["ls"]).await;
     assert_eq!(ended.status, UNAVAILABLE, "{ended:?}");
     assert!(
-        said(&ended.stderr, &["cannot connect", "no Redis", "HTTP", "port"]),
+        said(&ended.stderr, &["cannot connect", "neither Redis", "HTTP", "port"]),
         "{ended:?}"
     );
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     let error = Client::connect(url).await.unwrap_err().to_string();
-    assert!(said(&error, &["no Redis", "HTTP", "port"]), "{error}");
+    assert!(said(&error, &["neither Redis", "HTTP", "port"]), "{error}");
     serving.abort();
 }
 

@@ -27,11 +27,11 @@ pub(super) struct Address {
 /// Whether a node belongs to the table of slots. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// It has not owned a slot yet, since that time.
+    /// The node has not owned a slot yet, since that time.
     Candidate(Instant),
-    /// It owned slots when the client last read the table.
+    /// The node owned slots when the client last read the table.
     Owner,
-    /// It owns no slot any more: its connections are closed.
+    /// The node owns no slot any more: its connections are closed.
     Left,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Node {
     membership: watch::Sender<Membership>,
     /// Calls that the node has not answered for a while.
     unanswered: AtomicUsize,
-    /// Its subscription gets no reply.
+    /// The node's subscription gets no reply.
     suspect: AtomicBool,
     agenda: Mutex<Agenda>,
     /// Says that the agenda is not empty.
@@ -149,7 +149,7 @@ impl Node {
     /// Waits until the node owns no slot any more.
     pub(super) async fn left(&self) {
         let mut membership = self.membership.subscribe();
-        // It fails only when the sender is gone, which `self` holds.
+        // This fails only when the sender is gone, which `self` holds.
         let _ = membership.wait_for(|now| *now == Membership::Left).await;
     }
 

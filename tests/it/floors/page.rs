@@ -416,7 +416,8 @@ async fn the_lock_that_the_design_looks_at_is_what_a_server_has() {
             .iter()
             .map(|(member, value)| ((*member).to_owned(), without_time(value)))
             .collect();
-        if command.starts_with("HGETALL") {
+        // Leases that end in the same millisecond are in the order of their names.
+        if !command.contains(":queue") {
             found.sort();
             told.sort();
         }

@@ -151,7 +151,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 20] = [
+const FUTURES: [(&str, Make); 22] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
@@ -203,6 +203,18 @@ const FUTURES: [(&str, Make); 20] = [
     }),
     ("status_from", |client, name| {
         over(async move { busy(&client, &name).await.status_from(1).await })
+    }),
+    ("exists", |client, name| {
+        over(async move { client.rw_lock(name).exists().await })
+    }),
+    ("locks", |client, name| {
+        over(async move {
+            let mut locks = client.locks(name);
+            while let Some(found) = locks.next().await {
+                found?;
+            }
+            Ok::<(), Error>(())
+        })
     }),
     ("evict", |client, name| {
         over(async move { client.rw_lock(name).evict(&Owner::new()).await })

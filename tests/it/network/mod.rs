@@ -1,7 +1,7 @@
 //! The network between a client and its server: silence, a pulled cable, TLS.
 
 #[cfg(target_os = "linux")]
-pub mod netns;
+mod netns;
 mod silence;
 #[cfg(feature = "tls-rustls")]
 mod tls;

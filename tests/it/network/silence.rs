@@ -178,16 +178,17 @@ async fn a_long_silence_costs_a_bounded_number_of_connections() {
 #[cfg(target_os = "linux")]
 mod dropped {
     use super::*;
-    use crate::network::netns::Namespace;
+    use crate::server::program;
+    use fairlock_support::cable::Cable;
 
     async fn dropped_packets_cost_no_hold(lease: Duration) {
-        if let Err(why) = Namespace::new().and_then(|namespace| namespace.drop_packets(true)) {
+        if let Err(why) = Cable::lay() {
             return println!("skipped: {why}");
         }
         none_is_lost(lease, async || {
-            let namespace = Namespace::new().expect("as before");
-            let server = namespace.server().await;
-            let far = connected(Client::builder().lease(lease), namespace.url(&server)).await;
+            let mut cable = Cable::lay().expect("as before");
+            let server = cable.server(&program()).await;
+            let far = connected(Client::builder().lease(lease), cable.url(&server)).await;
             let guards = hold(&far).await;
             // The server's socket needs no network.
             let socket = format!("redis+unix://{}", server.socket().display());
@@ -196,7 +197,7 @@ mod dropped {
             let near = near.get_multiplexed_async_connection_with_config(&config);
             let mut near = near.await.expect("the server answers");
             silences(lease, &guards, &mut near, |silent| {
-                namespace.drop_packets(silent).expect("as before");
+                cable.forward(!silent).expect("the router obeys");
             })
             .await
         })

@@ -81,7 +81,8 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         readers.read().acquire_fair().await.unwrap(),
         readers.read().acquire_fair().await.unwrap(),
     );
-    let (a, b, c, d, e) = (lock.clone(), lock.clone(), lock.clone(), lock.clone(), client.clone());
+    let [a, b, c, d, f] = [(); 5].map(|()| lock.clone());
+    let e = client.clone();
     vec![
         call("connect", Client::connect(server.url())),
         call("connect", Client::builder().connect(server.url())),
@@ -89,6 +90,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("events", async move { a.events().await }),
         call("status", async move { b.status().await }),
         call("status_from", async move { c.status_from(1).await }),
+        call("exists", async move { f.exists().await }),
         call("evict", async move { d.evict(&Owner::new()).await }),
         call("acquire_fair", lock.write().acquire_fair()),
         call("try_acquire", lock.write().try_acquire()),

@@ -26,29 +26,31 @@ pub async fn ask<T: redis::FromRedisValue>(node: &Server, command: &[&str]) -> T
     reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
+async fn start_node() -> Server {
+    let cluster = ["--cluster-enabled", "yes", "--cluster-port", "0"];
+    let timeout = [
+        "--cluster-node-timeout",
+        NODE_TIMEOUT,
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
+    // A replica may take over whatever it has missed, and slots without a node stop no others.
+    let lenient = [
+        "--cluster-replica-validity-factor",
+        "0",
+        "--cluster-require-full-coverage",
+        "no",
+    ];
+    Server::start_with(&[&cluster[..], &timeout, &lenient].concat()).await
+}
+
 impl Cluster {
     pub async fn start() -> Self {
         Self::of(3, 3).await
     }
 
     pub async fn of(masters: usize, replicas: usize) -> Self {
-        let starting = (0..masters + replicas).map(async |_| {
-            let cluster = ["--cluster-enabled", "yes", "--cluster-port", "0"];
-            let timeout = [
-                "--cluster-node-timeout",
-                NODE_TIMEOUT,
-                "--repl-diskless-sync-delay",
-                "0",
-            ];
-            // A replica may take over whatever it has missed, and slots without a node stop no others.
-            let lenient = [
-                "--cluster-replica-validity-factor",
-                "0",
-                "--cluster-require-full-coverage",
-                "no",
-            ];
-            Server::start_with(&[&cluster[..], &timeout, &lenient].concat()).await
-        });
+        let starting = (0..masters + replicas).map(|_| start_node());
         let nodes = join_all(starting).await;
         let ids = join_all(nodes.iter().map(|node| ask(node, &["CLUSTER", "MYID"]))).await;
         let cluster = Self { nodes, ids };

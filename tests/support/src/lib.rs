@@ -7,6 +7,8 @@
     reason = "what tests share panics and prints as the test itself"
 )]
 
+#[cfg(target_os = "linux")]
+pub mod cable;
 pub mod cluster;
 pub mod process;
 pub mod proxy;

@@ -40,8 +40,7 @@ impl Server {
 
     /// With further arguments of redis-server, such as `--appendonly yes`.
     pub async fn start_with(args: &[&str]) -> Self {
-        let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        Self::start_program(&[binary], args).await
+        Self::start_program(&[program()], args).await
     }
 
     /// Another program than redis-server, such as `env` with variables and then redis-server.
@@ -292,6 +291,11 @@ pub async fn connected(builder: ClientBuilder, url: impl AsRef<str>) -> Client {
     }
 }
 
+/// The server's program that the tests use unless they need another.
+pub fn program() -> String {
+    std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
 /// Replies may be late while this machine is busy.
 pub fn patient() -> redis::AsyncConnectionConfig {
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
@@ -346,7 +350,7 @@ pub async fn in_time(scenario: impl AsyncFn()) {
 }
 
 /// How late this process and the runtime of the test are, at most, while it exists.
-struct Lateness {
+pub struct Lateness {
     most_us: Arc<AtomicU64>,
     on_the_runtime: AbortHandle,
 }
@@ -354,7 +358,7 @@ struct Lateness {
 impl Lateness {
     const TICK: Duration = Duration::from_millis(5);
 
-    fn measured() -> Self {
+    pub fn measured() -> Self {
         let most_us = Arc::new(AtomicU64::new(0));
         let note = |most_us: &AtomicU64, begun: Instant| {
             let late = begun.elapsed().saturating_sub(Self::TICK);
@@ -384,7 +388,7 @@ impl Lateness {
         }
     }
 
-    fn most(&self) -> Duration {
+    pub fn most(&self) -> Duration {
         Duration::from_micros(self.most_us.load(Ordering::Relaxed))
     }
 }

@@ -3,24 +3,20 @@
 //! over the server's Unix socket just before the silence. The deadlines tell which holds the promise covers: an outage
 //! that ends a quarter of a lease before the proof does costs nothing.
 
-mod cable;
 mod report;
 
-use cable::Cable;
+use crate::Failure;
 use fairlock::{Client, WriteGuard};
+use fairlock_support::cable::Cable;
 use fairlock_support::proxy::Proxy;
 use fairlock_support::random::{self, Rng};
-use fairlock_support::server::{Server, connected};
+use fairlock_support::server::{Lateness, Server, connected};
 use futures::future::try_join_all;
 use report::{Report, Row};
 use std::fmt;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, sleep_until};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
@@ -70,26 +66,7 @@ impl fmt::Display for Kind {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let report = runtime
-        .map_err(Failure::from)
-        .and_then(|runtime| runtime.block_on(outages(args)));
-    match report {
-        Ok(report) => {
-            println!("{report}");
-            match report.broken() {
-                0 => ExitCode::SUCCESS,
-                _ => ExitCode::FAILURE,
-            }
-        }
-        Err(error) => {
-            eprintln!("outages: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::verdict("outages", outages(args), |report| report.broken() == 0)
 }
 
 async fn outages(args: &Args) -> Result<Report, Failure> {
@@ -99,15 +76,15 @@ async fn outages(args: &Args) -> Result<Report, Failure> {
     if kinds.is_empty() {
         kinds = vec![Kind::Cable, Kind::Proxy];
     }
-    if let Err(error) = Cable::lay(0)
+    if let Err(error) = Cable::lay()
         && kinds.contains(&Kind::Cable)
     {
         eprintln!("outages: no cable, left out: {error}");
         kinds.retain(|kind| *kind != Kind::Cable);
     }
-    let late = Lateness::watch();
+    let late = Lateness::measured();
     let mut rows = Vec::new();
-    let mut number = 0;
+    let mut number: u64 = 0;
     // One lease after the other: cells that are over must not disturb those that are measured.
     for lease in &args.leases {
         let mut cells = Vec::new();
@@ -118,8 +95,7 @@ async fn outages(args: &Args) -> Result<Report, Failure> {
                     kind: *kind,
                     lease: Duration::from_secs(*lease),
                     share: *share,
-                    number,
-                    random: random::stream(seed, u64::from(number)),
+                    random: random::stream(seed, number),
                 });
             }
         }
@@ -144,7 +120,6 @@ struct Cell {
     kind: Kind,
     lease: Duration,
     share: f64,
-    number: u16,
     random: Rng,
 }
 
@@ -157,7 +132,7 @@ enum Path {
 impl Path {
     fn silence(&mut self, silent: bool) -> Result<(), Failure> {
         match self {
-            Self::Cable(cable) => cable.forward(!silent),
+            Self::Cable(cable) => Ok(cable.forward(!silent)?),
             Self::Proxy(proxy) => {
                 proxy.swallow(silent);
                 Ok(())
@@ -213,10 +188,9 @@ impl Cell {
     async fn path(&self, args: &Args) -> Result<(Server, Path, String), Failure> {
         match self.kind {
             Kind::Cable => {
-                let cable = Cable::lay(self.number)?;
-                let program = cable.program(&args.server);
-                let server = Server::start_program(&program, &["--bind", cable.host(), "--protected-mode", "no"]).await;
-                let url = format!("redis://{}:{}", cable.host(), server.port());
+                let cable = Cable::lay()?;
+                let server = cable.server(&args.server).await;
+                let url = cable.url(&server);
                 Ok((server, Path::Cable(cable), url))
             }
             Kind::Proxy => {
@@ -293,31 +267,5 @@ impl Cell {
                 Ok(left.map(|left| asked + Duration::from_millis(left).saturating_sub(margin)))
             })
             .collect()
-    }
-}
-
-/// How late this process is, at most, while it exists: a machine that is too busy costs holds by itself.
-struct Lateness(Arc<AtomicU64>);
-
-impl Lateness {
-    const TICK: Duration = Duration::from_millis(5);
-
-    fn watch() -> Self {
-        let most = Arc::new(AtomicU64::new(0));
-        let weak = Arc::downgrade(&most);
-        tokio::spawn(async move {
-            loop {
-                let begun = Instant::now();
-                sleep(Self::TICK).await;
-                let Some(most) = weak.upgrade() else { return };
-                let late = begun.elapsed().saturating_sub(Self::TICK);
-                most.fetch_max(u64::try_from(late.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-            }
-        });
-        Self(most)
-    }
-
-    fn most(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
     }
 }

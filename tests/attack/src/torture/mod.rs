@@ -17,6 +17,7 @@ mod wire;
 pub mod worker;
 mod workload;
 
+use crate::Failure;
 use crate::journal;
 use clock::FakeClock;
 use fairlock_support::server::Server;
@@ -67,30 +68,8 @@ pub struct Args {
     sabotage: Option<Sabotage>,
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 pub fn run(args: &Args) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let report = runtime
-        .map_err(Failure::from)
-        .and_then(|runtime| runtime.block_on(torture(args)));
-    match report {
-        Ok(report) => {
-            println!("{report}");
-            if report.violations == 0 {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
-        Err(error) => {
-            eprintln!("torture: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::verdict("torture", torture(args), |report| report.violations == 0)
 }
 
 /// The scripts of this process keep a journal from now on, and have this bug.

@@ -1,9 +1,10 @@
 //! A server in a network namespace, behind a router in another one. The router stops forwarding, and all packets vanish in
-//! both directions: no reset, no error, no carrier lost.
+//! both directions: no reset, no error, no carrier lost. Needs Linux, root and iproute2.
 
-use super::Failure;
-use std::io::{BufRead, BufReader, Write};
+use crate::server::Server;
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 pub struct Cable {
     /// Of the host's end, and the beginning of the namespaces' names.
@@ -19,18 +20,21 @@ struct Switch {
     done: BufReader<ChildStdout>,
 }
 
-fn ip(args: &str) -> Result<(), Failure> {
+fn ip(args: &str) -> Result<(), String> {
     let output = Command::new("ip").args(args.split(' ')).output();
     let output = output.map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(format!("ip {args}: {}", String::from_utf8_lossy(&output.stderr).trim()).into())
+    Err(format!("ip {args}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 impl Cable {
-    /// `number` makes its names and addresses its own among the cables of this process.
-    pub fn lay(number: u16) -> Result<Self, Failure> {
+    /// Fails where a cable cannot be laid: without root, or without iproute2.
+    pub fn lay() -> Result<Self, String> {
+        // Names and addresses of its own among the cables of this process.
+        static NUMBER: AtomicU16 = AtomicU16::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id() % 0x10000;
         let name = format!("fl{process:x}-{number}");
         // Of 10.64.0.0/10: process and number choose a block of eight addresses.
@@ -69,37 +73,45 @@ impl Cable {
         Ok(cable)
     }
 
-    /// The server's address.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// How to start a program in the server's namespace.
-    pub fn program(&self, program: &str) -> Vec<String> {
+    /// A server at the other end.
+    pub async fn server(&self, program: &str) -> Server {
         let namespace = format!("{}s", self.name);
-        ["ip", "netns", "exec", &namespace, program].map(str::to_owned).to_vec()
+        let program = ["ip", "netns", "exec", &namespace, program].map(str::to_owned);
+        Server::start_program(&program, &["--bind", &self.host, "--protected-mode", "no"]).await
     }
 
-    pub fn forward(&mut self, forward: bool) -> Result<(), Failure> {
+    /// The URL of such a server. Its Unix socket needs no cable.
+    pub fn url(&self, server: &Server) -> String {
+        format!("redis://{}:{}", self.host, server.port())
+    }
+
+    /// Whether packets pass. Otherwise all vanish, in both directions, and nobody is told.
+    pub fn forward(&mut self, forward: bool) -> Result<(), String> {
         let switch = self.switch.as_mut().ok_or("a cable without a switch")?;
-        writeln!(switch.orders, "{}", u8::from(forward))?;
-        let mut said = String::new();
-        switch.done.read_line(&mut said)?;
-        match said.trim() {
+        let said = switch.order(u8::from(forward));
+        match said.map_err(|error| format!("the router: {error}"))?.trim() {
             "done" => Ok(()),
-            said => Err(format!("the router says {said:?}").into()),
+            said => Err(format!("the router says {said:?}")),
         }
     }
 }
 
 impl Switch {
-    fn at(name: &str) -> Result<Self, Failure> {
+    fn order(&mut self, order: u8) -> io::Result<String> {
+        writeln!(self.orders, "{order}")?;
+        let mut said = String::new();
+        self.done.read_line(&mut said)?;
+        Ok(said)
+    }
+
+    fn at(name: &str) -> Result<Self, String> {
         let script = "while read -r v; do echo $v > /proc/sys/net/ipv4/ip_forward && echo done || echo failed; done";
         let mut shell = Command::new("ip")
             .args(["netns", "exec", &format!("{name}r"), "sh", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()?;
+            .spawn()
+            .map_err(|error| format!("ip: {error}"))?;
         let orders = shell.stdin.take().ok_or("no pipe")?;
         let done = BufReader::new(shell.stdout.take().ok_or("no pipe")?);
         Ok(Self { shell, orders, done })
@@ -117,14 +129,14 @@ impl Drop for Cable {
             // It reads the end of its orders, and ends.
             drop((orders, done));
             if let Err(error) = shell.wait() {
-                eprintln!("outages: the router's shell: {error}");
+                eprintln!("cable: the router's shell: {error}");
             }
         }
         // With the namespaces go their ends of the links, and with those the other ends and the route.
         for namespace in [format!("{}s", self.name), format!("{}r", self.name)] {
             let known = std::path::Path::new("/var/run/netns").join(&namespace).exists();
             if known && let Err(error) = ip(&format!("netns del {namespace}")) {
-                eprintln!("outages: left behind: {error}");
+                eprintln!("cable: left behind: {error}");
             }
         }
     }
