@@ -56,7 +56,7 @@ async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     let alone = [removed.url()];
     let error = Client::connect(alone).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
-    assert!(error.to_string().contains("without a cluster"), "{error}");
+    assert!(error.to_string().contains("belongs to no cluster"), "{error}");
 }
 
 #[tokio::test]

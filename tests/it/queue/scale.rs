@@ -215,7 +215,11 @@ async fn come_and_go(server: &Server, lock: impl Fn(usize) -> RwLock) {
     println!("{MANY} queued after {:?}", begun.elapsed());
     waiters.iter().for_each(|waiter| waiter.abort());
     server.until_queued("a", 0).await;
-    assert_eq!((server.connections().await, channels(server).await), before);
+    // A client that finds its connection silent, on a machine this busy, tries another one for a while.
+    eventually("the connections are those of before", async || {
+        (server.connections().await, channels(server).await) == before
+    })
+    .await;
     assert!(held.is_held());
     assert_eq!(
         server.keys().await,
