@@ -112,12 +112,12 @@ impl Client {
     /// The names of the locks under this client's prefix that exist and match a pattern, in no particular order.
     ///
     /// A lock exists from its first use until 30 to 60 seconds after its last lease, held or not. In a pattern `*` stands
-    /// for any text, `?` for one character, `[ab]` for one of these, and a backslash takes the next character literally.
-    /// Outside of brackets `}` and `%` may stand in a pattern too.
+    /// for any text, `?` for one byte, `[ab]` for one of these, and a backslash takes the next character literally.
+    /// Outside of brackets `}` and `%` may stand in a pattern too. For `?` each of these two counts as three bytes.
     ///
     /// The stream brings each name once. It brings every lock that exists the whole time; a lock that comes or goes
-    /// meanwhile may be missing. In a cluster the stream goes through all masters, and a lock whose slot moves meanwhile
-    /// may be missing too.
+    /// meanwhile may be missing. In a cluster the stream goes through all masters. A lock may also be missing if its slot
+    /// moves, the server restarts, or another server takes over meanwhile, because a SCAN goes on in one process only.
     ///
     /// **Cost.** The server has no list of its locks. The stream steps through all keys of the database by `SCAN`, 1,000
     /// keys a call, and asks for the next keys only when it is polled. So it is for operators, not for every request of a

@@ -155,8 +155,8 @@ fn name_of(prefix: &str, key: &[u8]) -> Option<Name> {
     };
     let lock = Lock::new(prefix, name.into());
     Some(match lock.check_name() {
-        Ok(()) => Ok(lock.name.to_string()),
-        Err(_) => Err(foreign()),
+        Ok(()) if lock.state.as_bytes() == key => Ok(lock.name.to_string()),
+        _ => Err(foreign()),
     })
 }
 
@@ -181,7 +181,8 @@ mod tests {
         assert!(matches!(name(b"fairlock:{%7D%257D}"), Some(Ok(name)) if name == "}%7D"));
         assert!(name(b"fairlock:{a}:queue").is_none());
         let long = format!("fairlock:{{{}}}", "x".repeat(1025));
-        for key in [&b"fairlock:{\xff}"[..], b"fairlock:{}", long.as_bytes()] {
+        let unescaped = b"fairlock:{%41}";
+        for key in [&b"fairlock:{\xff}"[..], b"fairlock:{}", long.as_bytes(), unescaped] {
             assert!(matches!(name(key), Some(Err(Error::ForeignKey { .. }))), "{key:?}");
         }
         let error = name(b"fairlock:{\xff}")

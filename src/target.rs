@@ -71,12 +71,33 @@ impl<T: IntoConnectionInfo> IntoServer for Vec<T> {
     fn into_server(self) -> Result<Server, RedisError> {
         let nodes = self.into_iter().map(IntoConnectionInfo::into_connection_info);
         let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
-        if nodes.is_empty() {
-            let why = (redis::ErrorKind::InvalidClientConfig, "no node of the cluster is named");
-            return Err(why.into());
-        }
+        check_nodes(&nodes)?;
         Ok(Server(Target::Cluster(nodes.into())))
     }
+}
+
+/// Whatever node takes over is reached by the settings of the first one, so the nodes must not differ in them.
+#[cfg(feature = "cluster")]
+fn check_nodes(nodes: &[redis::ConnectionInfo]) -> Result<(), RedisError> {
+    use redis::{ConnectionAddr, ErrorKind};
+    let refuse = |why| Err((ErrorKind::InvalidClientConfig, why).into());
+    let Some(first) = nodes.first() else {
+        return refuse("no node of the cluster is named");
+    };
+    let settings = |node: &redis::ConnectionInfo| {
+        let redis = node.redis_settings();
+        let login = [redis.username(), redis.password()].map(|text| text.map(str::to_owned));
+        (login, redis.db(), matches!(node.addr(), ConnectionAddr::TcpTls { .. }))
+    };
+    for node in nodes {
+        if matches!(node.addr(), ConnectionAddr::Unix(_)) {
+            return refuse("a node of a cluster is named by host and port, not by a socket");
+        }
+        if settings(node) != settings(first) {
+            return refuse("the nodes of a cluster are named with different users, passwords, databases or TLS");
+        }
+    }
+    Ok(())
 }
 
 /// Nodes of a cluster, as in a `Vec`.
@@ -100,5 +121,32 @@ impl IntoServer for redis::sentinel::SentinelClient {
 impl IntoServer for Arc<dyn crate::transport::simulated::Network> {
     fn into_server(self) -> Result<Server, RedisError> {
         Ok(Server(Target::Server(Backend::Simulated(self))))
+    }
+}
+
+#[cfg(all(test, feature = "cluster"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_a_cluster_that_cannot_share_their_settings_are_refused() {
+        let refused = |nodes: &[&str]| {
+            let error = nodes.to_vec().into_server().expect_err("refused");
+            assert_eq!(error.kind(), redis::ErrorKind::InvalidClientConfig, "{error}");
+            error.to_string()
+        };
+        assert!(refused(&[]).contains("no node"));
+        assert!(refused(&["redis://a", "unix:///tmp/b"]).contains("not by a socket"));
+        let differ = [
+            ["redis://:one@a", "redis://:two@b"],
+            ["redis://one:x@a", "redis://two:x@b"],
+            ["redis://:x@a", "rediss://:x@b"],
+            ["redis://a/0", "redis://b/1"],
+        ];
+        for nodes in differ {
+            // Without the feature `tls-rustls` a URL with rediss:// is refused for itself.
+            let _ = refused(&nodes);
+        }
+        assert!(["redis://:x@a:1", "redis://:x@b:2"].into_server().is_ok());
     }
 }

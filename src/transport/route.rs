@@ -283,7 +283,11 @@ impl Route {
     /// Closes all connections for ever.
     pub(crate) fn close(&self) {
         match self {
-            Self::Server(single) => single.link.close(),
+            Self::Server(single) => {
+                single.link.close();
+                // It is still there if the client's task never ran.
+                drop(single.take_subscription());
+            }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => cluster.close(),
         }
@@ -291,10 +295,15 @@ impl Route {
 }
 
 impl Single {
+    fn take_subscription(&self) -> Option<Subscription> {
+        self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     async fn run(&self) {
-        let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Taken once, because a client has one task that runs this.
-        let Some(subscription) = subscription else { return };
+        let Some(subscription) = self.take_subscription() else {
+            return;
+        };
         // After a reconnect the server may have forgotten holds.
         let recheck = |is_up| {
             if is_up {

@@ -133,8 +133,9 @@ impl Sentinel {
         loop {
             tokio::select! {
                 biased;
-                () = subscription.ended() => return Err(disconnected("the sentinel closed the connection")),
+                // First: a sentinel may tell of a switch just before its connection closes.
                 Some(message) = told.recv() => self.hear(&message).await,
+                () = subscription.ended() => return Err(disconnected("the sentinel closed the connection")),
                 () = sleep(PING_INTERVAL) => {
                     subscription.ping().await?;
                 }

@@ -1,4 +1,4 @@
-//! A wire: one connection, and what can be sent over it. Only this file knows the redis crate's kinds of connections.
+//! A wire: one connection, and what can be sent over it. `server.rs` makes wires.
 //! In a simulation a wire leads to no server.
 
 #[cfg(feature = "testing")]

@@ -173,10 +173,11 @@ pub enum Error {
         remedy: &'static str,
     },
 
-    /// A key that looks like a lock's cannot be one: the name in it is not UTF-8, empty or longer than 1,024 bytes.
+    /// A key that looks like a lock's cannot be one: the name in it is not UTF-8, empty, longer than 1,024 bytes, or not
+    /// written as fairlock writes it.
     #[error(
-        "the key {} cannot be a lock's: the name in it is not UTF-8, empty or longer than 1024 bytes; delete the key, or \
-        choose another prefix", shown(&key.escape_ascii().to_string())
+        "the key {} cannot be a lock's: the name in it is not UTF-8, empty, longer than 1024 bytes or not escaped; delete the \
+        key, or choose another prefix", shown(&key.escape_ascii().to_string())
     )]
     ForeignKey {
         /// The key.

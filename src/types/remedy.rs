@@ -25,6 +25,10 @@ pub fn remedy(error: &RedisError) -> &'static str {
         "a cluster needs Redis 7 or later, or Valkey: older servers would send every grant to all nodes"
     } else if text.contains("no slots") && error.kind() == ErrorKind::InvalidClientConfig {
         "the node belongs to no cluster: name nodes of a cluster, or give this node its slots"
+    } else if text.contains("of a cluster") && error.kind() == ErrorKind::InvalidClientConfig
+        || text.contains("no node of the cluster is named")
+    {
+        "name one or more nodes by their URLs, all with the same user, password and TLS"
     } else if text.contains("cluster support disabled") {
         "the server is not a cluster: connect with its URL"
     } else if text.contains("not the master") || error.kind() == ErrorKind::MasterNameNotFoundBySentinel {

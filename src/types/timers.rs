@@ -1,4 +1,4 @@
-//! All timers of the client, and their lengths. `limits.rs` and `state/claim.rs` have the times that follow from a
+//! The timers that several files share, and their lengths. `limits.rs` and `state/claim.rs` have the times that follow from a
 //! lease.
 //!
 //! | timer | begins | what its end does |

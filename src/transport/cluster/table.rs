@@ -45,7 +45,7 @@ impl Cluster {
     }
 
     pub(super) fn backend(&self, address: &Address) -> Result<Backend, RedisError> {
-        // Every seed has the same settings: the redis crate checks that.
+        // Every seed has the same settings: target.rs checks that.
         let settings = self.seeds.first().ok_or_else(no_seeds)?.clone();
         let (host, port) = (address.host.clone(), address.port);
         let addr = match settings.addr().clone() {
