@@ -1,112 +1,91 @@
 //! The floors of `src/`: each folder imports only from folders below it, and no imports run in a circle.
 //!
-//! The test reads every file of `src/`, resolves each import through the re-exports to the file that has what is imported,
-//! and judges the arrows between files. It reads the code of every feature at once, because it knows no `cfg` but `test`.
-//! CONTRIBUTING.md says where a new feature goes, design.md draws the floors.
+//! `scan` reads every file of `src/` and draws an arrow from the file that imports to the file that has what is imported.
+//! A rule is a function from all files to what is wrong. Each rule is tried on sources that are made up, too, because a rule
+//! that finds nothing may be blind. CONTRIBUTING.md says where a new feature goes, design.md draws the floors.
 
-mod made_up;
-mod page;
+mod design;
 mod scan;
-mod tree;
 
-use scan::tokens;
-use std::collections::{BTreeMap, BTreeSet};
-use tree::{File, Tree};
+use scan::{Tree, code, paths, without_tests};
+use std::collections::BTreeSet;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
 
 /// The folders of `src/`, each of which imports only from those before it. Then the files at the root, and the test seam.
-const FLOORS: [&str; 8] = [
-    "types",
-    "protocol",
-    "observe",
-    "state",
-    "transport",
-    "engine",
-    "API",
-    "testing",
+const FLOORS: &str = "types protocol observe state transport engine API testing";
+
+/// What neither the state nor the protocol has: all that acts or tells the time.
+const ACTIONS: &str = "Instant::now elapsed SystemTime::now spawn redis::aio \
+    std::net std::fs std::io std::thread std::process std::env";
+const NOT_IN_STATE: &str = "sleep timeout interval Wire";
+const NOT_IN_PROTOCOL: &str = "tokio async await Instant";
+/// What the state may have of tokio: to wait until it is called, and a time that it was given.
+const TOKIO_IN_STATE: [&str; 3] = ["tokio::select", "tokio::sync", "tokio::time::Instant"];
+
+/// Commands outside of the protocol, by module, that ask what a server or a connection is, or where a slot lies.
+const COMMANDS: [(&str, &str); 4] = [
+    ("transport::server", "HELLO CLIENT SETNAME"),
+    ("transport::subscription", "PING"),
+    ("transport::wire", "ASKING"),
+    ("transport::cluster::table", "CLUSTER SLOTS INFO"),
 ];
 
-/// What the floor `state` leaves to others: to do anything, and to know the time.
-const NOT_IN_STATE: [&str; 16] = [
-    "Instant::now",
-    "SystemTime",
-    "sleep",
-    "timeout",
-    "interval",
-    "spawn",
-    "Wire",
-    "redis::aio",
-    "std::net",
-    "std::fs",
-    "std::io",
-    "std::thread",
-    "std::process",
-    "std::env",
-    "tokio::net",
-    "tokio::fs",
-];
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
-/// The floor `protocol` is commands out, values in: nothing of it waits, sends or knows the time.
-const NOT_IN_PROTOCOL: [&str; 11] = [
-    "tokio",
-    "async",
-    "await",
-    "Instant",
-    "SystemTime::now",
-    "redis::aio",
-    "std::net",
-    "std::fs",
-    "std::io",
-    "std::thread",
-    "std::process",
-];
+/// All files below a folder with such an extension.
+fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let entries = read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries
+        .map(|entry| entry.expect("an entry").path())
+        .partition(|path| path.is_dir());
+    files.retain(|file| extensions.iter().any(|end| file.extension() == Some(end.as_ref())));
+    files.extend(folders.iter().flat_map(|folder| self::files(folder, extensions)));
+    files
+}
 
-/// Commands outside of `src/protocol`: where, which, and why they are no part of the protocol.
-const COMMANDS: [(&str, &str, &str); 8] = [
-    (
-        "src/transport/server.rs",
-        "HELLO",
-        "asks a server what it is, before any script",
-    ),
-    (
-        "src/transport/server.rs",
-        "CLIENT",
-        "names the connection for operators",
-    ),
-    ("src/transport/server.rs", "SETNAME", "the same command"),
-    (
-        "src/transport/subscription.rs",
-        "PING",
-        "asks whether a connection lives",
-    ),
-    (
-        "src/transport/wire.rs",
-        "ASKING",
-        "lets a call in where a slot is being moved",
-    ),
-    (
-        "src/transport/cluster/table.rs",
-        "CLUSTER",
-        "asks a node which node has which slot",
-    ),
-    (
-        "src/transport/cluster/table.rs",
-        "INFO",
-        "the same, and what its epoch is",
-    ),
-    ("src/transport/cluster/table.rs", "SLOTS", "the same command"),
-];
+fn real() -> Tree {
+    let src = root().join("src");
+    let source = |file: PathBuf| {
+        let name = file.strip_prefix(&src).expect("in src").to_string_lossy().into_owned();
+        (name, read_to_string(&file).expect("a source"))
+    };
+    let tree = Tree::new(files(&src, &["rs"]).into_iter().map(source));
+    for floor in FLOORS.split(' ').filter(|floor| *floor != "testing") {
+        assert!(on(&tree, floor).len() > 1, "the floor {floor} is empty");
+    }
+    tree
+}
 
 /// On which floor a module is.
-fn floor(module: &[String]) -> usize {
-    let first = module.first().map_or("API", String::as_str);
-    let found = FLOORS.iter().position(|floor| *floor == first);
-    found.unwrap_or_else(|| FLOORS.iter().position(|floor| *floor == "API").unwrap_or(0))
+fn floor(module: &str) -> (usize, &'static str) {
+    let is = |name: &str| FLOORS.split(' ').enumerate().find(|(_, floor)| *floor == name);
+    is(module.split("::").next().unwrap_or_default())
+        .or(is("API"))
+        .expect("a floor")
 }
 
 /// A module with all that is in its folder: `src/transport/link.rs` and `src/transport/link/` are one room.
-fn room(module: &[String]) -> &[String] {
-    let depth = if floor(module) < FLOORS.len() - 2 { 2 } else { 1 };
-    &module[..module.len().min(depth)]
+fn room(module: &str) -> String {
+    let depth = if matches!(floor(module).1, "API" | "testing") {
+        1
+    } else {
+        2
+    };
+    module.split("::").take(depth).collect::<Vec<_>>().join("::")
+}
+
+/// The modules of a floor and their code, but for what only tests have.
+fn on<'a>(tree: &'a Tree, wanted: &str) -> Vec<(&'a str, String)> {
+    let files = tree
+        .0
+        .iter()
+        .filter(|(module, _)| floor(module).1 == wanted && !tree.is_of_tests(module));
+    files
+        .map(|(module, file)| (module.as_str(), without_tests(&code(&file.source, true))))
+        .collect()
 }
 
 fn upward(tree: &Tree) -> Vec<String> {
@@ -114,174 +93,245 @@ fn upward(tree: &Tree) -> Vec<String> {
         .arrows()
         .into_iter()
         .filter(|arrow| floor(&arrow.to) > floor(&arrow.from));
-    let said = arrows.map(|arrow| {
-        format!(
-            "{}: `{}` is of {}. The floor {:?} imports only from floors below it: move what both need down, or hand it in.",
-            arrow.place,
-            arrow.said,
-            tree.name(&arrow.to),
-            FLOORS[floor(&arrow.from)],
-        )
-    });
-    said.collect()
+    arrows
+        .map(|arrow| format!("{}: {} goes up to {:?}", arrow.from, arrow.path, floor(&arrow.to).1))
+        .collect()
 }
 
-/// Imports that run in a circle, between rooms of one floor.
+/// Imports that run in a circle, between rooms of one floor. A test imports what it tests, so its file does not count.
 fn circles(tree: &Tree) -> Vec<String> {
-    let arrows: Vec<_> = tree
-        .arrows()
-        .into_iter()
-        .filter(|arrow| room(&arrow.from) != room(&arrow.to) && floor(&arrow.from) == floor(&arrow.to))
-        // A test imports what it tests, and may replace what that imports.
-        .filter(|arrow| !tree.is_of_tests(&arrow.from) && !tree.is_of_tests(&arrow.to))
+    let mut arrows = tree.arrows();
+    arrows.retain(|arrow| room(&arrow.from) != room(&arrow.to) && floor(&arrow.from) == floor(&arrow.to));
+    arrows.retain(|arrow| !tree.is_of_tests(&arrow.from) && !tree.is_of_tests(&arrow.to));
+    let rooms: Vec<_> = arrows
+        .iter()
+        .map(|arrow| (room(&arrow.from), room(&arrow.to)))
         .collect();
-    let mut next: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
-    for arrow in &arrows {
-        next.entry(room(&arrow.from)).or_default().insert(room(&arrow.to));
-    }
-    let reaches = |from: &[String], to: &[String]| {
+    // All rooms that a room needs, directly or not.
+    let needs = |from| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
         while let Some(room) = open.pop() {
-            if room == to {
-                return true;
-            }
             if seen.insert(room) {
-                open.extend(next.get(room).into_iter().flatten());
+                open.extend(rooms.iter().filter(|(from, _)| from == room).map(|(_, to)| to));
             }
         }
-        false
+        seen
     };
     let back = arrows
         .iter()
-        .filter(|arrow| reaches(room(&arrow.to), room(&arrow.from)));
-    let said = back.map(|arrow| {
-        format!(
-            "{}: `{}` is of {}, which needs this file in its turn. Of two files that need each other's, one has to be above: move \
-             what both need to a third.",
-            arrow.place,
-            arrow.said,
-            tree.name(&arrow.to),
-        )
-    });
-    said.collect()
+        .zip(&rooms)
+        .filter(|(_, (from, to))| needs(to).contains(from));
+    back.map(|(arrow, (_, to))| format!("{}: {} is of {to}, which needs it in its turn", arrow.from, arrow.path))
+        .collect()
 }
 
 /// Where a floor does what it leaves to others.
-fn forbidden(tree: &Tree, floor: &str, words: &[&str]) -> Vec<String> {
+fn forbidden(tree: &Tree, wanted: &str, words: &[&str]) -> Vec<String> {
     let mut said = Vec::new();
-    for (_, file) in on(tree, floor) {
-        for words in words {
-            let wanted = tokens(words);
-            let found = file.scan.tokens.windows(wanted.len()).filter(|window| {
-                let mut pairs = window.iter().zip(&wanted);
-                pairs.all(|(token, wanted)| token.text == wanted.text)
-            });
-            said.extend(found.map(|window| {
-                format!(
-                    "{}:{}: `{words}` in the floor {floor:?}, which does no I/O and reads no clock: take the value, or the function \
-                     that gives it, as an argument.",
-                    file.path, window[0].line
-                )
-            }));
-        }
-        for path in &file.scan.paths {
-            let path_text = path.segments.join("::");
-            let is_time = path.import.is_some() && path_text.starts_with("tokio::time::");
-            if floor == "state" && is_time && path_text != "tokio::time::Instant" {
-                said.push(format!(
-                    "{}:{}: `{path_text}`: of tokio's time this floor knows only Instant.",
-                    file.path, path.line
-                ));
+    for (module, text) in on(tree, wanted) {
+        for path in paths(&code(&text, false)) {
+            let has = |word: &str| format!("::{}::", path.text).contains(&format!("::{word}::"));
+            let is_tokio =
+                path.text.starts_with("tokio::") && !TOKIO_IN_STATE.iter().any(|known| path.text.starts_with(known));
+            if is_tokio || words.iter().flat_map(|words| words.split_whitespace()).any(has) {
+                said.push(format!("{module}: {}", path.text));
             }
         }
     }
     said
 }
 
-/// The files of a floor, but for those that only tests have.
-fn on<'a>(tree: &'a Tree, wanted: &str) -> impl Iterator<Item = (&'a Vec<String>, &'a File)> {
-    let wanted = FLOORS.iter().position(|floor| *floor == wanted);
-    let files = tree.files.iter().filter(|(_, file)| !file.is_of_tests);
-    files.filter(move |(module, _)| Some(floor(module)) == wanted)
-}
-
-/// Commands and scripts that are composed outside of `src/protocol`, but for `allowed`; and what is allowed in vain.
-fn commands(tree: &Tree, allowed: &[(&str, &str, &str)]) -> Vec<String> {
-    let (mut said, mut used) = (Vec::new(), BTreeSet::new());
-    for (module, file) in &tree.files {
-        if module.first().is_some_and(|first| first == "protocol") || file.is_of_tests {
-            continue;
-        }
-        for ([before, bracket], text, line) in &file.scan.literals {
-            let place = format!("{}:{line}", file.path);
-            if text.ends_with(".lua") {
-                said.push(format!(
-                    "{place}: {text:?}: the scripts are known in src/protocol/script.rs only."
-                ));
-            }
-            let is_argument = bracket == "(" && matches!(before.as_str(), "arg" | "cmd");
-            let is_command = text.len() > 1 && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b' ');
-            if !is_argument || !is_command {
-                continue;
-            }
-            let known = allowed
-                .iter()
-                .position(|(path, command, _)| file.path.starts_with(path) && command == text);
-            match known {
-                Some(known) => _ = used.insert(known),
-                None => said.push(format!(
-                    "{place}: the command {text:?}: src/protocol alone knows commands and their arguments. Make it there, or add it \
-                     to COMMANDS in tests/it/floors/mod.rs, with the reason."
-                )),
-            }
-        }
+/// Commands and scripts that are composed outside of the protocol, but for those allowed; and what is allowed in vain.
+fn commands(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<String> {
+    let allowed = allowed
+        .iter()
+        .flat_map(|(module, words)| words.split(' ').map(|word| (*module, word.to_owned())));
+    let allowed: BTreeSet<_> = allowed.collect();
+    let (mut used, mut said) = (BTreeSet::new(), Vec::new());
+    for (module, text) in FLOORS
+        .split(' ')
+        .filter(|floor| *floor != "protocol")
+        .flat_map(|floor| on(tree, floor))
+    {
+        let calls = ["arg(\"", "cmd(\""]
+            .into_iter()
+            .flat_map(|call| text.split(call).skip(1));
+        let commands = calls.filter_map(|rest| rest.split('"').next());
+        let commands = commands
+            .filter(|text| text.len() > 1 && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b' '));
+        used.extend(commands.map(|command| (module, command.to_owned())));
+        said.extend(
+            text.contains(".lua\"")
+                .then(|| format!("{module}: the text of a script")),
+        );
     }
-    let in_vain = (0..allowed.len()).filter(|at| !used.contains(at));
-    said.extend(in_vain.map(|at| {
-        format!(
-            "COMMANDS of tests/it/floors/mod.rs: {:?} is not there any more.",
-            allowed[at]
-        )
-    }));
+    said.extend(
+        used.symmetric_difference(&allowed)
+            .map(|(module, command)| format!("{module}: {command}, or COMMANDS")),
+    );
     said
 }
 
 #[track_caller]
-fn none(of: &str, found: &[String]) {
-    assert!(found.is_empty(), "{} {of}:\n{}", found.len(), found.join("\n"));
+fn none(found: &[String]) {
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn no_floor_imports_from_a_floor_above() {
-    none("imports go upward", &upward(&Tree::real()));
+fn imports_go_downward_and_never_in_a_circle() {
+    none(&upward(&real()));
+    none(&circles(&real()));
 }
 
 #[test]
-fn no_imports_run_in_a_circle() {
-    none("imports run in a circle", &circles(&Tree::real()));
-}
-
-#[test]
-fn the_state_does_no_io_and_reads_no_clock() {
-    let tree = Tree::real();
-    assert!(on(&tree, "state").count() > 3, "the floor is empty");
-    none(
-        "actions in the floor of the state",
-        &forbidden(&tree, "state", &NOT_IN_STATE),
-    );
-}
-
-#[test]
-fn the_protocol_is_commands_out_and_values_in() {
-    let tree = Tree::real();
-    assert!(on(&tree, "protocol").count() > 5, "the floor is empty");
-    none(
-        "actions in the floor of the protocol",
-        &forbidden(&tree, "protocol", &NOT_IN_PROTOCOL),
-    );
+fn the_state_and_the_protocol_do_no_io_and_read_no_clock() {
+    none(&forbidden(&real(), "state", &[ACTIONS, NOT_IN_STATE]));
+    none(&forbidden(&real(), "protocol", &[ACTIONS, NOT_IN_PROTOCOL]));
 }
 
 #[test]
 fn the_protocol_alone_knows_commands_and_scripts() {
-    none("commands outside of the protocol", &commands(&Tree::real(), &COMMANDS));
+    none(&commands(&real(), &COMMANDS));
+}
+
+/// The modules in which something was found.
+fn places(found: &[String]) -> String {
+    found
+        .iter()
+        .filter_map(|said| said.split(": ").next())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn an_upward_import_is_found_however_it_is_written() {
+    let found = |source| {
+        places(&upward(&Tree::new([
+            ("lib.rs", "pub use client::Client; pub mod testing;"),
+            ("engine/mod.rs", "pub(crate) mod call; pub(crate) use call::Call;"),
+            ("engine/call.rs", "pub(crate) struct Call;"),
+            (
+                "client.rs",
+                "use crate::engine::{self, Call}; use crate::state::Claim; pub struct Client;",
+            ),
+            ("testing.rs", "use crate::client::Client;"),
+            ("state/mod.rs", "mod claim; pub(crate) use claim::Claim;"),
+            ("state/claim.rs", source),
+            (
+                "types/mod.rs",
+                "// use crate::engine::Call;\n#[doc = \"[x]: crate::engine::Call\"] mod x;",
+            ),
+        ])))
+    };
+    let right = r###"use crate::types::{X, y::{Z,},}; use super::Claim; use redis::Value; /* crate::Client */ fn f<'a>(_: &'a str)
+        { r#"" crate::Client "#; '"'; '\''; crate::types::f(); "\\\" crate::Client"; }"###;
+    assert_eq!(found(right), "");
+    for wrong in [
+        "use crate::engine::Call;",
+        "use crate::{types::X, engine::{call::Call}};",
+        "use super::super::engine as e;",
+        "use crate::{Client};",
+        "fn f() { crate::engine::call::g() }",
+        "fn f() { '\"'; r#\"\"\"#; crate::engine::call::g() }",
+        "#[cfg(feature = \"cluster\")] fn f(_: &super::super::client::Client) {}",
+        "#[cfg(test)] mod tests { use crate::client::Client; }",
+        "mod inside { use super::super::super::engine::Call; }",
+        "fn f() { crate::testing::g() }",
+    ] {
+        assert_eq!(found(wrong), "state::claim", "{wrong}");
+    }
+}
+
+#[test]
+fn a_circle_is_found_through_re_exports_and_third_files() {
+    let of = |c| {
+        places(&circles(&Tree::new([
+            (
+                "state/mod.rs",
+                "mod a; mod b; mod c; pub(crate) use a::A; pub(crate) use b::B;",
+            ),
+            ("state/a.rs", "use super::B; mod parts; use parts::P;"),
+            ("state/a/parts.rs", "use super::A;"),
+            ("state/b.rs", "use crate::state::c::C; #[cfg(test)] mod tests;"),
+            ("state/b/tests.rs", "use crate::state::a::A;"),
+            ("state/c.rs", c),
+        ])))
+    };
+    assert_eq!(of("pub(crate) struct C;"), "");
+    assert_eq!(of("use super::{A};"), "state::a state::b state::c");
+    assert_eq!(
+        of("use crate::state as s; fn f() { s::a::g() }"),
+        "state::a state::b state::c"
+    );
+    let api = [
+        ("client.rs", "use crate::guard::Guard;"),
+        ("guard.rs", "use crate::client::Client;"),
+    ];
+    assert_eq!(places(&circles(&Tree::new(api))), "client guard");
+}
+
+#[test]
+fn io_and_clocks_are_found_unless_tests_have_them() {
+    let of = |floor, words: &[&str], source| {
+        let files = [
+            (format!("{floor}/a.rs"), source),
+            (format!("{floor}/a/tests.rs"), "Instant::now()".to_owned()),
+        ];
+        places(&forbidden(&Tree::new(files), floor, words))
+    };
+    let state = |source: &str| {
+        of(
+            "state",
+            &[ACTIONS, NOT_IN_STATE],
+            format!("#[cfg(test)] mod tests; {source}"),
+        )
+    };
+    assert_eq!(
+        state("use tokio::{time::Instant, sync::Notify}; #[cfg(all(test, x))] #[path] mod c { sleep }"),
+        ""
+    );
+    for wrong in [
+        "Instant::now()",
+        "use tokio::time::sleep_until;",
+        "use std::{fs};",
+        "tokio::spawn(x)",
+        "#[cfg(x)] fn f() { sleep }",
+    ] {
+        assert_eq!(state(wrong), "state::a", "{wrong}");
+    }
+    assert_eq!(
+        of("state", &[ACTIONS, NOT_IN_STATE], "mod tests;".to_owned()),
+        "state::a::tests"
+    );
+    let protocol = [ACTIONS, NOT_IN_PROTOCOL];
+    assert_eq!(
+        of(
+            "protocol",
+            &protocol,
+            "#[cfg(test)] mod tests; use tokio::sync::Notify;".to_owned()
+        ),
+        "protocol::a"
+    );
+}
+
+#[test]
+fn a_command_outside_of_the_protocol_is_found() {
+    let found = commands(
+        &Tree::new([
+            ("protocol/key.rs", "redis::cmd(\"GET\")"),
+            (
+                "transport/link.rs",
+                "redis::cmd(\"PING\"); cmd.arg(\"EVAL\").arg(\"text\")",
+            ),
+            ("engine/call.rs", "include_str!(\"../../lua/lock.lua\")"),
+        ]),
+        &[("transport::link", "PING WAIT")],
+    );
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (found, wanted) in found
+        .iter()
+        .zip(["engine::call: ", "transport::link: EVAL", "transport::link: WAIT"])
+    {
+        assert!(found.starts_with(wanted), "{found}");
+    }
 }

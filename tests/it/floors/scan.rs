@@ -1,462 +1,243 @@
-//! A scanner of Rust sources that is good enough for the rules of the floors: it finds tokens, imports and the items that
-//! only tests have. It knows no types and expands no macros.
+//! The sources of the library as modules, and the arrows between their files.
 //!
-//! The source is first made blank where it is a comment or a literal, at equal offsets. What is left is a list of tokens with
-//! their lines, and everything else is a walk over that list.
+//! A source becomes code without comments and literals. The paths in that code, in imports and elsewhere, are followed through
+//! the re-exports: an arrow leads from the file that has a path to the file that has what the path names. The scanner knows
+//! no `cfg` but `test`, so it reads the code of every feature. Where it does not understand a source
+//! it finds too much, not too little.
 
-/// A word, `::`, or a single sign.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Token {
-    pub text: String,
-    pub line: usize,
+use std::collections::BTreeMap;
+
+fn is_word(sign: char) -> bool {
+    sign.is_alphanumeric() || sign == '_'
 }
 
-/// A path as the source writes it, first segment first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Path {
-    pub segments: Vec<String>,
-    pub line: usize,
-    /// The names of the inline modules around it.
-    pub inside: Vec<String>,
-    /// `None`: a path in code. Otherwise an import.
-    pub import: Option<Import>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Import {
-    /// The name that it brings into scope; `*` for all.
-    pub name: String,
-    pub is_public: bool,
-}
-
-/// What a file has, but for comments and literals.
-#[derive(Debug)]
-pub(super) struct Scan {
-    pub paths: Vec<Path>,
-    /// Without the items that only tests have.
-    pub tokens: Vec<Token>,
-    /// Modules in files of their own, and whether only tests have them.
-    pub modules: Vec<(String, bool)>,
-    /// String literals with the two tokens before each, and the line.
-    pub literals: Vec<([String; 2], String, usize)>,
-}
-
-pub(super) fn scan(source: &str) -> Scan {
-    let (code, literals) = blank(source);
-    let all = tokens(&code);
-    let (tokens, modules) = without_tests(&all);
-    Scan {
-        paths: paths(&all),
-        literals: literals
-            .into_iter()
-            .map(|(before, text)| {
-                let told = self::tokens(&code[..before]);
-                let word = |back: usize| {
-                    let token = told.len().checked_sub(back).map(|at| told[at].text.clone());
-                    token.unwrap_or_default()
-                };
-                ([word(2), word(1)], text, 1 + code[..before].matches('\n').count())
-            })
-            .collect(),
-        tokens,
-        modules,
-    }
-}
-
-/// The source without comments and literals, and each string literal with its offset.
-fn blank(source: &str) -> (String, Vec<(usize, String)>) {
-    let bytes = source.as_bytes();
-    let (mut code, mut literals, mut at) = (bytes.to_vec(), Vec::new(), 0);
-    while at < bytes.len() {
-        let end = match bytes[at] {
-            b'/' if source[at..].starts_with("//") => line_end(source, at),
-            b'/' if source[at..].starts_with("/*") => comment_end(bytes, at),
-            b'"' => {
-                let end = string_end(bytes, at);
-                literals.push((at, source[at + 1..end - 1].to_owned()));
-                end
-            }
-            b'r' if !is_word_before(bytes, at) && raw_hashes(bytes, at).is_some() => {
-                let end = raw_end(source, at, raw_hashes(bytes, at).unwrap_or(0));
-                literals.push((at, source[at..end].to_owned()));
-                end
-            }
-            b'\'' => char_end(source, at),
-            byte if byte.is_ascii() => {
-                at += 1;
-                continue;
-            }
-            _ => at + 1,
-        };
-        for byte in &mut code[at..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
-            }
-        }
-        at = end;
-    }
-    (String::from_utf8(code).expect("what is not blank is ASCII"), literals)
-}
-
-fn line_end(source: &str, at: usize) -> usize {
-    source[at..].find('\n').map_or(source.len(), |length| at + length)
-}
-
-fn comment_end(bytes: &[u8], from: usize) -> usize {
-    let (mut at, mut depth) = (from, 0);
-    while at < bytes.len() {
-        match &bytes[at..bytes.len().min(at + 2)] {
-            b"/*" => {
-                depth += 1;
-                at += 2;
-            }
-            b"*/" => {
-                depth -= 1;
-                at += 2;
-                if depth == 0 {
-                    return at;
-                }
-            }
-            _ => at += 1,
-        }
-    }
-    at
-}
-
-fn string_end(bytes: &[u8], from: usize) -> usize {
-    let mut at = from + 1;
-    while bytes[at] != b'"' {
-        at += if bytes[at] == b'\\' { 2 } else { 1 };
-    }
-    at + 1
-}
-
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_'
-}
-
-/// A `b` or `c` before the `r` belongs to the literal.
-fn is_word_before(bytes: &[u8], at: usize) -> bool {
-    match at.checked_sub(1).map(|before| bytes[before]) {
-        Some(b'b' | b'c') => at >= 2 && is_word(bytes[at - 2]),
-        Some(before) => is_word(before),
-        None => false,
-    }
-}
-
-/// How many `#` a raw string has that begins here.
-fn raw_hashes(bytes: &[u8], at: usize) -> Option<usize> {
-    let hashes = bytes[at + 1..].iter().take_while(|byte| **byte == b'#').count();
-    (bytes.get(at + 1 + hashes) == Some(&b'"')).then_some(hashes)
-}
-
-fn raw_end(source: &str, at: usize, hashes: usize) -> usize {
-    let end = format!("\"{}", "#".repeat(hashes));
-    let body = at + hashes + 2;
-    source[body..]
-        .find(&end)
-        .map_or(source.len(), |length| body + length + end.len())
-}
-
-/// The end of a character, or of the sign of a lifetime.
-fn char_end(source: &str, at: usize) -> usize {
-    let mut rest = source[at + 1..].char_indices();
-    match rest.next() {
-        Some((_, '\\')) => {
-            rest.next();
-            let close = rest.find(|(_, sign)| *sign == '\'');
-            close.map_or(source.len(), |(length, _)| at + 1 + length + 1)
-        }
-        Some(_) => match rest.next() {
-            Some((length, '\'')) => at + 1 + length + 1,
-            _ => at + 1,
-        },
-        None => at + 1,
-    }
-}
-
-pub(super) fn tokens(code: &str) -> Vec<Token> {
-    let mut tokens = Vec::new();
-    for (number, line) in code.lines().enumerate() {
-        let mut rest = line.trim_start();
-        while !rest.is_empty() {
-            let word = rest.bytes().take_while(|byte| is_word(*byte)).count();
-            let length = if word > 0 {
-                word
-            } else if rest.starts_with("::") {
-                2
-            } else {
-                1
+/// A source without comments and characters, and without string literals unless they are wanted.
+pub(super) fn code(source: &str, has_literals: bool) -> String {
+    let (mut code, mut rest) = (String::new(), source);
+    while let Some(sign) = rest.chars().next() {
+        let until = |from: usize, end: &str| rest[from..].find(end).map_or(rest.len(), |at| from + at + end.len());
+        let quoted = || {
+            let mut is_escaped = true;
+            let is_end = |next: char| {
+                let is_end = next == sign && !is_escaped;
+                is_escaped = next == '\\' && !is_escaped;
+                is_end
             };
-            tokens.push(Token {
-                text: rest[..length].to_owned(),
-                line: number + 1,
-            });
-            rest = rest[length..].trim_start();
-        }
+            rest.find(is_end).map_or(rest.len(), |at| at + 1)
+        };
+        let hashes = rest.len() - 1 - rest[sign.len_utf8()..].trim_start_matches('#').len();
+        let (length, is_kept) = match sign {
+            '/' if rest.starts_with("//") => (until(0, "\n"), false),
+            '/' if rest.starts_with("/*") => (until(2, "*/"), false),
+            'r' if rest[1 + hashes..].starts_with('"') => {
+                (until(2 + hashes, &format!("\"{}", &rest[1..=hashes])), has_literals)
+            }
+            '"' => (quoted(), has_literals),
+            '\'' if rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'') => (quoted(), false),
+            _ => (sign.len_utf8(), true),
+        };
+        code += if is_kept { &rest[..length] } else { " " };
+        rest = &rest[length..];
     }
-    tokens
+    code
 }
 
-fn text(tokens: &[Token], at: usize) -> &str {
-    tokens.get(at).map_or("", |token| token.text.as_str())
+/// Code without the items that only tests have.
+pub(super) fn without_tests(code: &str) -> String {
+    let (mut kept, mut rest) = (String::new(), code);
+    let begin = |rest: &str| {
+        rest.find("#[cfg(test)]")
+            .into_iter()
+            .chain(rest.find("#[cfg(all(test,"))
+            .min()
+    };
+    while let Some(at) = begin(rest) {
+        let mut depth = 0;
+        let is_end = |sign: char| {
+            depth += i32::from("{([".contains(sign)) - i32::from("})]".contains(sign));
+            depth == 0 && ";,}".contains(sign)
+        };
+        kept += &rest[..at];
+        rest = &rest[at..];
+        rest = &rest[rest.find(is_end).map_or(rest.len(), |end| end + 1)..];
+    }
+    kept + rest
 }
 
-/// Where the brackets that open at `at` are closed: the index after.
-fn closed(tokens: &[Token], at: usize) -> usize {
-    let mut depth = 0_usize;
-    for (index, token) in tokens.iter().enumerate().skip(at) {
-        match token.text.as_str() {
-            "{" | "(" | "[" => depth += 1,
-            "}" | ")" | "]" => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 {
-                    return index + 1;
+/// A word or a path. An import has the name that it brings into scope, and whether that is public.
+pub(super) struct Path {
+    pub text: String,
+    import: Option<(String, bool)>,
+}
+
+/// The words and paths of some code, from where its file is. `use a::{b, c}` has two.
+pub(super) fn paths(code: &str) -> Vec<Path> {
+    let (mut found, mut open) = (Vec::new(), Vec::new());
+    for statement in code.split(';') {
+        let import = statement.rsplit_once("use ");
+        let import = import.filter(|(before, _)| !before.ends_with(is_word));
+        let (before, import) = import.unwrap_or((statement, ""));
+        for part in before.split_inclusive(['{', '}']) {
+            let words = part.split(|sign| !is_word(sign) && sign != ':');
+            let words = words.map(|word| word.trim_matches(':'));
+            let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+            found.extend(words.iter().map(|word| (word.to_string(), None, open.clone())));
+            if part.ends_with('{') {
+                open.push(words.iter().rev().nth(1) == Some(&"mod"));
+            } else if part.ends_with('}') {
+                open.pop();
+            }
+        }
+        let before = before.trim_end();
+        let is_public = before.ends_with("pub") || before.ends_with(')');
+        expand(import, &mut |path| {
+            let (path, alias) = path.split_once(" as ").unwrap_or((path, ""));
+            let path = path.strip_suffix("::self").unwrap_or(path);
+            let name = path.rsplit("::").next().filter(|_| alias.is_empty());
+            let import = (name.unwrap_or(alias).to_owned(), is_public);
+            found.push((path.to_owned(), Some(import), open.clone()));
+        });
+    }
+    let from_file = |(mut text, import, open): (String, _, Vec<bool>)| {
+        for _ in open.into_iter().filter(|is_module| *is_module) {
+            text = text.strip_prefix("super::").unwrap_or(&text).to_owned();
+        }
+        Path { text, import }
+    };
+    found.into_iter().map(from_file).collect()
+}
+
+/// Takes the groups of an import apart.
+fn expand(import: &str, found: &mut dyn FnMut(&str)) {
+    let Some((before, group)) = import.trim().split_once('{') else {
+        return if import.trim().is_empty() {
+        } else {
+            found(import.trim())
+        };
+    };
+    let mut depth = 0;
+    let group = group.strip_suffix('}').unwrap_or(group).split(|sign| {
+        depth += i32::from(sign == '{') - i32::from(sign == '}');
+        sign == ',' && depth == 0
+    });
+    for part in group.map(str::trim).filter(|part| !part.is_empty()) {
+        expand(&format!("{before}{part}"), found);
+    }
+}
+
+pub(super) struct File {
+    pub source: String,
+    paths: Vec<Path>,
+}
+
+/// `from` is the module of the file that has the path, `to` the module of the file that has what it names.
+pub(super) struct Arrow {
+    pub from: String,
+    pub to: String,
+    pub path: String,
+}
+
+/// All files by their modules, such as `state::claim`. `lib.rs` is the module with the empty name.
+pub(super) struct Tree(pub BTreeMap<String, File>);
+
+impl Tree {
+    /// Of paths relative to `src/`, with the sources.
+    pub(super) fn new<S: AsRef<str>>(sources: impl IntoIterator<Item = (S, S)>) -> Self {
+        let file = |(path, source): (S, S)| {
+            let name = path
+                .as_ref()
+                .trim_end_matches(".rs")
+                .trim_end_matches("/mod")
+                .replace('/', "::");
+            let (source, paths) = (source.as_ref().to_owned(), paths(&code(source.as_ref(), false)));
+            (if name == "lib" { String::new() } else { name }, File { source, paths })
+        };
+        Self(sources.into_iter().map(file).collect())
+    }
+
+    /// Whether only tests have a file: the module around it declares it under `cfg(test)`.
+    pub(super) fn is_of_tests(&self, module: &str) -> bool {
+        let (around, name) = module.rsplit_once("::").unwrap_or(("", module));
+        let declares = |file: &File| without_tests(&code(&file.source, false)).contains(&format!("mod {name};"));
+        !module.is_empty() && (self.is_of_tests(around) || self.0.get(around).is_some_and(|file| !declares(file)))
+    }
+
+    /// What a name in the scope of a file is, from the root of the crate.
+    fn imported(&self, module: &str, name: &str, depth: usize) -> Option<String> {
+        let is_named = |path: &&Path| {
+            path.import
+                .as_ref()
+                .is_some_and(|(imported, _)| imported == name && name != "*")
+        };
+        self.absolute(
+            module,
+            &self.0.get(module)?.paths.iter().find(is_named)?.text,
+            depth + 1,
+        )
+    }
+
+    /// A path from the root of the crate. `None`: it leads out of the crate, or the re-exports run in a circle.
+    fn absolute(&self, module: &str, path: &str, depth: usize) -> Option<String> {
+        let (first, rest) = path.split_once("::").unwrap_or((path, ""));
+        let join = |before: &str, after: &str| format!("{before}::{after}").trim_matches(':').to_owned();
+        let child = join(module, first);
+        match first {
+            _ if depth > 16 => None,
+            "crate" => Some(rest.to_owned()),
+            "self" => Some(join(module, rest)),
+            "super" => {
+                let around = module.rsplit_once("::").map_or("", |(around, _)| around);
+                let is_more = rest.starts_with("super");
+                if is_more {
+                    self.absolute(around, rest, depth + 1)
+                } else {
+                    Some(join(around, rest))
                 }
             }
-            _ => {}
+            _ if self.0.contains_key(&child) => Some(join(&child, rest)),
+            name => Some(join(&self.imported(module, name, depth)?, rest)),
         }
     }
-    tokens.len()
-}
 
-/// The end of an item: a `;`, or the end of its first `{}`.
-fn item_end(tokens: &[Token], from: usize) -> usize {
-    let mut at = from;
-    while at < tokens.len() {
-        match text(tokens, at) {
-            ";" | "," => return at + 1,
-            "{" => return closed(tokens, at),
-            "(" | "[" => at = closed(tokens, at),
-            _ => at += 1,
+    /// The module of the file that has what a path names, through all re-exports.
+    fn resolved(&self, path: &str, depth: usize) -> String {
+        let ends = path.match_indices("::").map(|(at, _)| at).chain([0, path.len()]);
+        let module = ends
+            .map(|end| &path[..end])
+            .filter(|start| self.0.contains_key(*start))
+            .max_by_key(|start| start.len());
+        let module = module.unwrap_or_default();
+        let rest = path[module.len()..].trim_start_matches(':');
+        let (name, after) = rest.split_once("::").unwrap_or((rest, ""));
+        match self.imported(module, name, depth).filter(|_| depth < 16) {
+            Some(next) => self.resolved(format!("{next}::{after}").trim_matches(':'), depth + 1),
+            None => module.to_owned(),
         }
     }
-    at
-}
 
-/// Whether an attribute is a `cfg` that only tests meet: `test`, alone or within `all`.
-fn is_of_tests(attribute: &[Token]) -> bool {
-    let mut around = Vec::new();
-    for (at, token) in attribute.iter().enumerate() {
-        match token.text.as_str() {
-            "(" => around.push(text(attribute, at.wrapping_sub(1))),
-            ")" => _ = around.pop(),
-            "test" if around.first() == Some(&"cfg") && around[1..].iter().all(|name| *name == "all") => return true,
-            _ => {}
-        }
-    }
-    false
-}
-
-fn without_tests(all: &[Token]) -> (Vec<Token>, Vec<(String, bool)>) {
-    let (mut kept, mut modules, mut at) = (Vec::new(), Vec::new(), 0);
-    while at < all.len() {
-        if text(all, at) == "#" && text(all, at + 1) == "[" {
-            let mut end = closed(all, at + 1);
-            if is_of_tests(&all[at..end]) {
-                while text(all, end) == "#" {
-                    end = closed(all, end + 1);
-                }
-                let item = item_end(all, end);
-                modules.extend(declared(&all[end..item], true));
-                at = item;
-                continue;
-            }
-        }
-        if text(all, at) == "mod" {
-            modules.extend(declared(&all[at..], false));
-        }
-        kept.push(all[at].clone());
-        at += 1;
-    }
-    (kept, modules)
-}
-
-/// The name of the module in a file of its own that the first tokens declare.
-fn declared(tokens: &[Token], of_tests: bool) -> Option<(String, bool)> {
-    let at = tokens.iter().take(5).position(|token| token.text == "mod")?;
-    (text(tokens, at + 2) == ";").then(|| (text(tokens, at + 1).to_owned(), of_tests))
-}
-
-/// All imports, groups taken apart, and all paths in code that have more than one segment.
-fn paths(tokens: &[Token]) -> Vec<Path> {
-    let (mut found, mut inside, mut depth, mut at) = (Vec::new(), Vec::<(String, usize)>::new(), 0_usize, 0);
-    while at < tokens.len() {
-        let names = || inside.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-        match text(tokens, at) {
-            "mod" if text(tokens, at + 2) == "{" => {
-                inside.push((text(tokens, at + 1).to_owned(), depth));
-                at += 2;
-                continue;
-            }
-            "{" => depth += 1,
-            "}" => {
-                depth = depth.saturating_sub(1);
-                if inside.last().is_some_and(|(_, outside)| *outside == depth) {
-                    inside.pop();
-                }
-            }
-            // Not the `use<'a>` of an opaque type.
-            "use" if text(tokens, at + 1) != "<" => {
-                let is_public = matches!(text(tokens, at.wrapping_sub(1)), "pub" | ")");
-                let names = names();
-                at = tree(tokens, at + 1, &[], &mut |segments, name, line| {
-                    found.push(Path {
-                        segments,
-                        line,
-                        inside: names.clone(),
-                        import: Some(Import { name, is_public }),
-                    });
-                });
-                continue;
-            }
-            _ => {
-                let (segments, end) = segments(tokens, at);
-                if segments.len() > 1 && !matches!(text(tokens, at.wrapping_sub(1)), "::" | "in") {
-                    found.push(Path {
-                        segments,
-                        line: tokens[at].line,
-                        inside: names(),
-                        import: None,
-                    });
-                    at = end;
+    /// All arrows. What a module re-exports of its own folder is its table of contents, and no arrow.
+    pub(super) fn arrows(&self) -> Vec<Arrow> {
+        let mut arrows = Vec::new();
+        for (from, file) in &self.0 {
+            for path in file
+                .paths
+                .iter()
+                .filter(|path| path.import.is_some() || path.text.contains("::"))
+            {
+                let Some(absolute) = self.absolute(from, &path.text, 0) else {
                     continue;
+                };
+                let to = self.resolved(&absolute, 0);
+                let is_public = path.import.as_ref().is_some_and(|(_, is_public)| *is_public);
+                if to != *from && !(is_public && to.starts_with(from.as_str())) {
+                    arrows.push(Arrow {
+                        from: from.clone(),
+                        to,
+                        path: path.text.clone(),
+                    });
                 }
             }
         }
-        at += 1;
+        arrows
     }
-    found
-}
-
-fn is_name(text: &str) -> bool {
-    text.bytes()
-        .next()
-        .is_some_and(|first| is_word(first) && !first.is_ascii_digit())
-}
-
-/// `a::b::c`, and the index after it.
-fn segments(tokens: &[Token], from: usize) -> (Vec<String>, usize) {
-    let (mut segments, mut at) = (Vec::new(), from);
-    while is_name(text(tokens, at)) {
-        segments.push(text(tokens, at).to_owned());
-        at += 1;
-        if text(tokens, at) != "::" || !is_name(text(tokens, at + 1)) {
-            break;
-        }
-        at += 1;
-    }
-    (segments, at)
-}
-
-/// Takes a tree of imports apart. Returns the index after it.
-fn tree(tokens: &[Token], from: usize, before: &[String], found: &mut dyn FnMut(Vec<String>, String, usize)) -> usize {
-    let mut at = from;
-    let mut path = before.to_vec();
-    let line = tokens.get(at).map_or(0, |token| token.line);
-    loop {
-        match text(tokens, at) {
-            "{" => {
-                at += 1;
-                while !matches!(text(tokens, at), "}" | "") {
-                    at = tree(tokens, at, &path, found);
-                    if text(tokens, at) == "," {
-                        at += 1;
-                    }
-                }
-                return at + 1;
-            }
-            "*" => {
-                found(path, "*".to_owned(), line);
-                return at + 1;
-            }
-            "as" => {
-                found(path, text(tokens, at + 1).to_owned(), line);
-                return at + 2;
-            }
-            "::" => {
-                // `::name` is a crate.
-                if path.is_empty() {
-                    path.push(String::new());
-                }
-                at += 1;
-            }
-            name if is_name(name) => {
-                // `a::{self}` is `a`.
-                if name != "self" || path.is_empty() {
-                    path.push(name.to_owned());
-                }
-                at += 1;
-            }
-            _ => {
-                let name = path.last().cloned().unwrap_or_default();
-                found(path, name, line);
-                return at;
-            }
-        }
-    }
-}
-
-#[test]
-fn comments_and_literals_are_no_code() {
-    let (code, literals) = blank("a /* b /* c */ \" */ \"d\\\"\" // e\nr#\"f\"g\"# '\\'' 'h' 'i i: &'j J 'é' k");
-    assert_eq!(
-        code.split_whitespace().collect::<Vec<_>>(),
-        ["a", "i", "i:", "&", "j", "J", "k"]
-    );
-    let literals: Vec<_> = literals.iter().map(|(_, text)| text.as_str()).collect();
-    assert_eq!(literals, ["d\\\"", "r#\"f\"g\"#"]);
-}
-
-#[test]
-fn groups_of_imports_are_taken_apart() {
-    let scan =
-        scan("pub(crate) use a::{b::{self, c as d}, e::*};\nmod m { use super::f; }\nfn g() { crate::h::i(); x.j() }");
-    let told: Vec<_> = scan
-        .paths
-        .iter()
-        .map(|path| {
-            let import = path.import.as_ref();
-            let name = import.map_or("", |import| import.name.as_str());
-            (path.segments.join("::"), name, path.line, path.inside.join("::"))
-        })
-        .collect();
-    let expected = [
-        ("a::b", "b", 1, ""),
-        ("a::b::c", "d", 1, ""),
-        ("a::e", "*", 1, ""),
-        ("super::f", "f", 2, "m"),
-        ("crate::h::i", "", 3, ""),
-    ];
-    assert_eq!(
-        told,
-        expected.map(|(path, name, line, inside)| (path.to_owned(), name, line, inside.to_owned()))
-    );
-}
-
-#[test]
-fn items_of_tests_are_left_out() {
-    let scan = scan(
-        "a; #[cfg(test)] mod tests { b } #[cfg(all(test, not(loom)))] #[path] mod c; #[cfg(not(test))] d; #[cfg(any(test, x))] d; #[cfg(test)] mod e; mod f;",
-    );
-    let words: Vec<_> = scan.tokens.iter().map(|token| token.text.as_str()).collect();
-    assert!(!words.contains(&"b") && !words.contains(&"c"), "{words:?}");
-    assert!(words.contains(&"d") && words.contains(&"f"), "{words:?}");
-    let modules: Vec<_> = scan
-        .modules
-        .iter()
-        .map(|(name, tests)| (name.as_str(), *tests))
-        .collect();
-    assert_eq!(modules, [("c", true), ("e", true), ("f", false)]);
-}
-
-#[test]
-fn literals_know_what_stands_before_them() {
-    let scan = scan("cmd.arg(\"EVAL\");\nredis::cmd(\"GET\")");
-    let told: Vec<_> = scan
-        .literals
-        .iter()
-        .map(|([first, second], text, line)| (first.as_str(), second.as_str(), text.as_str(), *line))
-        .collect();
-    assert_eq!(told, [("arg", "(", "EVAL", 1), ("cmd", "(", "GET", 2)]);
 }
