@@ -307,7 +307,8 @@ impl ClientBuilder {
             replication: self.replication,
             quarantine: self.quarantine,
         };
-        let handle = tasks::connect(&target, settings)
+        // In a box: connecting happens once, and its future is long.
+        let handle = Box::pin(tasks::connect(&target, settings))
             .await
             .map_err(|source| Error::of_connect(address.clone(), source))?;
         tracing::info!(server = %address, client = %handle.shared().id, "connected");
