@@ -11,57 +11,55 @@ fn is_word(sign: char) -> bool {
     sign.is_alphanumeric() || sign == '_'
 }
 
-/// A source without comments and characters, and without string literals unless they are wanted.
-pub(super) fn code(source: &str, has_literals: bool) -> String {
+/// A source without comments and literals, but for literals that are a command or the name of a script.
+fn code(source: &str) -> String {
     let (mut code, mut rest) = (String::new(), source);
     while let Some(sign) = rest.chars().next() {
         let until = |from: usize, end: &str| rest[from..].find(end).map_or(rest.len(), |at| from + at + end.len());
-        let quoted = || {
-            let mut is_escaped = true;
-            let is_end = |next: char| {
-                let is_end = next == sign && !is_escaped;
-                is_escaped = next == '\\' && !is_escaped;
-                is_end
-            };
-            rest.find(is_end).map_or(rest.len(), |at| at + 1)
+        let mut is_escaped = true;
+        let is_end = |next: char| {
+            let is_end = next == sign && !is_escaped;
+            is_escaped = next == '\\' && !is_escaped;
+            is_end
         };
         let hashes = rest.len() - 1 - rest[sign.len_utf8()..].trim_start_matches('#').len();
-        let (length, is_kept) = match sign {
-            '/' if rest.starts_with("//") => (until(0, "\n"), false),
-            '/' if rest.starts_with("/*") => (until(2, "*/"), false),
-            'r' if rest[1 + hashes..].starts_with('"') => {
-                (until(2 + hashes, &format!("\"{}", &rest[1..=hashes])), has_literals)
-            }
-            '"' => (quoted(), has_literals),
-            '\'' if rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'') => (quoted(), false),
-            _ => (sign.len_utf8(), true),
+        let length = match sign {
+            '/' if rest.starts_with("//") => until(0, "\n"),
+            '/' if rest.starts_with("/*") => until(2, "*/"),
+            'r' if rest[1 + hashes..].starts_with('"') => until(2 + hashes, &format!("\"{}", &rest[1..=hashes])),
+            '\'' if rest.chars().nth(2) != Some('\'') && !rest[1..].starts_with('\\') => 1,
+            '"' | '\'' => rest.find(is_end).map_or(rest.len(), |at| at + 1),
+            _ => sign.len_utf8(),
         };
-        code += if is_kept { &rest[..length] } else { " " };
-        rest = &rest[length..];
+        let (text, after) = rest.split_at(length);
+        let literal = text.trim_matches(['r', '#', '"']);
+        let is_command = |sign: char| sign.is_ascii_uppercase() || sign == ' ';
+        if text == sign.to_string() {
+            code += text;
+        } else if literal.len() > 1 && literal.chars().all(is_command) || literal.ends_with(".lua") {
+            code += &format!("\"{literal}\"");
+        }
+        rest = after;
     }
     code
 }
 
 /// Code without the items that only tests have.
-pub(super) fn without_tests(code: &str) -> String {
-    let (mut kept, mut rest) = (String::new(), code);
-    let begin = |rest: &str| {
-        rest.find("#[cfg(test)]")
-            .into_iter()
-            .chain(rest.find("#[cfg(all(test,"))
-            .min()
-    };
-    while let Some(at) = begin(rest) {
+fn without_tests(code: &str) -> String {
+    let mut parts = code.split("#[cfg(");
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (cfg, item) = part.split_once(")]").unwrap_or((part, ""));
         let mut depth = 0;
         let is_end = |sign: char| {
             depth += i32::from("{([".contains(sign)) - i32::from("})]".contains(sign));
             depth == 0 && ";,}".contains(sign)
         };
-        kept += &rest[..at];
-        rest = &rest[at..];
-        rest = &rest[rest.find(is_end).map_or(rest.len(), |end| end + 1)..];
+        let is_of_tests = cfg == "test" || cfg.starts_with("all(test,");
+        let end = item.find(is_end).filter(|_| is_of_tests);
+        kept += &item[end.map_or(0, |end| end + 1)..];
     }
-    kept + rest
+    kept
 }
 
 /// A word or a path. An import has the name that it brings into scope, and whether that is public.
@@ -126,7 +124,8 @@ fn expand(import: &str, found: &mut dyn FnMut(&str)) {
 }
 
 pub(super) struct File {
-    pub source: String,
+    /// Without the items that only tests have.
+    pub code: String,
     paths: Vec<Path>,
 }
 
@@ -144,13 +143,10 @@ impl Tree {
     /// Of paths relative to `src/`, with the sources.
     pub(super) fn new<S: AsRef<str>>(sources: impl IntoIterator<Item = (S, S)>) -> Self {
         let file = |(path, source): (S, S)| {
-            let name = path
-                .as_ref()
-                .trim_end_matches(".rs")
-                .trim_end_matches("/mod")
-                .replace('/', "::");
-            let (source, paths) = (source.as_ref().to_owned(), paths(&code(source.as_ref(), false)));
-            (if name == "lib" { String::new() } else { name }, File { source, paths })
+            let name = path.as_ref().trim_end_matches(".rs").trim_end_matches("/mod");
+            let all = code(source.as_ref());
+            let (code, paths) = (without_tests(&all), paths(&all));
+            (name.trim_start_matches("lib").replace('/', "::"), File { code, paths })
         };
         Self(sources.into_iter().map(file).collect())
     }
@@ -158,7 +154,7 @@ impl Tree {
     /// Whether only tests have a file: the module around it declares it under `cfg(test)`.
     pub(super) fn is_of_tests(&self, module: &str) -> bool {
         let (around, name) = module.rsplit_once("::").unwrap_or(("", module));
-        let declares = |file: &File| without_tests(&code(&file.source, false)).contains(&format!("mod {name};"));
+        let declares = |file: &File| file.code.contains(&format!("mod {name};"));
         !module.is_empty() && (self.is_of_tests(around) || self.0.get(around).is_some_and(|file| !declares(file)))
     }
 
