@@ -62,56 +62,56 @@ fn without_tests(code: &str) -> String {
     kept
 }
 
-/// A word or a path. An import has the name that it brings into scope, and whether that is public.
+/// A word or a path.
 pub(super) struct Path {
     pub text: String,
-    import: Option<(String, bool)>,
+    /// What an import brings into scope, otherwise empty.
+    name: String,
+    is_public: bool,
 }
 
-/// The words and paths of some code, from where its file is. `use a::{b, c}` has two.
+/// The words and paths of some code, as seen from the file: an inline module takes one `super` away. `a::{b, c}` has two.
 pub(super) fn paths(code: &str) -> Vec<Path> {
     let (mut found, mut open) = (Vec::new(), Vec::new());
+    let mut add = |text: &str, name: &str, is_public, open: &[bool]| {
+        let supers = open.iter().filter(|is_module| **is_module);
+        let text = supers.fold(text, |text, _| text.strip_prefix("super::").unwrap_or(text));
+        let (text, name) = (text.to_owned(), name.to_owned());
+        found.push(Path { text, name, is_public });
+    };
     for statement in code.split(';') {
-        let import = statement.rsplit_once("use ");
-        let import = import.filter(|(before, _)| !before.ends_with(is_word));
+        let import = statement
+            .rsplit_once("use ")
+            .filter(|(before, _)| !before.ends_with(is_word));
         let (before, import) = import.unwrap_or((statement, ""));
         for part in before.split_inclusive(['{', '}']) {
             let words = part.split(|sign| !is_word(sign) && sign != ':');
-            let words = words.map(|word| word.trim_matches(':'));
-            let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-            found.extend(words.iter().map(|word| (word.to_string(), None, open.clone())));
+            let words: Vec<_> = words
+                .map(|word| word.trim_matches(':'))
+                .filter(|word| !word.is_empty())
+                .collect();
+            words.iter().for_each(|word| add(word, "", false, &open));
             if part.ends_with('{') {
                 open.push(words.iter().rev().nth(1) == Some(&"mod"));
             } else if part.ends_with('}') {
                 open.pop();
             }
         }
-        let before = before.trim_end();
-        let is_public = before.ends_with("pub") || before.ends_with(')');
-        expand(import, &mut |path| {
+        let is_public = before.trim_end().ends_with("pub") || before.trim_end().ends_with(')');
+        expand(import.trim(), &mut |path| {
             let (path, alias) = path.split_once(" as ").unwrap_or((path, ""));
             let path = path.strip_suffix("::self").unwrap_or(path);
             let name = path.rsplit("::").next().filter(|_| alias.is_empty());
-            let import = (name.unwrap_or(alias).to_owned(), is_public);
-            found.push((path.to_owned(), Some(import), open.clone()));
+            add(path, name.unwrap_or(alias), is_public, &open);
         });
     }
-    let from_file = |(mut text, import, open): (String, _, Vec<bool>)| {
-        for _ in open.into_iter().filter(|is_module| *is_module) {
-            text = text.strip_prefix("super::").unwrap_or(&text).to_owned();
-        }
-        Path { text, import }
-    };
-    found.into_iter().map(from_file).collect()
+    found
 }
 
 /// Takes the groups of an import apart.
 fn expand(import: &str, found: &mut dyn FnMut(&str)) {
-    let Some((before, group)) = import.trim().split_once('{') else {
-        return if import.trim().is_empty() {
-        } else {
-            found(import.trim())
-        };
+    let Some((before, group)) = import.split_once('{') else {
+        return found(import);
     };
     let mut depth = 0;
     let group = group.strip_suffix('}').unwrap_or(group).split(|sign| {
@@ -129,12 +129,8 @@ pub(super) struct File {
     paths: Vec<Path>,
 }
 
-/// `from` is the module of the file that has the path, `to` the module of the file that has what it names.
-pub(super) struct Arrow {
-    pub from: String,
-    pub to: String,
-    pub path: String,
-}
+/// The module of the file that has a path, the module of the file that has what it names, and the path.
+pub(super) type Arrow = (String, String, String);
 
 /// All files by their modules, such as `state::claim`. `lib.rs` is the module with the empty name.
 pub(super) struct Tree(pub BTreeMap<String, File>);
@@ -160,36 +156,25 @@ impl Tree {
 
     /// What a name in the scope of a file is, from the root of the crate.
     fn imported(&self, module: &str, name: &str, depth: usize) -> Option<String> {
-        let is_named = |path: &&Path| {
-            path.import
-                .as_ref()
-                .is_some_and(|(imported, _)| imported == name && name != "*")
-        };
-        self.absolute(
-            module,
-            &self.0.get(module)?.paths.iter().find(is_named)?.text,
-            depth + 1,
-        )
+        let mut paths = self.0.get(module)?.paths.iter();
+        let path = paths.find(|path| path.name == name && !matches!(name, "" | "*"))?;
+        self.absolute(module, &path.text, depth + 1)
     }
 
     /// A path from the root of the crate. `None`: it leads out of the crate, or the re-exports run in a circle.
     fn absolute(&self, module: &str, path: &str, depth: usize) -> Option<String> {
         let (first, rest) = path.split_once("::").unwrap_or((path, ""));
         let join = |before: &str, after: &str| format!("{before}::{after}").trim_matches(':').to_owned();
-        let child = join(module, first);
+        let (child, around) = (
+            join(module, first),
+            module.rsplit_once("::").map_or("", |(around, _)| around),
+        );
         match first {
             _ if depth > 16 => None,
             "crate" => Some(rest.to_owned()),
             "self" => Some(join(module, rest)),
-            "super" => {
-                let around = module.rsplit_once("::").map_or("", |(around, _)| around);
-                let is_more = rest.starts_with("super");
-                if is_more {
-                    self.absolute(around, rest, depth + 1)
-                } else {
-                    Some(join(around, rest))
-                }
-            }
+            "super" if rest.starts_with("super") => self.absolute(around, rest, depth + 1),
+            "super" => Some(join(around, rest)),
             _ if self.0.contains_key(&child) => Some(join(&child, rest)),
             name => Some(join(&self.imported(module, name, depth)?, rest)),
         }
@@ -197,12 +182,10 @@ impl Tree {
 
     /// The module of the file that has what a path names, through all re-exports.
     fn resolved(&self, path: &str, depth: usize) -> String {
-        let ends = path.match_indices("::").map(|(at, _)| at).chain([0, path.len()]);
-        let module = ends
-            .map(|end| &path[..end])
-            .filter(|start| self.0.contains_key(*start))
-            .max_by_key(|start| start.len());
-        let module = module.unwrap_or_default();
+        let mut module = path;
+        while !module.is_empty() && !self.0.contains_key(module) {
+            module = module.rsplit_once("::").map_or("", |(around, _)| around);
+        }
         let rest = path[module.len()..].trim_start_matches(':');
         let (name, after) = rest.split_once("::").unwrap_or((rest, ""));
         match self.imported(module, name, depth).filter(|_| depth < 16) {
@@ -215,23 +198,12 @@ impl Tree {
     pub(super) fn arrows(&self) -> Vec<Arrow> {
         let mut arrows = Vec::new();
         for (from, file) in &self.0 {
-            for path in file
-                .paths
-                .iter()
-                .filter(|path| path.import.is_some() || path.text.contains("::"))
-            {
-                let Some(absolute) = self.absolute(from, &path.text, 0) else {
-                    continue;
-                };
-                let to = self.resolved(&absolute, 0);
-                let is_public = path.import.as_ref().is_some_and(|(_, is_public)| *is_public);
-                if to != *from && !(is_public && to.starts_with(from.as_str())) {
-                    arrows.push(Arrow {
-                        from: from.clone(),
-                        to,
-                        path: path.text.clone(),
-                    });
-                }
+            let is_path = |path: &&Path| path.text.contains("::") || !path.name.is_empty();
+            for path in file.paths.iter().filter(is_path) {
+                let to = self.absolute(from, &path.text, 0).map(|path| self.resolved(&path, 0));
+                let is_content = |to: &String| path.is_public && to.starts_with(from);
+                let to = to.filter(|to| to != from && !is_content(to));
+                arrows.extend(to.map(|to| (from.clone(), to, path.text.clone())));
             }
         }
         arrows
