@@ -81,18 +81,20 @@ fn room(module: &str) -> String {
 
 /// The modules of a floor and their code, but for what only tests have.
 fn on<'a>(tree: &'a Tree, wanted: &str) -> Vec<(&'a str, &'a str)> {
-    let files = tree.0.iter().map(|(module, file)| (&module[..], &file.code[..]));
+    let files = tree.0.iter().map(|(module, (code, _))| (&module[..], &code[..]));
     let is_on = |module: &str| floor(module).1 == wanted && !tree.is_of_tests(module);
     files.filter(|(module, _)| is_on(module)).collect()
 }
 
+fn said((from, to, path): &Arrow) -> String {
+    format!("{from}: {path} is of {to}")
+}
+
 /// Imports that go upward.
 fn upward(tree: &Tree) -> Vec<String> {
-    let arrows = tree.arrows().into_iter();
-    let arrows = arrows.filter(|(from, to, _)| floor(to) > floor(from));
-    arrows
-        .map(|(from, _, path)| format!("{from}: {path} is above it"))
-        .collect()
+    let mut arrows = tree.arrows();
+    arrows.retain(|(from, to, _)| floor(to) > floor(from));
+    arrows.iter().map(said).collect()
 }
 
 /// Imports that run in a circle, between rooms of one floor. A test imports what it tests, so its file does not count.
@@ -110,9 +112,7 @@ fn circles(tree: &Tree) -> Vec<String> {
         }
         needed.contains(&room(from))
     };
-    let back = arrows.iter().filter(is_in_circle);
-    back.map(|(from, _, path)| format!("{from}: {path} needs it in its turn"))
-        .collect()
+    arrows.iter().filter(is_in_circle).map(said).collect()
 }
 
 /// Where a floor does what it leaves to others.

@@ -2,8 +2,7 @@
 //!
 //! A source becomes code without comments and literals. The paths in that code, in imports and elsewhere, are followed through
 //! the re-exports: an arrow leads from the file that has a path to the file that has what the path names. The scanner knows
-//! no `cfg` but `test`, so it reads the code of every feature. Where it does not understand a source
-//! it finds too much, not too little.
+//! no `cfg` but `test`, so it reads the code of every feature. If in doubt, it finds too much.
 
 use std::collections::BTreeMap;
 
@@ -123,17 +122,11 @@ fn expand(import: &str, found: &mut dyn FnMut(&str)) {
     }
 }
 
-pub(super) struct File {
-    /// Without the items that only tests have.
-    pub code: String,
-    paths: Vec<Path>,
-}
-
 /// The module of the file that has a path, the module of the file that has what it names, and the path.
 pub(super) type Arrow = (String, String, String);
 
-/// All files by their modules, such as `state::claim`. `lib.rs` is the module with the empty name.
-pub(super) struct Tree(pub BTreeMap<String, File>);
+/// The code of each module but for items of tests, and all its paths. `lib.rs` is the module with the empty name.
+pub(super) struct Tree(pub BTreeMap<String, (String, Vec<Path>)>);
 
 impl Tree {
     /// Of paths relative to `src/`, with the sources.
@@ -141,8 +134,8 @@ impl Tree {
         let file = |(path, source): (S, S)| {
             let name = path.as_ref().trim_end_matches(".rs").trim_end_matches("/mod");
             let all = code(source.as_ref());
-            let (code, paths) = (without_tests(&all), paths(&all));
-            (name.trim_start_matches("lib").replace('/', "::"), File { code, paths })
+            let name = name.trim_start_matches("lib").replace('/', "::");
+            (name, (without_tests(&all), paths(&all)))
         };
         Self(sources.into_iter().map(file).collect())
     }
@@ -150,13 +143,14 @@ impl Tree {
     /// Whether only tests have a file: the module around it declares it under `cfg(test)`.
     pub(super) fn is_of_tests(&self, module: &str) -> bool {
         let (around, name) = module.rsplit_once("::").unwrap_or(("", module));
-        let declares = |file: &File| file.code.contains(&format!("mod {name};"));
-        !module.is_empty() && (self.is_of_tests(around) || self.0.get(around).is_some_and(|file| !declares(file)))
+        let around_it = self.0.get(around).filter(|_| !module.is_empty());
+        let is_hidden = around_it.is_some_and(|(code, _)| !code.contains(&format!("mod {name};")));
+        is_hidden || !module.is_empty() && self.is_of_tests(around)
     }
 
     /// What a name in the scope of a file is, from the root of the crate.
     fn imported(&self, module: &str, name: &str, depth: usize) -> Option<String> {
-        let mut paths = self.0.get(module)?.paths.iter();
+        let mut paths = self.0.get(module)?.1.iter();
         let path = paths.find(|path| path.name == name && !matches!(name, "" | "*"))?;
         self.absolute(module, &path.text, depth + 1)
     }
@@ -165,10 +159,8 @@ impl Tree {
     fn absolute(&self, module: &str, path: &str, depth: usize) -> Option<String> {
         let (first, rest) = path.split_once("::").unwrap_or((path, ""));
         let join = |before: &str, after: &str| format!("{before}::{after}").trim_matches(':').to_owned();
-        let (child, around) = (
-            join(module, first),
-            module.rsplit_once("::").map_or("", |(around, _)| around),
-        );
+        let around = module.rsplit_once("::").map_or("", |(around, _)| around);
+        let child = join(module, first);
         match first {
             _ if depth > 16 => None,
             "crate" => Some(rest.to_owned()),
@@ -197,11 +189,12 @@ impl Tree {
     /// All arrows. What a module re-exports of its own folder is its table of contents, and no arrow.
     pub(super) fn arrows(&self) -> Vec<Arrow> {
         let mut arrows = Vec::new();
-        for (from, file) in &self.0 {
+        for (from, (_, paths)) in &self.0 {
             let is_path = |path: &&Path| path.text.contains("::") || !path.name.is_empty();
-            for path in file.paths.iter().filter(is_path) {
+            for path in paths.iter().filter(is_path) {
                 let to = self.absolute(from, &path.text, 0).map(|path| self.resolved(&path, 0));
-                let is_content = |to: &String| path.is_public && to.starts_with(from);
+                let is_content =
+                    |to: &String| path.is_public && (from.is_empty() || to.starts_with(&format!("{from}::")));
                 let to = to.filter(|to| to != from && !is_content(to));
                 arrows.extend(to.map(|to| (from.clone(), to, path.text.clone())));
             }
