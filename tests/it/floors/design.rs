@@ -1,13 +1,12 @@
 //! design.md is drawn from the sources, so what it says of them must be there: files and tests. And it shows a lock as
 //! a server has it.
 
-use super::{FLOORS, files, root};
+use super::{FLOORS, ROOT, files};
 use crate::server::Server;
 use std::fs::read_to_string;
+use std::path::Path;
 
-fn design() -> String {
-    read_to_string(root().join("design.md")).expect("design.md")
-}
+const PAGE: &str = include_str!("../../../design.md");
 
 /// The figures and the commands of the page whose blocks begin with such a line.
 fn blocks<'a>(page: &'a str, fence: &'a str) -> impl Iterator<Item = &'a str> {
@@ -23,7 +22,7 @@ fn missing(page: &str) -> Vec<&str> {
         for word in line.split_whitespace().map(|word| word.trim_end_matches([':', ','])) {
             let mut folders = [format!("src/{floor}"), "src".to_owned()].into_iter();
             let is_file = word.ends_with(".rs") || word.len() > 1 && word.ends_with('/');
-            if is_file && !folders.any(|folder| root().join(folder).join(word).exists()) {
+            if is_file && !folders.any(|folder| Path::new(ROOT).join(folder).join(word).exists()) {
                 missing.push(word);
             }
         }
@@ -33,7 +32,8 @@ fn missing(page: &str) -> Vec<&str> {
 
 /// The invariants that name no test and no conformance scenario, or one that does not exist.
 fn unproven(page: &str) -> Vec<usize> {
-    let folders = ["tests/it", "tests/attack", "tests/conformance", "src", "cli"].map(|folder| root().join(folder));
+    let folders =
+        ["tests/it", "tests/attack", "tests/conformance", "src", "cli"].map(|folder| Path::new(ROOT).join(folder));
     let sources = folders.iter().flat_map(|folder| files(folder, &["rs", "json"]));
     let tests: String = sources.filter_map(|source| read_to_string(source).ok()).collect();
     let (_, part) = page.split_once("\n## Invariants\n").expect("the invariants");
@@ -56,13 +56,12 @@ fn unproven(page: &str) -> Vec<usize> {
 
 #[test]
 fn the_design_is_short_and_names_what_exists() {
-    let page = design();
-    assert!(page.lines().count() <= 250, "move what is not the design to docs/");
-    assert_eq!(missing(&page), [""; 0]);
-    assert_eq!(unproven(&page), [0; 0]);
+    assert!(PAGE.lines().count() <= 250, "move what is not the design to docs/");
+    assert_eq!(missing(PAGE), [""; 0]);
+    assert_eq!(unproven(PAGE), [0; 0]);
     // The rules see what is gone.
-    assert_eq!(missing(&page.replace("5 route.rs", "5 road.rs")), ["road.rs"]);
-    assert_eq!(unproven(&page.replace("names_used_once", "no_such_name")), [6]);
+    assert_eq!(missing(&PAGE.replace("5 route.rs", "5 road.rs")), ["road.rs"]);
+    assert_eq!(unproven(&PAGE.replace("names_used_once", "no_such_name")), [6]);
 }
 
 /// A number of the clock differs from run to run, so only its digits are counted.
@@ -73,17 +72,16 @@ fn without_time(value: &str) -> String {
 
 #[tokio::test]
 async fn the_lock_that_the_design_looks_at_is_what_a_server_has() {
-    let page = design();
     let server = Server::start().await;
     let mut connection = server.redis().await;
     let between = |text: &str, from: &str, to: &str| -> String {
         let rest = text.split_once(from).expect(from).1;
         rest.split_once(to).expect(to).0.to_owned()
     };
-    let script = blocks(&page, "```sh\n").next().expect("the commands");
+    let script = blocks(PAGE, "```sh\n").next().expect("the commands");
     let mut lua = String::new();
     for part in between(script, "cat ", " >").split(' ') {
-        lua += &read_to_string(root().join("lua").join(part)).expect("a part of the script");
+        lua += &read_to_string(format!("{ROOT}/lua/{part}")).expect("a part of the script");
     }
     let keys = between(script, "acquire.lua '", " ,").replace(['\\', '\''], " ");
     let keys: Vec<_> = keys.split_whitespace().collect();
@@ -96,7 +94,7 @@ async fn the_lock_that_the_design_looks_at_is_what_a_server_has() {
         eval.arg(&lua).arg(keys.len()).arg(&keys).arg(arguments);
         let _: Vec<i64> = eval.query_async(&mut connection).await.expect("an acquire");
     }
-    let mut figures = blocks(&page, "```text\n");
+    let mut figures = blocks(PAGE, "```text\n");
     let figure = figures
         .find(|figure| figure.starts_with("redis-cli "))
         .unwrap_or_default();

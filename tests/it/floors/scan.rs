@@ -6,10 +6,6 @@
 
 use std::collections::BTreeMap;
 
-fn is_word(sign: char) -> bool {
-    sign.is_alphanumeric() || sign == '_'
-}
-
 /// A source without comments and literals, but for literals that are a command or the name of a script.
 fn code(source: &str) -> String {
     let (mut code, mut rest) = (String::new(), source);
@@ -71,6 +67,7 @@ pub(super) struct Path {
 
 /// The words and paths of some code, as seen from the file: an inline module takes one `super` away. `a::{b, c}` has two.
 pub(super) fn paths(code: &str) -> Vec<Path> {
+    let is_word = |sign: char| sign.is_alphanumeric() || sign == '_';
     let (mut found, mut open) = (Vec::new(), Vec::new());
     let mut add = |text: &str, name: &str, is_public, open: &[bool]| {
         let supers = open.iter().filter(|is_module| **is_module);
