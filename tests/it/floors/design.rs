@@ -1,5 +1,4 @@
-//! design.md is drawn from the sources, so what it says of them must be there: files and tests. And it shows a lock as
-//! a server has it.
+//! The files and tests that design.md names exist, and the lock that it shows is as a server has it.
 
 use super::{FLOORS, ROOT, files};
 use crate::server::Server;
@@ -8,7 +7,7 @@ use std::path::Path;
 
 const PAGE: &str = include_str!("../../../design.md");
 
-/// The figures and the commands of the page whose blocks begin with such a line.
+/// The blocks of a page that begin with such a line.
 fn blocks<'a>(page: &'a str, fence: &'a str) -> impl Iterator<Item = &'a str> {
     page.split(fence).skip(1).filter_map(|rest| rest.split("```").next())
 }
@@ -64,16 +63,15 @@ fn the_design_is_short_and_names_what_exists() {
     assert_eq!(unproven(&PAGE.replace("names_used_once", "no_such_name")), [6]);
 }
 
-/// A number of the clock differs from run to run, so only its digits are counted.
-fn without_time(value: &str) -> String {
-    let time = value.parse().ok().filter(|time: &u64| *time > 1_000_000_000_000);
-    time.map_or(value.to_owned(), |_| format!("{} digits", value.len()))
-}
-
 #[tokio::test]
 async fn the_lock_that_the_design_looks_at_is_what_a_server_has() {
     let server = Server::start().await;
     let mut connection = server.redis().await;
+    // A number of the clock differs from run to run, so only its digits are counted.
+    let without_time = |value: &str| match value.parse() {
+        Ok(1_000_000_000_000_u64..) => format!("{} digits", value.len()),
+        _ => value.to_owned(),
+    };
     let between = |text: &str, from: &str, to: &str| -> String {
         let rest = text.split_once(from).expect(from).1;
         rest.split_once(to).expect(to).0.to_owned()
