@@ -394,24 +394,29 @@ async fn first_polls_take_places_in_order_though_the_server_knows_no_script() {
     held.release().await.unwrap();
 }
 
+/// More calls stay than leave, because the link clears a line of which the greater part has left.
 #[tokio::test]
 async fn a_call_that_left_the_line_is_not_sent() {
+    const LEAVE: usize = 100;
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
     let far = client(proxy.url(), LONG).await;
     proxy.refuse(true);
     proxy.cut();
     eventually("the connection is lost", async || proxy.refused() > 0).await;
-    let mut left: Vec<_> = (0..100)
-        .map(|i| far.rw_lock(format!("left {i}")).write().acquire_fair().boxed())
-        .collect();
-    first_polls(&mut left).await;
-    drop(left);
-    let stays = tokio::spawn(far.rw_lock("stays").write().acquire_fair());
+    let acquire = |name: String| far.rw_lock(name).write().acquire_fair().boxed();
+    let mut leave: Vec<_> = (0..LEAVE).map(|i| acquire(format!("left {i}"))).collect();
+    let mut stay: Vec<_> = (0..2 * LEAVE).map(|i| acquire(format!("stays {i}"))).collect();
+    first_polls(&mut leave).await;
+    first_polls(&mut stay).await;
+    drop(leave);
     proxy.refuse(false);
-    soon("its turn", stays).await.unwrap().unwrap().release().await.unwrap();
+    // The replies come in the order of the line: the calls that left stood in front.
+    for guard in soon("their turn", join_all(stay)).await {
+        guard.unwrap().release().await.unwrap();
+    }
     let mut redis = server.redis().await;
-    for i in 0..100 {
+    for i in 0..LEAVE {
         let there: bool = redis::cmd("EXISTS")
             .arg(&keys(&format!("left {i}"))[0])
             .query_async(&mut redis)

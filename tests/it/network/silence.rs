@@ -3,7 +3,7 @@
 //!
 //! A run counts only if its silences were as long as planned: the test measures them by its own clock.
 
-use crate::observe::{keys, ms};
+use crate::observe::{LONG, keys, ms};
 use crate::proxy::Proxy;
 use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, WriteGuard};
@@ -147,6 +147,22 @@ async fn swallowed_bytes_cost_no_hold_with_a_lease_of_a_second() {
 #[tokio::test]
 async fn swallowed_bytes_cost_no_hold_with_a_lease_of_three_seconds() {
     swallowed_bytes_cost_no_hold(ms(3_000)).await;
+}
+
+/// The client has nothing else to send, so no second call fails.
+#[tokio::test]
+async fn one_call_without_a_reply_replaces_a_silent_connection() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let far = connected(Client::builder().lease(LONG), proxy.url()).await;
+    let lock = far.rw_lock("a");
+    let before = proxy.connections();
+    // The client makes the command connection first, then the subscription.
+    proxy.silence_first(1);
+    let unanswered = lock.exists().await;
+    assert!(unanswered.is_err(), "{unanswered:?}");
+    eventually("a connection beside it", async || proxy.connections() > before).await;
+    eventually("a reply over it", async || lock.exists().await.is_ok()).await;
 }
 
 /// The connections that a client makes to a server that is silent are bounded, and it goes back to having two.

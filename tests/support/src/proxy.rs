@@ -153,7 +153,12 @@ impl Proxy {
 
     /// Nothing ever passes again over the connections that there are.
     pub fn silence(&self) {
-        self.faults.silenced.store(self.connections(), SeqCst);
+        self.silence_first(self.connections());
+    }
+
+    /// The same for so many connections only, the oldest ones.
+    pub fn silence_first(&self, n: usize) {
+        self.faults.silenced.store(n, SeqCst);
     }
 
     /// The proxy reads whatever comes and passes nothing on, in both directions; no connection is closed, and new ones

@@ -586,7 +586,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("if silent == LOOKS_OF_DOUBT {", "if silent == LOOKS_OF_DOUBT && limit.is_zero() {")],
         seen: "found from outside",
         story: "A connection that swallows what is sent is relied on for two time limits: then it is too late for a short lease.",
-        check: Check::It("network::silence::swallowed_bytes_cost_no_hold_with_a_lease_of_a_second"),
+        check: Check::It("network::silence::one_call_without_a_reply_replaces_a_silent_connection"),
     },
     Mutant {
         name: "one-attempt-to-connect-at-a-time", file: "src/transport/link/race.rs",
@@ -606,7 +606,7 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         name: "a-turn-in-the-callers-future", file: "src/transport/link/mod.rs",
         edits: &[("None => return Box::pin(self.stand_in_line(how, order)).await,",
-            "None => loop {\n                    if let Some(direct) = self.direct() {\n                        let connection = Arc::clone(&direct.0);\n                        break (Some(direct), connection);\n                    }\n                    sleep(Duration::from_millis(1)).await;\n                },")],
+            "None => loop {\n                    let Some(connection) = self.connection().await else { return Err(self.down()) };\n                    if connection.in_flight.fetch_add(1, Ordering::Relaxed) < AT_ONCE {\n                        break (Some(Direct(Arc::clone(&connection))), connection);\n                    }\n                    drop(Direct(connection));\n                    tokio::time::sleep(Duration::from_millis(1)).await;\n                },")],
         seen: "found from outside",
         story: "A call waits until another caller's future has ended: 600 futures that nobody polls stop the client.",
         check: Check::It("lock::polled::what_is_polled_once_and_left_stops_nobody"),
