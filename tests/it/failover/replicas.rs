@@ -2,6 +2,7 @@
 
 use crate::failover::demotion::{info, replica_of, until_server_waits};
 use crate::observe::{LONG, keys, ms, until_free};
+use crate::proxy::Proxy;
 use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
 use fairlock::{Client, ClientBuilder, Error, Owner};
 use futures::future::join_all;
@@ -216,19 +217,38 @@ async fn an_earlier_answer_says_nothing_about_a_later_grant() {
     let master = Server::start().await;
     let replica = replica_of(&master).await;
     let client = client(&master, |builder| builder.wait_for_replicas(1, PATIENT)).await;
-    replica.freeze();
-    let first = tokio::spawn(client.rw_lock("a").write().acquire_fair());
-    until_server_waits(&master).await;
-    let second = tokio::spawn(polled_always(client.rw_lock("b").write().acquire_fair()));
-    eventually("the second stands behind the WAIT", async || {
-        stands_behind_a_wait(&master).await
+    for round in 1..=3 {
+        let acquire = |name: &str| client.rw_lock(format!("{name} {round}")).write().acquire_fair();
+        replica.freeze();
+        let first = tokio::spawn(acquire("first"));
+        until_server_waits(&master).await;
+        let second = tokio::spawn(polled_always(acquire("second")));
+        eventually("the second stands behind the WAIT", async || {
+            stands_behind_a_wait(&master).await
+        })
+        .await;
+        replica.thaw();
+        for asked in [first, second] {
+            drop(soon("the guard", asked).await.unwrap().unwrap());
+        }
+        assert_eq!(master.calls("wait").await, 2 * round, "a WAIT for each");
+    }
+}
+
+/// The link does not watch the silence of the connection on which the server waits: only calls without a reply end it.
+#[tokio::test]
+async fn a_silent_connection_for_waits_is_replaced() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let strict = Client::builder().lease(LONG).wait_for_replicas(1, ms(20));
+    let lock = connected(strict, proxy.url()).await.rw_lock("a");
+    let outcome = lock.write().acquire_fair().await;
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+    proxy.silence();
+    eventually("the server is asked for its replicas again", async || {
+        is_not_replicated(&soon("an outcome", lock.write().acquire_fair()).await)
     })
     .await;
-    replica.thaw();
-    for asked in [first, second] {
-        drop(soon("the guard", asked).await.unwrap().unwrap());
-    }
-    assert_eq!(master.calls("wait").await, 2, "a WAIT for each");
 }
 
 #[tokio::test]
