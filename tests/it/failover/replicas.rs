@@ -28,6 +28,15 @@ async fn knows_waitaof(server: &Server) -> bool {
     !matches!(known.as_slice(), [Value::Nil])
 }
 
+/// Has a server refuse every write while it has fewer replicas.
+async fn wants_replicas(server: &Server, n: usize) {
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("min-replicas-to-write").arg(n);
+    set.query_async::<()>(&mut server.redis().await)
+        .await
+        .expect("CONFIG SET")
+}
+
 async fn client(server: &Server, with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Client {
     connected(with(Client::builder().lease(LONG)), server.url()).await
 }
@@ -284,12 +293,7 @@ async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() 
     let guard = holder.write().acquire_fair().await.unwrap();
     let waiter = tokio::spawn(lock.write().acquire_fair());
     server.until_queued("a", 1).await;
-    let wants = async |replicas: &str| {
-        let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("min-replicas-to-write").arg(replicas);
-        set.query_async::<()>(&mut server.redis().await).await.unwrap();
-    };
-    wants("1").await;
+    wants_replicas(&server, 1).await;
     let rejected = async || {
         let stats = info(&server, "commandstats").await;
         let evalsha = stats
@@ -301,9 +305,27 @@ async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() 
     };
     eventually("renewals are refused", rejected).await;
     assert!(!waiter.is_finished());
-    wants("0").await;
+    wants_replicas(&server, 0).await;
     soon("the release", guard.release()).await.unwrap();
     drop(soon("the hand-over", waiter).await.unwrap().unwrap());
+}
+
+/// A renewal is minutes away, so nobody but the releaser asks again.
+#[tokio::test]
+async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
+    let server = Server::start().await;
+    let lock = client(&server, |builder| builder).await.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let errors = info(&server, "errorstats").await;
+    wants_replicas(&server, 1).await;
+    drop(guard);
+    eventually("the release is refused", async || {
+        info(&server, "errorstats").await != errors
+    })
+    .await;
+    assert!(writer(&server, "a").await.is_some(), "refused");
+    wants_replicas(&server, 0).await;
+    until_free(&server, "a").await;
 }
 
 #[tokio::test]

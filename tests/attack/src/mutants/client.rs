@@ -260,7 +260,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("Err(error) if Instant::now() < gone_by && ", "Err(error) if Instant::now() < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
-        check: Check::It("faults::replies::cancels_whose_connection_is_cut_leave_nothing"),
+        check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
     },
     Mutant {
         name: "lost-hold-not-released", file: "src/state/table.rs",
