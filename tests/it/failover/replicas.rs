@@ -2,6 +2,7 @@
 
 use crate::failover::demotion::{info, replica_of, until_server_waits};
 use crate::observe::{LONG, keys, ms, until_free};
+use crate::proxy::Proxy;
 use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
 use fairlock::{Client, ClientBuilder, Error, Owner};
 use futures::future::join_all;
@@ -25,6 +26,15 @@ async fn knows_waitaof(server: &Server) -> bool {
     known.arg("INFO").arg("WAITAOF");
     let known: Vec<Value> = known.query_async(&mut server.redis().await).await.unwrap();
     !matches!(known.as_slice(), [Value::Nil])
+}
+
+/// Has a server refuse every write while it has fewer replicas.
+async fn wants_replicas(server: &Server, n: usize) {
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("min-replicas-to-write").arg(n);
+    set.query_async::<()>(&mut server.redis().await)
+        .await
+        .expect("CONFIG SET")
 }
 
 async fn client(server: &Server, with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Client {
@@ -216,19 +226,38 @@ async fn an_earlier_answer_says_nothing_about_a_later_grant() {
     let master = Server::start().await;
     let replica = replica_of(&master).await;
     let client = client(&master, |builder| builder.wait_for_replicas(1, PATIENT)).await;
-    replica.freeze();
-    let first = tokio::spawn(client.rw_lock("a").write().acquire_fair());
-    until_server_waits(&master).await;
-    let second = tokio::spawn(polled_always(client.rw_lock("b").write().acquire_fair()));
-    eventually("the second stands behind the WAIT", async || {
-        stands_behind_a_wait(&master).await
+    for round in 1..=3 {
+        let acquire = |name: &str| client.rw_lock(format!("{name} {round}")).write().acquire_fair();
+        replica.freeze();
+        let first = tokio::spawn(acquire("first"));
+        until_server_waits(&master).await;
+        let second = tokio::spawn(polled_always(acquire("second")));
+        eventually("the second stands behind the WAIT", async || {
+            stands_behind_a_wait(&master).await
+        })
+        .await;
+        replica.thaw();
+        for asked in [first, second] {
+            drop(soon("the guard", asked).await.unwrap().unwrap());
+        }
+        assert_eq!(master.calls("wait").await, 2 * round, "a WAIT for each");
+    }
+}
+
+/// The link does not watch the silence of the connection on which the server waits: only calls without a reply end it.
+#[tokio::test]
+async fn a_silent_connection_for_waits_is_replaced() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let strict = Client::builder().lease(LONG).wait_for_replicas(1, ms(20));
+    let lock = connected(strict, proxy.url()).await.rw_lock("a");
+    let outcome = lock.write().acquire_fair().await;
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+    proxy.silence();
+    eventually("the server is asked for its replicas again", async || {
+        is_not_replicated(&soon("an outcome", lock.write().acquire_fair()).await)
     })
     .await;
-    replica.thaw();
-    for asked in [first, second] {
-        drop(soon("the guard", asked).await.unwrap().unwrap());
-    }
-    assert_eq!(master.calls("wait").await, 2, "a WAIT for each");
 }
 
 #[tokio::test]
@@ -264,12 +293,7 @@ async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() 
     let guard = holder.write().acquire_fair().await.unwrap();
     let waiter = tokio::spawn(lock.write().acquire_fair());
     server.until_queued("a", 1).await;
-    let wants = async |replicas: &str| {
-        let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("min-replicas-to-write").arg(replicas);
-        set.query_async::<()>(&mut server.redis().await).await.unwrap();
-    };
-    wants("1").await;
+    wants_replicas(&server, 1).await;
     let rejected = async || {
         let stats = info(&server, "commandstats").await;
         let evalsha = stats
@@ -281,9 +305,27 @@ async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() 
     };
     eventually("renewals are refused", rejected).await;
     assert!(!waiter.is_finished());
-    wants("0").await;
+    wants_replicas(&server, 0).await;
     soon("the release", guard.release()).await.unwrap();
     drop(soon("the hand-over", waiter).await.unwrap().unwrap());
+}
+
+/// A renewal is minutes away, so nobody but the releaser asks again.
+#[tokio::test]
+async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
+    let server = Server::start().await;
+    let lock = client(&server, |builder| builder).await.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let errors = info(&server, "errorstats").await;
+    wants_replicas(&server, 1).await;
+    drop(guard);
+    eventually("the release is refused", async || {
+        info(&server, "errorstats").await != errors
+    })
+    .await;
+    assert!(writer(&server, "a").await.is_some(), "refused");
+    wants_replicas(&server, 0).await;
+    until_free(&server, "a").await;
 }
 
 #[tokio::test]

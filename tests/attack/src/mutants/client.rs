@@ -216,8 +216,8 @@ pub const ALL: &[Mutant] = &[
         name: "silent-connection-kept", file: "src/transport/pulse.rs",
         edits: &[("const TIMEOUTS_BEFORE_RECONNECT: u32 = 2;", "const TIMEOUTS_BEFORE_RECONNECT: u32 = u32::MAX;")],
         seen: "invented",
-        story: "A command connection that answers nothing is kept until the kernel gives it up.",
-        check: Check::It("faults::connections::connections_that_fell_silent_are_made_again"),
+        story: "A connection for waits for replicas that answers nothing is kept until the kernel gives it up.",
+        check: Check::It("failover::replicas::a_silent_connection_for_waits_is_replaced"),
     },
     Mutant {
         name: "starved-process-hears-silence", file: "src/transport/pulse.rs",
@@ -260,7 +260,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("Err(error) if Instant::now() < gone_by && ", "Err(error) if Instant::now() < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
-        check: Check::It("faults::replies::cancels_whose_connection_is_cut_leave_nothing"),
+        check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
     },
     Mutant {
         name: "lost-hold-not-released", file: "src/state/table.rs",
@@ -418,7 +418,7 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         name: "another-name-for-the-second-try", file: "src/engine/attempt.rs",
         edits: &[("                    self.unanswered = Some(error);\n                    backoff.pause().await;",
-            "                    self.unanswered = Some(error);\n                    backoff.pause().await;\n                    let request = self.request.take();\n                    std::mem::forget(request);\n                    return Ok(Some(Outcome::AskAgain(self.ticket)));")],
+            "                    self.unanswered = Some(error);\n                    backoff.pause().await;\n                    let request = self.request.take();\n                    std::mem::forget(request);\n                    return Ok(Some(Attempted::AskAgain(self.ticket)));")],
         seen: "redisson#7367 #4706",
         story: "An acquire without an answer is repeated under a new name, and the first one is forgotten: if it was executed the lock is held twice and released once.",
         check: Check::It("faults::replies::an_acquire_whose_reply_is_lost_counts_once"),
