@@ -224,7 +224,7 @@ fn the_keeper_does_not_sleep_past_what_is_inserted_and_looked_at() {
             let near = world.request(2, "b", at - world.t);
             world.shared.registry.insert(near, world.t);
         });
-        let looks = world.run(move |world| world.shared.registry.look_at(&far.lock, at));
+        let looks = world.run(move |world| world.shared.registry.schedule_check(&far.lock, at));
         keep(world, at, BTreeSet::from(["a", "b"]));
         inserts.join().unwrap();
         looks.join().unwrap();
@@ -255,7 +255,7 @@ fn the_keeper_renews_what_waits_when_messages_may_have_been_missed() {
         let again = world.run(|world| world.shared.registry.resync(world.t));
         let sooner = world.run(move |world| {
             let at = world.t + Duration::from_secs(2);
-            world.shared.registry.look_again(&waiting.lock, at);
+            world.shared.registry.schedule_check_if_waiting(&waiting.lock, at);
         });
         keep(world, world.t, BTreeSet::from(["a"]));
         again.join().unwrap();
