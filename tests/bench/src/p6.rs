@@ -145,7 +145,8 @@ impl Queue {
                     calls.push(self.lua.release(Measured, &self.lock, &gone));
                     calls.push(self.lua.acquire(Around, &self.lock, &name, "queue"));
                     self.waiting.push_back(name);
-                    statuses.push((at, 1, 2..=2));
+                    // A released hold is told its token.
+                    statuses.push((at, 1, 2..=i64::MAX));
                 }
                 What::Renew => {
                     let waiter = &self.waiting[self.waiting.len() / 2];
