@@ -10,7 +10,7 @@ use crate::protocol::reply::{
 };
 use crate::protocol::snapshot::Snapshot;
 use crate::state::registry::Registry;
-use crate::transport::link::{How, Lane, Sending};
+use crate::transport::link::{How, Lane};
 use crate::transport::route::Route;
 use crate::types::error::{is_refusal, runtime_ended};
 use redis::{RedisError, Value};
@@ -105,10 +105,8 @@ impl Call<'_> {
             return Err(runtime_ended());
         }
         let how = How {
-            lane,
-            limit: self.limit,
             patience: self.patience,
-            sending: Sending::Plainly,
+            ..How::plainly(lane, self.limit)
         };
         let key = &self.lock.state;
         match self.route.call(how, key, &self.order(ask, false)).await {

@@ -3,7 +3,7 @@
 use super::backend::Backend;
 #[cfg(feature = "cluster")]
 use super::cluster::{Cluster, Node};
-use super::link::{BackgroundSlots, How, Lane, Link, Sending};
+use super::link::{BackgroundSlots, How, Lane, Link};
 use super::listener::Listener;
 use super::quarantine::Quarantine;
 use super::subscription::Subscription;
@@ -157,12 +157,7 @@ impl Route {
         key: &str,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        let how = How {
-            lane,
-            limit,
-            patience: limit,
-            sending: Sending::Plainly,
-        };
+        let how = How::plainly(lane, limit);
         self.call(how, key, &Order::command(command, &AtomicBool::new(false)))
             .await
     }
@@ -188,12 +183,7 @@ impl Route {
             #[cfg(feature = "cluster")]
             (Self::Cluster(cluster), Master::Node(node)) => {
                 let sent = AtomicBool::new(false);
-                let how = How {
-                    lane,
-                    limit,
-                    patience: limit,
-                    sending: Sending::Plainly,
-                };
+                let how = How::plainly(lane, limit);
                 cluster.call_node(node, how, &Order::command(command, &sent)).await
             }
             _ => self.command(lane, limit, "", command).await,

@@ -2,7 +2,7 @@
 
 use super::super::backoff::Backoff;
 use super::super::host::this_process;
-use super::super::link::{How, Lane, Sending};
+use super::super::link::{How, Lane};
 use super::super::subscription::{Push, Subscription};
 use super::node::{Agenda, Node};
 use super::table::slot_of;
@@ -104,12 +104,7 @@ impl Cluster {
     pub(super) async fn keep_introduced(&self) {
         let shared = &self.shared;
         let introduction = Introduction::new(&shared.prefix, shared.id, &this_process(), self.label.as_deref());
-        let how = How {
-            lane: Lane::Background,
-            limit: PING_TIMEOUT,
-            patience: PING_TIMEOUT,
-            sending: Sending::Plainly,
-        };
+        let how = How::plainly(Lane::Background, PING_TIMEOUT);
         loop {
             let (set, sent) = (introduction.set(), AtomicBool::new(false));
             let said = self.call(how, &introduction.key, &Order::command(&set, &sent)).await;
@@ -388,7 +383,7 @@ impl Cluster {
     }
 }
 
-/// Whether this is a channel of events: those end in a word, and channels of grants end in a client's name.
+/// Takes in a message. Channels of events end in a word, and channels of grants in a client's name, which is none.
 fn on_message(shared: &Shared, channel: &[u8], payload: &[u8]) {
     let texts = (std::str::from_utf8(channel), std::str::from_utf8(payload));
     match texts {

@@ -4,7 +4,7 @@
 //! One WAIT covers everything that was written over the connection before, so all callers that have written by then
 //! share its reply. The callers only stand in line, so a caller that nobody polls holds up no other.
 
-use super::{Connection, How, Lane, Link, Sending};
+use super::{Connection, How, Lane, Link};
 use crate::protocol::order::Order;
 use crate::protocol::replication::{Reached, Replication};
 use redis::{RedisError, Value};
@@ -79,10 +79,8 @@ impl Confirming {
         let longest = self.longest_wait_ms.fetch_max(wait, Ordering::Relaxed).max(wait);
         let behind = limit + Duration::from_millis(longest);
         let how = How {
-            lane: Lane::Users,
-            limit: behind,
             patience: limit,
-            sending: Sending::Plainly,
+            ..How::plainly(Lane::Users, behind)
         };
         let (connection, renewed) = self.link.call_over_one(how, renew).await?;
         let (answer, answered) = oneshot::channel();

@@ -122,6 +122,18 @@ pub(crate) struct How {
     pub(crate) sending: Sending,
 }
 
+impl How {
+    /// Waits for a connection no longer than for the reply.
+    pub(crate) fn plainly(lane: Lane, limit: Duration) -> Self {
+        Self {
+            lane,
+            limit,
+            patience: limit,
+            sending: Sending::Plainly,
+        }
+    }
+}
+
 /// The way in which the link sends a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
