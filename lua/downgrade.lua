@@ -1,25 +1,25 @@
 -- Turns a write hold into a read hold, with no moment without a hold.
--- ARGV: 4 the write request, 5 the read request that follows it, 6 lease in ms
+-- ARGV: 2 the write request, 3 the read request that follows it, 4 lease in ms
 -- Returns { next ms, token }; token -1: the write hold is unknown
 -- Wakes: the readers at the head of the queue, unless the owner still writes. Twice: the same token; the lease restarts.
-local from, to, lease_ms = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local owner = owner_of(from)
-if owner_of(to) ~= owner or not (string.find(to, '^r%x+:%d+$') or string.find(to, '^r%x+:%d+:[^ \n]+$')) then
+local from, to, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local refused = begin(KEYS, ARGV)
+if refused then return refused end
+local named = named_owner(to)
+if owner_of(from) ~= named or not find(to, '^r%x+:%d+:[^ \n]+$') then
   return { err = 'ERR not the name of a request to read of the same owner' }
 end
-load('r:' .. owner, 't:' .. owner)
+clock()
 spread()
-if not sound() then start_over() end   -- a field was lost, and counting down would hide that
-local known = redis.call('ZSCORE', LEASES, to)
-if not known and state.writer == owner and not redis.call('ZSCORE', QUEUE, from)
-  and redis.call('ZREM', LEASES, from) == 1 then
-  fresh_leases = true   -- `from` may have been the only one
-  grant(to, owner)
-  count_down(from, owner)
+local known = not free() and call('ZSCORE', LEASES, to)
+if not known and writer() == named and is_write(from) and call('ZSCORE', LEASES, from)
+  and not call('ZSCORE', QUEUE, from) then
+  enter(to, named)
+  drop(from)
   note('released', from)
   known = true
 end
-if known then lease(to, lease_ms) end
-local next_ms = sweep(known)
+if known then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
+sweep(known)
 save()
-return { next_ms, known and tonumber(state['t:' .. owner] or -1) or -1 }
+return { next_ms(), known and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to)) and token or -1 }

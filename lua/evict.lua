@@ -1,14 +1,12 @@
 -- Evicts an owner: all its holds and all its waits. The operator's last resort; reads all requests.
--- ARGV: 4 owner
+-- ARGV: 2 owner
 -- Returns { next ms, number of requests }
 -- Wakes: the evicted requests (token 0) and the next waiters. Twice: 0 requests, nothing changes.
-local owner = ARGV[4]
-load('r:' .. owner, 't:' .. owner)
-spread()
-if not sound() then start_over() end   -- a field was lost, and counting down would hide that
-local evicted, names, cursor = {}, {}, '0'
+local refused = begin(KEYS, ARGV)
+if refused then return refused end
+local owner, evicted, names, cursor = ARGV[2], {}, {}, '0'
 repeat
-  local page = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 1000)
+  local page = sole == 1 and { '0', { holder, '' } } or call('ZSCAN', LEASES, cursor, 'COUNT', '1000')
   cursor = page[1]
   for i = 1, #page[2], 2 do
     if owner_of(page[2][i]) == owner then evicted[page[2][i]] = true end
@@ -19,11 +17,10 @@ for request in pairs(evicted) do names[#names + 1] = request end
 -- Writers first, because an upgrade would end with its read hold.
 table.sort(names, function(a, b) return a > b end)
 for _, request in ipairs(names) do
-  redis.call('ZREM', LEASES, request)
   drop(request)
   tell(request, 0)
   note('evicted', request)
 end
-local next_ms = sweep(#names > 0)
+sweep(#names > 0)
 save()
-return { next_ms, #names }
+return { next_ms(), #names }
