@@ -135,6 +135,7 @@ pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
 pub use protocol::introduction::ClientInfo;
+pub use protocol::snapshot::RawState;
 pub use rw_lock::RwLock;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;

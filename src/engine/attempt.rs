@@ -9,7 +9,7 @@ use super::release::finish;
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::AskToAcquire;
-use crate::protocol::reply::{Acquired, Answer};
+use crate::protocol::reply::{Acquired, Answer, Standing};
 use crate::state::claim::{EndedBy, Outcome};
 use crate::state::registry::Registry;
 use crate::state::request::Request;
@@ -244,23 +244,44 @@ impl Attempt {
         request
     }
 
-    /// Has the server put this read request in the place of a write hold, and tries no longer than `until`. The token,
-    /// or `None` if the server does not know the hold.
-    pub(crate) async fn take_over(&self, from: &Request, until: Instant) -> Result<Option<u64>, Error> {
+    /// Has the server put this read request in the place of a write hold with that token, and tries no longer than
+    /// `until`. The read hold keeps the token. `false`: the server does not know the hold, or the hold was interrupted.
+    pub(crate) async fn take_over(&self, from: &Request, token: u64, until: Instant) -> Result<bool, Error> {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
             let call = self.session().call(&request.lock, self.lease);
             match call.downgrade(&from.name, &request.name, self.lease).await {
-                Ok((token, next)) => {
-                    if let Some(token) = token {
+                Ok((told, next)) => {
+                    if told.is_some() {
                         request.claim().on_reply(sent, Answer::Granted { token });
                     }
                     finish(self.session(), &request.lock, next).await;
-                    return Ok(token);
+                    return match told {
+                        // Readers that waited have entered beside it, or somebody was inside in between.
+                        Some(told) if told > token => self.is_unbroken(token).await,
+                        told => Ok(told.is_some()),
+                    };
                 }
                 Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    /// Whether the request holds, and has held since that token.
+    async fn is_unbroken(&self, token: u64) -> Result<bool, Error> {
+        let request = self.request();
+        let begun = Instant::now();
+        let mut backoff = Backoff::new();
+        loop {
+            let call = self.session().call(&request.lock, self.lease);
+            match call.renew(&[(request.name.as_str(), self.lease)]).await {
+                Ok((standings, _)) => {
+                    return Ok(matches!(standings[..], [Standing::Holds { first, .. }] if first <= token));
+                }
+                Err(error) if is_transient(&error) && begun.elapsed() < self.lease => backoff.pause().await,
                 Err(error) => return Err(self.failed(error)),
             }
         }

@@ -6,7 +6,7 @@
 use super::channel::Channel;
 use super::hello::Dialect;
 use super::key::Lock;
-use super::script::{ACQUIRE, DOWNGRADE, EVICT, RELEASE, RENEW, STATUS, Script};
+use super::script::{Name, Script};
 use crate::types::mode::Policy;
 use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub(crate) struct ScriptCall<'a> {
     pub(crate) lock: &'a Lock,
-    pub(crate) channel: &'a Channel,
+    pub(crate) channel: Channel,
     /// Some client listens to events of this lock.
     pub(crate) listened: bool,
     pub(crate) ask: Ask<'a>,
@@ -55,29 +55,59 @@ pub(crate) struct AskToAcquire<'a> {
 
 impl ScriptCall<'_> {
     fn script(&self) -> &'static Script {
+        let name = match self.ask {
+            Ask::Acquire(_) => Name::Acquire,
+            Ask::Release(_) => Name::Release,
+            Ask::Renew(_) | Ask::Confirm(..) => Name::Renew,
+            Ask::Downgrade { .. } => Name::Downgrade,
+            Ask::Evict(_) => Name::Evict,
+            Ask::Status { .. } => Name::Status,
+        };
+        name.script()
+    }
+
+    /// All options are letters of one argument, which is mostly empty.
+    fn add_options(&self, cmd: &mut Cmd) {
+        let mut letters = String::new();
+        match self.channel {
+            Channel::OfClient if self.listened => letters.push('e'),
+            Channel::OfClient => {}
+            // A cluster's node knows who listens to events.
+            #[cfg(feature = "cluster")]
+            Channel::InSlot => letters.push('s'),
+        }
+        if let Ask::Acquire(ask) = self.ask {
+            if ask.only_now {
+                letters.push('t');
+            }
+            match ask.policy {
+                Policy::Fifo => {}
+                Policy::WriterFirst => letters.push('w'),
+                Policy::ReaderFirst => letters.push('r'),
+            }
+        }
+        cmd.arg(letters);
+    }
+
+    /// The place of the rest of a quarantine, which only acquire takes.
+    fn quarantine(&self) -> Option<Place> {
         match self.ask {
-            Ask::Acquire(_) => &ACQUIRE,
-            Ask::Release(_) => &RELEASE,
-            Ask::Renew(_) | Ask::Confirm(..) => &RENEW,
-            Ask::Downgrade { .. } => &DOWNGRADE,
-            Ask::Evict(_) => &EVICT,
-            Ask::Status { .. } => &STATUS,
+            Ask::Acquire(AskToAcquire { ticket: Some(_), .. }) => Some(Place::Next),
+            Ask::Acquire(_) => Some(Place::AfterNext),
+            _ => None,
         }
     }
 
     fn add_args(&self, cmd: &mut Cmd) {
         let lock = self.lock;
         cmd.arg(&*lock.state).arg(&lock.queue).arg(&lock.leases);
-        self.channel.add_to(cmd, &lock.state, self.listened);
+        self.add_options(cmd);
         match self.ask {
             Ask::Acquire(ask) => {
                 cmd.arg(ask.request).arg(millis(ask.lease));
-                cmd.arg(if ask.only_now { "try" } else { "queue" })
-                    .arg(policy_code(ask.policy));
-                match ask.ticket {
-                    Some(ticket) => cmd.arg(ticket),
-                    None => cmd.arg(""),
-                };
+                if let Some(ticket) = ask.ticket {
+                    cmd.arg(ticket);
+                }
             }
             Ask::Release(requests) => {
                 for request in requests {
@@ -106,14 +136,6 @@ impl ScriptCall<'_> {
     }
 }
 
-fn policy_code(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Fifo => "",
-        Policy::WriterFirst => "w",
-        Policy::ReaderFirst => "r",
-    }
-}
-
 fn millis(lease: Duration) -> u64 {
     // The builder has checked that a lease is at most a year.
     lease.as_millis() as u64
@@ -134,7 +156,7 @@ pub(crate) struct Known(AtomicU8);
 
 impl Known {
     fn knows(&self, script: &Script) -> bool {
-        self.0.load(Ordering::Relaxed) & script.bit != 0
+        self.0.load(Ordering::Relaxed) & script.bit() != 0
     }
 
     /// A call with that script's text is on its way.
@@ -175,6 +197,15 @@ struct Head {
     script: Option<&'static Script>,
     /// With the script's text, whatever the server is thought to know.
     whole: bool,
+    quarantine: Option<Place>,
+}
+
+/// The place of an argument behind those of a call.
+#[derive(Clone, Copy)]
+enum Place {
+    Next,
+    /// Behind an empty argument, which stands for a ticket.
+    AfterNext,
 }
 
 /// An [`Order`] that waits for its server.
@@ -192,10 +223,14 @@ pub(crate) struct Made {
 impl<'a> Order<'a> {
     /// `whole`: with the script's text, whatever the server is thought to know.
     pub(crate) fn script_call(call: ScriptCall<'a>, whole: bool, sent: &'a AtomicBool) -> Self {
-        let script = Some(call.script());
+        let head = Head {
+            script: Some(call.script()),
+            whole,
+            quarantine: call.quarantine(),
+        };
         Self {
             what: What::Script(call),
-            head: Head { script, whole },
+            head,
             sent,
         }
     }
@@ -207,6 +242,7 @@ impl<'a> Order<'a> {
             head: Head {
                 script: None,
                 whole: false,
+                quarantine: None,
             },
             sent,
         }
@@ -236,7 +272,7 @@ impl<'a> Order<'a> {
     }
 
     pub(crate) fn script(&self) -> Option<u8> {
-        self.head.script.map(|script| script.bit)
+        self.head.script.map(|script| script.bit())
     }
 }
 
@@ -246,7 +282,7 @@ impl Draft {
     }
 
     pub(crate) fn script(&self) -> Option<u8> {
-        self.head.script.map(|script| script.bit)
+        self.head.script.map(|script| script.bit())
     }
 }
 
@@ -262,7 +298,7 @@ fn copy_args(from: &Cmd, to: &mut Cmd) {
 impl Head {
     fn teaches(&self, known: &Known) -> Option<u8> {
         let script = self.script.filter(|script| self.whole || !known.knows(script))?;
-        Some(script.bit)
+        Some(script.bit())
     }
 
     fn make(&self, peer: Peer, known: &Known, add: impl FnOnce(&mut Cmd)) -> Made {
@@ -277,9 +313,10 @@ impl Head {
             command.arg(3);
         }
         add(&mut command);
-        if self.script.is_some_and(|script| script.is_told_of_quarantine)
-            && let Some(left) = peer.quarantine_left
-        {
+        if let Some((place, left)) = self.quarantine.zip(peer.quarantine_left) {
+            if let Place::AfterNext = place {
+                command.arg("");
+            }
             command.arg(millis(left));
         }
         Made { command, teaches }
