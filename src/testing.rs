@@ -7,7 +7,8 @@ use crate::protocol::{event, hello, key, message, reply};
 use crate::transport::listener;
 use std::collections::HashMap;
 
-pub use crate::protocol::script::replaced::{library, scripts, transform_scripts};
+pub use crate::protocol::functions::seen::library;
+pub use crate::protocol::script::replaced::{scripts, transform_scripts};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
 pub use crate::types::random::seeded::seed;
 

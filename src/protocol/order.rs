@@ -4,6 +4,7 @@
 //! rest of their quarantine. An order that has to wait for its server becomes a [`Draft`], which owns its arguments.
 
 use super::channel::Channel;
+use super::functions::{Functions, read_refusal};
 use super::hello::Dialect;
 use super::key::Lock;
 use super::script::{Name, Script};
@@ -149,32 +150,88 @@ pub(crate) struct Peer {
     pub(crate) quarantine_left: Option<Duration>,
 }
 
-/// The scripts that a server has got over a connection. The first call of each script carries its text. The server
-/// executes the calls of a connection in order, so it refuses no later call for want of a script.
-#[derive(Debug, Default)]
-pub(crate) struct Known(AtomicU8);
+/// What a server has got over a connection: the functions, and otherwise scripts. The first call of each script carries its
+/// text. The server executes the calls of a connection in order, so it refuses no later call for want of a script.
+#[derive(Debug)]
+pub(crate) struct Known {
+    scripts: AtomicU8,
+    functions: AtomicU8,
+}
+
+/// How a command names what the server has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A command of the server's own, and no script.
+    Command,
+    /// By the text of that script.
+    Text(u8),
+    /// By the hash of that script.
+    Hash(u8),
+    /// By the name of a function.
+    Function,
+}
 
 impl Known {
-    fn knows(&self, script: &Script) -> bool {
-        self.0.load(Ordering::Relaxed) & script.bit() != 0
-    }
-
-    /// A call with that script's text is on its way.
-    pub(crate) fn learn(&self, script: u8) {
-        self.0.fetch_or(script, Ordering::Relaxed);
-    }
-
-    /// A call failed. If it `taught` its script, the server may not have the script.
-    pub(crate) fn doubt(&self, script: Option<u8>, taught: bool, error: &RedisError) {
-        if let Some(script) = script.filter(|_| taught || is_unknown_script(error)) {
-            self.0.fetch_and(!script, Ordering::Relaxed);
+    pub(crate) fn new(functions: Functions) -> Self {
+        Self {
+            scripts: AtomicU8::default(),
+            functions: AtomicU8::new(functions as u8),
         }
+    }
+
+    fn has(&self, functions: Functions) -> bool {
+        self.functions.load(Ordering::Relaxed) == functions as u8
+    }
+
+    /// Whether to load the functions again.
+    pub(crate) fn lacks_functions(&self) -> bool {
+        self.has(Functions::Missing)
+    }
+
+    pub(crate) fn set_functions(&self, functions: Functions) {
+        self.functions.store(functions as u8, Ordering::Relaxed);
+    }
+
+    fn knows(&self, script: &Script) -> bool {
+        self.scripts.load(Ordering::Relaxed) & script.bit() != 0
+    }
+
+    /// A call of that form is on its way: later calls may rely on its text.
+    pub(crate) fn learn(&self, form: Form) {
+        if let Form::Text(script) = form {
+            self.scripts.fetch_or(script, Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&self, script: u8) {
+        self.scripts.fetch_and(!script, Ordering::Relaxed);
+    }
+
+    /// A call of that form failed. Returns the error for the caller: that of an unknown script says that the server
+    /// executed nothing, and that the caller should send the text.
+    pub(crate) fn on_error(&self, form: Form, error: RedisError) -> RedisError {
+        match form {
+            Form::Command => {}
+            // The server may not have the script.
+            Form::Text(script) => self.forget(script),
+            Form::Hash(script) if is_unknown_script(&error) => self.forget(script),
+            Form::Hash(_) => {}
+            Form::Function => {
+                if let Some(functions) = read_refusal(&error) {
+                    self.set_functions(functions);
+                    return RedisError::from((NO_SCRIPT, "the server has lost the functions"));
+                }
+            }
+        }
+        error
     }
 }
 
-/// The server restarted or its cache was flushed.
+const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+
+/// The server restarted, its cache was flushed, or it lost the functions.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    error.kind() == NO_SCRIPT
 }
 
 /// A command that is encoded for the server at hand.
@@ -216,8 +273,7 @@ pub(crate) struct Draft {
 
 pub(crate) struct Made {
     pub(crate) command: Cmd,
-    /// The command carries the text of that script.
-    pub(crate) teaches: Option<u8>,
+    pub(crate) form: Form,
 }
 
 impl<'a> Order<'a> {
@@ -250,7 +306,7 @@ impl<'a> Order<'a> {
 
     /// Whether the call carries the text of its script.
     pub(crate) fn teaches(&self, known: &Known) -> bool {
-        self.head.teaches(known).is_some()
+        matches!(self.head.form(known), Form::Text(_))
     }
 
     pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
@@ -270,19 +326,11 @@ impl<'a> Order<'a> {
             What::Command(command) => copy_args(command, cmd),
         }
     }
-
-    pub(crate) fn script(&self) -> Option<u8> {
-        self.head.script.map(|script| script.bit())
-    }
 }
 
 impl Draft {
     pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
         self.head.make(peer, known, |cmd| copy_args(&self.args, cmd))
-    }
-
-    pub(crate) fn script(&self) -> Option<u8> {
-        self.head.script.map(|script| script.bit())
     }
 }
 
@@ -296,21 +344,26 @@ fn copy_args(from: &Cmd, to: &mut Cmd) {
 }
 
 impl Head {
-    fn teaches(&self, known: &Known) -> Option<u8> {
-        let script = self.script.filter(|script| self.whole || !known.knows(script))?;
-        Some(script.bit())
+    fn form(&self, known: &Known) -> Form {
+        match self.script {
+            None => Form::Command,
+            Some(script) if self.whole => Form::Text(script.bit()),
+            Some(_) if known.has(Functions::Loaded) => Form::Function,
+            Some(script) if known.knows(script) => Form::Hash(script.bit()),
+            Some(script) => Form::Text(script.bit()),
+        }
     }
 
     fn make(&self, peer: Peer, known: &Known, add: impl FnOnce(&mut Cmd)) -> Made {
         let mut command = Cmd::with_capacity(16, 256);
-        let teaches = self.teaches(known);
+        let form = self.form(known);
         if let Some(script) = self.script {
-            if teaches.is_some() {
-                command.arg("EVAL").arg(script.body(peer.dialect));
-            } else {
-                command.arg("EVALSHA").arg(script.hash(peer.dialect));
-            }
-            command.arg(3);
+            let (name, what) = match form {
+                Form::Function => ("FCALL", script.function()),
+                Form::Hash(_) => ("EVALSHA", script.hash(peer.dialect)),
+                Form::Text(_) | Form::Command => ("EVAL", script.body(peer.dialect)),
+            };
+            command.arg(name).arg(what).arg(3);
         }
         add(&mut command);
         if let Some((place, left)) = self.quarantine.zip(peer.quarantine_left) {
@@ -319,6 +372,6 @@ impl Head {
             }
             command.arg(millis(left));
         }
-        Made { command, teaches }
+        Made { command, form }
     }
 }

@@ -1,9 +1,9 @@
-//! The six scripts: their texts and hashes, in two dialects, and the library that has all of them as functions.
+//! The six scripts: their texts and hashes, in two dialects.
 //!
-//! Each script is one file of `lua/` behind `lock.lua`, which all of them share. A server from 7 on can keep the scripts as
-//! functions of one library: then `lock.lua` runs once, when the server loads the library, and not in each call. A script is
-//! built once per process.
+//! Each script is one file of `lua/` behind `lock.lua`, which all of them share. A script is built once per process. For
+//! servers that keep the scripts as functions see `functions.rs`.
 
+use super::functions;
 use super::hello::Dialect;
 use std::sync::LazyLock;
 
@@ -58,19 +58,19 @@ impl Script {
 
     /// The name of the function that does the same.
     pub(super) fn function(&self) -> &str {
-        &LIBRARY.functions[self.number]
+        functions::name_of(self.number)
     }
 }
 
 /// A script's own file.
 #[derive(Clone, Copy)]
-struct Source {
-    name: &'static str,
-    flags: &'static str,
-    text: &'static str,
+pub(super) struct Source {
+    pub(super) name: &'static str,
+    pub(super) flags: &'static str,
+    pub(super) text: &'static str,
 }
 
-const LOCK: &str = include_str!("../../lua/lock.lua");
+pub(super) const LOCK: &str = include_str!("../../lua/lock.lua");
 
 macro_rules! sources {
     ($($name:literal $flags:literal),+) => {
@@ -78,9 +78,9 @@ macro_rules! sources {
     };
 }
 
-/// In the order in which the library has them. Those that free memory or keep alive what exists must work when memory is
+/// In the order in which the library of functions has them. Those that free memory or keep alive what exists must work when memory is
 /// exhausted.
-const SOURCES: [Source; 6] = sources!(
+pub(super) const SOURCES: [Source; 6] = sources!(
     "acquire" "",
     "release" "allow-oom",
     "renew" "allow-oom",
@@ -108,47 +108,6 @@ impl Name {
     }
 }
 
-/// The scripts as functions. The name has a hash of the scripts, so that clients of several versions share a server.
-struct Library {
-    name: String,
-    text: String,
-    functions: [String; 6],
-}
-
-static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    let texts: String = std::iter::once(LOCK).chain(SOURCES.map(|source| source.text)).collect();
-    let (shared, own) = (LOCK, SOURCES.map(|source| source.text.to_owned()));
-    #[cfg(feature = "testing")]
-    let (texts, shared, own) = match replaced::is_set() {
-        false => (texts, shared, own),
-        // Each function has a `lock.lua` of its own, because a transformation may change that too.
-        true => {
-            let own = [0, 1, 2, 3, 4, 5].map(|number: usize| SCRIPTS[number].body[0].clone());
-            (own.concat(), "", own)
-        }
-    };
-    let hash = redis::Script::new(&texts).get_hash()[..16].to_owned();
-    let name = format!("fairlock_{hash}");
-    let functions = SOURCES.map(|source| format!("{name}_{}", source.name));
-    let mut text = format!("#!lua name={name}\n{shared}");
-    for ((function, source), own) in functions.iter().zip(SOURCES).zip(own) {
-        let flags = if source.flags.is_empty() {
-            String::new()
-        } else {
-            format!("'{}'", source.flags)
-        };
-        text += &format!(
-            "redis.register_function{{function_name='{function}',flags={{{flags}}},callback=function(KEYS, ARGV)\n{own}end}}\n"
-        );
-    }
-    Library { name, text, functions }
-});
-
-/// The name of the library of functions, and its text.
-pub(crate) fn library() -> (&'static str, &'static str) {
-    (&LIBRARY.name, &LIBRARY.text)
-}
-
 /// The seam by which tests change scripts.
 #[cfg(feature = "testing")]
 pub(crate) mod replaced {
@@ -166,10 +125,6 @@ pub(crate) mod replaced {
         TRANSFORM.set(Box::new(transform)).is_ok()
     }
 
-    pub(super) fn is_set() -> bool {
-        TRANSFORM.get().is_some()
-    }
-
     pub(super) fn transformed(name: &str, body: &str) -> String {
         TRANSFORM
             .get()
@@ -184,8 +139,9 @@ pub(crate) mod replaced {
         })
     }
 
-    /// The library of functions as it is sent: its name and its text.
-    pub fn library() -> (&'static str, &'static str) {
-        super::library()
+    /// The texts of all scripts, if they were changed.
+    pub(in super::super) fn texts() -> Option<[String; 6]> {
+        TRANSFORM.get()?;
+        Some([0, 1, 2, 3, 4, 5].map(|number: usize| SCRIPTS[number].body[0].clone()))
     }
 }
