@@ -118,11 +118,21 @@ mod tests {
     #[test]
     fn a_library_that_is_there_already_is_loaded() {
         let loaded = |reply| read_loaded(&reply);
-        assert_eq!(loaded(Ok(Value::BulkString(LIBRARY.name.clone().into()))), Functions::Loaded);
+        assert_eq!(
+            loaded(Ok(Value::BulkString(LIBRARY.name.clone().into()))),
+            Functions::Loaded
+        );
         assert_eq!(loaded(Ok(Value::Okay)), Functions::Refused, "no such server");
-        assert_eq!(loaded(Err(said("ERR Library 'fairlock_0' already exists"))), Functions::Loaded);
+        assert_eq!(
+            loaded(Err(said("ERR Library 'fairlock_0' already exists"))),
+            Functions::Loaded
+        );
         assert_eq!(loaded(Err(said("LOADING Redis is loading"))), Functions::Missing);
-        for words in ["ERR unknown command 'FUNCTION', with args", "NOPERM this user has no permissions", "OOM command not"] {
+        for words in [
+            "ERR unknown command 'FUNCTION', with args",
+            "NOPERM this user has no permissions",
+            "OOM command not",
+        ] {
             assert_eq!(loaded(Err(said(words))), Functions::Refused, "{words}");
         }
     }
@@ -131,9 +141,18 @@ mod tests {
     fn only_a_refusal_of_the_call_itself_concerns_the_functions() {
         let refused = [
             ("ERR Function not found", Some(Functions::Missing)),
-            ("NOPERM this user has no permissions to run the 'fcall' command", Some(Functions::Refused)),
-            ("ERR unknown command 'FCALL', with args beginning with:", Some(Functions::Refused)),
-            ("NOPERM this user has no permissions to access one of the keys used as arguments", None),
+            (
+                "NOPERM this user has no permissions to run the 'fcall' command",
+                Some(Functions::Refused),
+            ),
+            (
+                "ERR unknown command 'FCALL', with args beginning with:",
+                Some(Functions::Refused),
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                None,
+            ),
             ("OOM command not allowed when used memory > 'maxmemory'.", None),
             ("WRONGTYPE Operation against a key", None),
         ];

@@ -129,7 +129,8 @@ impl Sentinel {
             _ => Push::Ends,
         };
         let server = Server::of(&sentinel)?;
-        let mut subscription = Subscription::open(|on_push| server.connect(None, Purpose::Pushes, Some(on_push)), on_push).await?;
+        let mut subscription =
+            Subscription::open(|on_push| server.connect(None, Purpose::Pushes, Some(on_push)), on_push).await?;
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&["+switch-master"])).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         *backoff = Backoff::new();

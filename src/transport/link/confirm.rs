@@ -99,7 +99,12 @@ impl Confirming {
 
     pub(super) async fn run(&self) {
         let link = &self.link;
-        futures::join!(link.keep_up(|_| ()), link.serve_line(), link.keep_functions(), self.serve());
+        futures::join!(
+            link.keep_up(|_| ()),
+            link.serve_line(),
+            link.keep_functions(),
+            self.serve()
+        );
     }
 
     /// Sends one WAIT after the other. Never ends.

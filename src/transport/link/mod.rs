@@ -11,12 +11,12 @@ mod line;
 mod race;
 
 use super::backend::Backend;
+use super::backoff::Backoff;
 use super::pulse::Pulse;
 use super::quarantine::Quarantine;
 use super::server::{Connected, Purpose};
 use super::wire::{OnPush, Wire};
 use crate::observe::Outage;
-use super::backoff::Backoff;
 use crate::protocol::functions::{self, Functions};
 use crate::protocol::hello::Dialect;
 use crate::protocol::order::{Form, Known, Made, Order, Peer};
@@ -304,7 +304,11 @@ impl Link {
                 // Another connection loads them anew.
                 _ => continue,
             };
-            let reply = connection.wire.clone().answer(CONNECT_TIMEOUT, &functions::load()).await;
+            let reply = connection
+                .wire
+                .clone()
+                .answer(CONNECT_TIMEOUT, &functions::load())
+                .await;
             connection.known.set_functions(functions::read_loaded(&reply));
             if connection.known.lacks_functions() {
                 backoff.pause().await;
@@ -473,7 +477,12 @@ impl Link {
                 None => std::future::pending().await,
             }
         };
-        futures::join!(self.keep_up(is_up), self.serve_line(), self.keep_functions(), confirming);
+        futures::join!(
+            self.keep_up(is_up),
+            self.serve_line(),
+            self.keep_functions(),
+            confirming
+        );
     }
 
     async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
