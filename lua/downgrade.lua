@@ -1,7 +1,7 @@
 -- Turns a write hold into a read hold, with no moment without a hold.
 -- ARGV: 2 the write request, 3 the read request that follows it, 4 lease in ms
--- Returns { next ms, token }; token -1: the write hold is unknown
--- Wakes: the readers at the head of the queue, unless the owner still writes. Twice: the same token; the lease restarts.
+-- Returns { next ms, the number that a release would tell the read request }; -1: the write hold is unknown
+-- Wakes: the readers at the head of the queue, unless the owner still writes. Twice: the same number; the lease restarts.
 local from, to, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
@@ -22,4 +22,4 @@ end
 if known then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
 sweep(known)
 save()
-return { next_ms(), known and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to)) and token or -1 }
+return { next_ms(), known and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to)) and first or -1 }

@@ -38,7 +38,11 @@ end
 local function is_write(request) return byte(request) == 119 end   -- 'w'
 
 -- The owner that the request names, or nil. An owner without a name is its first request's client and number.
-local function named_owner(request) return match(request, '^[^:]*:[^:]*:(.*)$') end
+local function named_owner(request)
+  local colon = find(request, ':', 1, true)
+  local second = find(request, ':', (colon or 0) + 1, true)
+  if second then return sub(request, second + 1) end
+end
 
 local function owner_of(request) return named_owner(request) or sub(request, 2) end
 
@@ -138,10 +142,10 @@ end
 -- Tells a request's client a token; 0: evicted; 1: the read hold of this upgrade ended.
 local function tell(request, number)
   local client = match(request, '^.(%x+):')
-  messages = messages or {}
-  local words = messages[client]
+  local words = messages and messages[client]
   if not words then
     words = {}
+    messages = messages or {}
     messages[client] = words
   end
   if words.last ~= number then
@@ -230,44 +234,46 @@ local function drop(request)
   return told
 end
 
+-- The head of the queue enters, or one behind it.
+local function enter_from_queue(request)
+  local named = named_owner(request)
+  left(named)
+  enter(request, named)
+  tell(request, token)
+end
+
 -- Grants to the head of the queue for as long as it fits. No lease has ended: sweep() came before.
 local function admit()
   more = 0
   if writes > 0 or waiting == 0 then return end
-  local size, entered, head = 1, 0, nil                -- mostly one writer enters, or none
-  local was_inside = reads > 0
+  local size, entered, full = 1, 0, false   -- mostly one writer enters, or none
   repeat
-    size = min(size, BATCH - entered)
     local heads = call('ZRANGE', QUEUE, int(entered), int(entered + size - 1))
-    if entered == 0 and not heads[1] then return start_over() end   -- the queue was lost
-    for i = 1, #heads do
-      head = heads[i]
-      local named = named_owner(head)
-      if is_write(head) then
-        if reads == 0 or entered == 0 and up == 1 and reads == reads_of(owner_of(head)) then
-          entered = entered + 1
-          left(named)
-          enter(head, named)
-          tell(head, token)
-        end
-        size = 0
-        break
+    local head = heads[1]
+    if not head then return start_over() end   -- the queue was lost
+    if entered == 0 then
+      if is_write(head) and (reads == 0 or up == 1 and reads == reads_of(owner_of(head))) then
+        enter_from_queue(head)
+        entered, heads = 1, {}
+      elseif reads > 0 and not is_write(head) then
+        token = draw()
       end
-      if entered == 0 and was_inside then token = draw() end
-      entered = entered + 1
-      left(named)
-      enter(head, named)
-      tell(head, token)
     end
-    if #heads < size then size = 0 end
-    size = size * 16
-  until size == 0 or entered == BATCH
+    for i = 1, #heads do
+      full = is_write(heads[i])
+      if full then break end
+      enter_from_queue(heads[i])
+      entered = entered + 1
+    end
+    full = full or writes > 0 or waiting == 0
+    size = min(size * 16, BATCH - entered)
+  until full or size == 0
   if waiting == 0 then
     call('DEL', QUEUE)
   elseif entered > 0 then
     call('ZREMRANGEBYRANK', QUEUE, '0', int(entered - 1))
   end
-  if size > 0 and waiting > 0 then more = 1 end
+  if not full then more = 1 end
 end
 
 -- If a lease may have ended: expires requests past their deadline. Then admits the queue if a waiter may fit now.
