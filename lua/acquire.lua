@@ -50,9 +50,10 @@ if ARGV[5] and reads + writes == 0 then
   else
     call('ZADD', LEASES, int(deadline(tonumber(ARGV[5]))), nobody)
   end
-  enter(nobody)
+  enter(nobody, nil, true)
 end
 
+local write = is_write(request)
 if reads + writes + waiting == 0 then
   sole, holder = 1, request
   deadline(lease_ms)
@@ -60,7 +61,6 @@ else
   local writing = writer()
   local held = named and reads_of(named) or 0
   local inside = held > 0 or writing and writing == (named or sub(request, 2))
-  local write = is_write(request)
   local upgrade = write and held > 0 and not writing
   local band = upgrade and -BAND or policy ~= 0 and (policy == 119) ~= write and BAND or 0
   local before = waiting > 0 and not inside
@@ -96,5 +96,5 @@ else
   call('ZADD', LEASES, int(deadline(lease_ms)), request)
 end
 pass(ticket)
-enter(request, named)
+enter(request, named, write)
 return answer(2, token)

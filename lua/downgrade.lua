@@ -14,7 +14,7 @@ spread()
 local known = not free() and call('ZSCORE', LEASES, to)
 if not known and writer() == named and is_write(from) and call('ZSCORE', LEASES, from)
   and not call('ZSCORE', QUEUE, from) then
-  enter(to, named)
+  enter(to, named, false)
   drop(from)
   note('released', from)
   known = true

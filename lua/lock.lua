@@ -140,8 +140,8 @@ local function reads_of(owner)
 end
 
 -- Tells a request's client a token; 0: evicted; 1: the read hold of this upgrade ended.
-local function tell(request, number)
-  local client = match(request, '^.(%x+):')
+local function tell(request, number, client)
+  client = client or match(request, '^.(%x+):')
   local words = messages and messages[client]
   if not words then
     words = {}
@@ -158,8 +158,8 @@ end
 -- A request that fits enters; only this grants. A phase is a writer's hold, or the time in which readers are inside without
 -- a break; it begins with a token. A reader beside readers shares it, unless the reader waited: then its token must be
 -- greater than what it was told while it waited, so admit() draws one.
-local function enter(request, named)
-  if is_write(request) then
+local function enter(request, named, write)
+  if write then
     if writes == 0 then
       token, holder = draw(), request
       if reads == 0 then first = token end   -- a reader that upgrades was not interrupted
@@ -219,7 +219,7 @@ local function drop(request)
     end
   end
   local told = token
-  if is_write(request) then
+  if holder == request and writes > 0 or is_write(request) then
     if holder ~= request and writer() ~= owner_of(request) then return 0 end
     writes = writes - 1
     if writes == 0 then holder = '' end
@@ -234,40 +234,31 @@ local function drop(request)
   return told
 end
 
--- The head of the queue enters, or one behind it.
-local function enter_from_queue(request)
-  local named = named_owner(request)
-  left(named)
-  enter(request, named)
-  tell(request, token)
-end
-
 -- Grants to the head of the queue for as long as it fits. No lease has ended: sweep() came before.
 local function admit()
   more = 0
   if writes > 0 or waiting == 0 then return end
-  local size, entered, full = 1, 0, false   -- mostly one writer enters, or none
+  local from, to, entered, full = '0', '0', 0, false   -- mostly one writer enters, or none
   repeat
-    local heads = call('ZRANGE', QUEUE, int(entered), int(entered + size - 1))
-    local head = heads[1]
-    if not head then return start_over() end   -- the queue was lost
-    if entered == 0 then
-      if is_write(head) and (reads == 0 or up == 1 and reads == reads_of(owner_of(head))) then
-        enter_from_queue(head)
-        entered, heads = 1, {}
-      elseif reads > 0 and not is_write(head) then
-        token = draw()
-      end
-    end
+    local heads = call('ZRANGE', QUEUE, from, to)
+    if not heads[1] then return start_over() end   -- the queue was lost
     for i = 1, #heads do
-      full = is_write(heads[i])
+      local request = heads[i]
+      local client, at = match(request, '^r(%x+):%d+()')
+      local write = not client
+      full = write and (entered > 0 or reads > 0 and not (up == 1 and reads == reads_of(owner_of(request))))
       if full then break end
-      enter_from_queue(heads[i])
+      if entered == 0 and reads > 0 and not write then token = draw() end
+      local named = (write or at <= #request) and named_owner(request)
       entered = entered + 1
+      left(named)
+      enter(request, named, write)
+      tell(request, token, client)
+      full = write
     end
-    full = full or writes > 0 or waiting == 0
-    size = min(size * 16, BATCH - entered)
-  until full or size == 0
+    full = full or waiting == 0
+    from, to = int(entered), int(min(entered * 16, BATCH) - 1)
+  until full or entered == BATCH
   if waiting == 0 then
     call('DEL', QUEUE)
   elseif entered > 0 then
