@@ -12,14 +12,15 @@ end
 clock()
 spread()
 local known = not free() and call('ZSCORE', LEASES, to)
-if not known and writer() == named and is_write(from) and call('ZSCORE', LEASES, from)
-  and not call('ZSCORE', QUEUE, from) then
+local holds = not known and is_write(from) and writer() == named and call('ZSCORE', LEASES, from)
+  and not call('ZSCORE', QUEUE, from)
+if known or holds then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
+if holds then
   enter(to, named, false)
   drop(from)
   note('released', from)
-  known = true
 end
-if known then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
-sweep(known)
+sweep(known or holds)
 save()
-return { next_ms(), known and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to)) and first or -1 }
+holds = (known or holds) and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to))
+return { next_ms(), holds and first or -1 }

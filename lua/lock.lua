@@ -88,7 +88,11 @@ local function begin(keys, args, only_reads)
   if not s and call('EXISTS', LOCK, QUEUE, LEASES) > 0 then
     local fields = call('HMGET', LOCK, 'policy', 'seq')
     other = fields[2] and fields[1] ~= int(LAYOUT) and (match(fields[1] or '', '^%d+') or 1)
-    if not other and not only_reads then start_over() end
+    if not other and not only_reads then
+      call('ZCARD', QUEUE)   -- a key of another type is not ours to remove
+      call('ZCARD', LEASES)
+      start_over()
+    end
   end
   if other then return { err = 'LAYOUT another version of fairlock uses the lock: layout ' .. other } end
 end
@@ -202,35 +206,41 @@ local function end_upgrade(owner)
   end
 end
 
--- Ends a request if it is there. Returns 1 if it waited, 0 if it is unknown, else the number that a release tells: a writer
--- the last token, a reader the token with which the phase began. A greater one than the hold's own means that it was
--- interrupted.
-local function drop(request)
-  if sole == 1 then
-    if holder ~= request then return 0 end
-    sole = 0
-  else
-    if call('ZREM', LEASES, request) == 0 then return 0 end
-    -- Its owner's holds do not show whether it waits: a late copy of an acquire may have queued it while its owner holds by
-    -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
-    if holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
-      left(named_owner(request))
-      return 1
-    end
-  end
+-- Ends a holder that has no lease any more. Returns the number that a release tells: a writer the last token, a reader the
+-- token with which the phase began. A greater one than the hold's own means that it was interrupted.
+local function count_down(request)
   local told = token
   if holder == request and writes > 0 or is_write(request) then
     if holder ~= request and writer() ~= owner_of(request) then return 0 end
     writes = writes - 1
-    if writes == 0 then holder = '' end
   else
     if reads == 0 then return 0 end
     reads, told = reads - 1, first
     local named = named_owner(request)
     if named and call('HINCRBY', LOCK, 'r:' .. named, '-1') <= 0 then call('HDEL', LOCK, 'r:' .. named) end
   end
+  if writes == 0 then holder = '' end
   if up == 1 then end_upgrade(owner_of(request)) end
-  if reads + writes + waiting == 0 then near, holder = 0, '' end
+  return told
+end
+
+-- Ends a request if it is there. Returns 1 if it waited, 0 if it is unknown, else as count_down.
+local function drop(request)
+  local told = 1
+  if sole == 1 then
+    if holder ~= request then return 0 end
+    sole = 0
+    told = count_down(request)
+  elseif call('ZREM', LEASES, request) == 0 then
+    return 0
+  -- Its owner's holds do not show whether it waits: a late copy of an acquire may have queued it while its owner holds by
+  -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
+  elseif holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
+    left(named_owner(request))
+  else
+    told = count_down(request)
+  end
+  if reads + writes + waiting == 0 then near = 0 end
   return told
 end
 
@@ -246,10 +256,10 @@ local function admit()
       local request = heads[i]
       local client, at = match(request, '^r(%x+):%d+()')
       local write = not client
-      full = write and (entered > 0 or reads > 0 and not (up == 1 and reads == reads_of(owner_of(request))))
+      local named = (write or at <= #request) and named_owner(request)
+      full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
       if full then break end
       if entered == 0 and reads > 0 and not write then token = draw() end
-      local named = (write or at <= #request) and named_owner(request)
       entered = entered + 1
       left(named)
       enter(request, named, write)
