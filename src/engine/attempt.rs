@@ -9,7 +9,7 @@ use super::release::finish;
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::AskToAcquire;
-use crate::protocol::reply::{Acquired, Answer, Standing};
+use crate::protocol::reply::{Acquired, Answer};
 use crate::state::claim::{EndedBy, Outcome};
 use crate::state::registry::Registry;
 use crate::state::request::Request;
@@ -258,30 +258,9 @@ impl Attempt {
                         request.claim().on_reply(sent, Answer::Granted { token });
                     }
                     finish(self.session(), &request.lock, next).await;
-                    return match told {
-                        // Readers that waited have entered beside it, or somebody was inside in between.
-                        Some(told) if told > token => self.is_unbroken(token).await,
-                        told => Ok(told.is_some()),
-                    };
+                    return Ok(told.is_some_and(|told| told <= token));
                 }
                 Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,
-                Err(error) => return Err(self.failed(error)),
-            }
-        }
-    }
-
-    /// Whether the request holds, and has held since that token.
-    async fn is_unbroken(&self, token: u64) -> Result<bool, Error> {
-        let request = self.request();
-        let begun = Instant::now();
-        let mut backoff = Backoff::new();
-        loop {
-            let call = self.session().call(&request.lock, self.lease);
-            match call.renew(&[(request.name.as_str(), self.lease)]).await {
-                Ok((standings, _)) => {
-                    return Ok(matches!(standings[..], [Standing::Holds { first, .. }] if first <= token));
-                }
-                Err(error) if is_transient(&error) && begun.elapsed() < self.lease => backoff.pause().await,
                 Err(error) => return Err(self.failed(error)),
             }
         }

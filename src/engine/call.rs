@@ -72,7 +72,7 @@ impl Call<'_> {
         Ok((standing, reached))
     }
 
-    /// Tells a token if the owner now reads by `to`, and when to look again. `None`: the server does not know
+    /// Tells a number if the owner now reads by `to`, and when to look again. `None`: the server does not know
     /// the write hold `from`.
     pub(crate) async fn downgrade(
         &self,

@@ -145,7 +145,8 @@ fn standing_of(standing: i64, request: &str, phase: u64) -> Option<Standing> {
     }
 }
 
-/// `None`: the server does not know the write hold. The token is the reader's, or a later one of other readers.
+/// The number that a release would tell the read request: greater than the write hold's token if that was interrupted.
+/// `None`: the server does not know the write hold.
 pub(crate) fn read_downgraded(reply: &Value) -> Result<(Option<u64>, Look), RedisError> {
     let reply = numbers(reply)?;
     match *reply.as_slice() {

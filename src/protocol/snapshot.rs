@@ -41,10 +41,6 @@ pub struct RawState {
     pub writes: u64,
     /// Requests in the queue.
     pub waiting: u64,
-    /// 0: room for semaphores.
-    pub limit: u64,
-    /// 0: room for semaphores.
-    pub used: u64,
     /// 1: the only request holds, and the other two keys do not exist.
     pub sole: u64,
     /// 1: a script stopped at the limit of a batch.
@@ -120,8 +116,6 @@ impl RawState {
             reads,
             writes,
             waiting,
-            limit,
-            used,
             sole,
             more,
             up,
@@ -139,8 +133,6 @@ impl RawState {
             reads,
             writes,
             waiting,
-            limit,
-            used,
             sole,
             more,
             up,

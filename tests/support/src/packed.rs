@@ -23,7 +23,7 @@ pub struct Packed {
 }
 
 /// Where the text begins.
-const HOLDER: usize = 73;
+const HOLDER: usize = 63;
 
 impl Packed {
     /// `None`: the field is of another layout.
@@ -33,19 +33,18 @@ impl Packed {
             return None;
         }
         let count = |n: usize| {
-            let at = 5 + 4 * n;
+            let at = 3 + 4 * n;
             u32::from_le_bytes(numbers[at..at + 4].try_into().expect("four bytes"))
         };
         let number = |n: usize| {
-            let at = 25 + 8 * n;
+            let at = 15 + 8 * n;
             f64::from_le_bytes(numbers[at..at + 8].try_into().expect("eight bytes")) as u64
         };
-        assert_eq!((count(3), count(4)), (0, 0), "limit and used have no use yet");
         Some(Self {
             policy: numbers[1],
-            sole: numbers[2] == 1,
-            more: numbers[3] == 1,
-            up: numbers[4] == 1,
+            sole: numbers[2] & 1 != 0,
+            more: numbers[2] & 2 != 0,
+            up: numbers[2] & 4 != 0,
             reads: count(0),
             writes: count(1),
             waiting: count(2),
@@ -90,9 +89,9 @@ impl Packed {
 const MOVE: &str = "
 local s = redis.call('HGET', KEYS[1], 's')
 local at, moved = tonumber(ARGV[1]), 0
-local near = struct.unpack('<d', s, 50)
-if string.byte(s, 3) == 1 then
-  if string.sub(s, 74) ~= ARGV[2] or ARGV[3] then return 0 end
+local near = struct.unpack('<d', s, 40)
+if string.byte(s, 3) % 2 == 1 then
+  if string.sub(s, 64) ~= ARGV[2] or ARGV[3] then return 0 end
   near, moved = at, 1
 else
   for i = 2, #ARGV do
@@ -100,7 +99,7 @@ else
   end
   near = math.min(near, at)
 end
-redis.call('HSET', KEYS[1], 's', string.sub(s, 1, 49) .. struct.pack('<d', near) .. string.sub(s, 58))
+redis.call('HSET', KEYS[1], 's', string.sub(s, 1, 39) .. struct.pack('<d', near) .. string.sub(s, 48))
 return moved";
 
 /// Moves the deadlines of requests to that time in ms. Returns how many moved.
