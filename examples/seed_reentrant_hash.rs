@@ -1,10 +1,10 @@
 //! Coming from a reentrant read/write lock in one hash, call by call. That lock has fields for the mode and for the
 //! counts of readers and writer, a script per operation, a TTL for the whole, an owner's UUID with every call.
-//! fairlock's state began with it.
+//! fairlock's state keeps the same.
 //!
 //! | theirs | ours | better how |
 //! |---|---|---|
-//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same fields, and a queue and leases beside them | see `PROTOCOL.md` |
+//! | hash `mode`, `rcount`, `r:{uuid}`, `writer`, `wcount` | the same, most of it in one packed field, and a queue and leases beside the hash | a call of a script reads and writes one field: see `PROTOCOL.md` |
 //! | owner: a UUID | `Owner::new()`, `Owner::from_uuid(id)` | an owner is optional; requests without one never reenter |
 //! | `RLock`: done or refused | `read().try_acquire()`; to wait, `acquire_fair()` | waiters enter in turn |
 //! | `WLock`: done or refused | `write().try_acquire()`; `acquire_fair()` | a writer does not starve behind readers |
@@ -45,16 +45,36 @@ async fn main() -> common::Outcome {
     Ok(())
 }
 
-/// The fields that both designs have.
-async fn hash(server: &common::Server) -> Result<HashMap<String, String>, redis::RedisError> {
+/// What both designs keep: theirs in fields of the hash, ours in one packed field and the read holds of each owner.
+async fn state(
+    server: &common::Server,
+    lock: &RwLock,
+) -> Result<HashMap<String, String>, Box<dyn std::error::Error + Send + Sync>> {
     let mut redis = redis::Client::open(server.url())?
         .get_multiplexed_async_connection()
         .await?;
-    let mut fields: HashMap<String, String> = redis.hgetall(format!("fairlock:{{{NAME}}}")).await?;
-    fields.retain(|field, _| {
-        matches!(field.as_str(), "mode" | "rcount" | "writer" | "wcount") || field.starts_with("r:")
-    });
-    Ok(fields)
+    let mut state = HashMap::new();
+    let hash: HashMap<String, Vec<u8>> = redis.hgetall(format!("fairlock:{{{NAME}}}")).await?;
+    for (field, count) in hash.into_iter().filter(|(field, _)| field.starts_with("r:")) {
+        state.insert(field, String::from_utf8(count)?);
+    }
+    let status = lock.status().await?;
+    let mut put = |field: &str, value: String| state.insert(field.to_owned(), value);
+    match status.mode {
+        Some(Mode::Write) => {
+            let writer = status.raw.holder.splitn(3, ':').nth(2).unwrap_or_default();
+            put("writer", writer.to_owned());
+            put("mode", "write".to_owned());
+        }
+        Some(Mode::Read) => _ = put("mode", "read".to_owned()),
+        None => {}
+    }
+    for (field, count) in [("rcount", status.raw.reads), ("wcount", status.raw.writes)] {
+        if count > 0 {
+            put(field, count.to_string());
+        }
+    }
+    Ok(state)
 }
 
 fn fields<const N: usize>(fields: [(&str, &str); N]) -> HashMap<String, String> {
@@ -73,13 +93,13 @@ async fn reads(server: &common::Server, mine: &RwLock, yours: &RwLock) -> common
         (&format!("r:{me}"), "2"),
         (&format!("r:{you}"), "1"),
     ];
-    assert_eq!(hash(server).await?, fields(expected));
+    assert_eq!(state(server, mine).await?, fields(expected));
     // WLock: others read.
     assert!(mine.write().try_acquire().await?.is_none());
     for guard in [first, other, again] {
         guard.release().await?;
     }
-    assert_eq!(hash(server).await?, fields([]));
+    assert_eq!(state(server, mine).await?, fields([]));
     println!("RLock, RUnLock: three holds of two owners, in one hash");
     Ok(())
 }
@@ -98,7 +118,7 @@ async fn writes(server: &common::Server, mine: &RwLock, yours: &RwLock) -> commo
         ("rcount", "1"),
         (&format!("r:{me}"), "1"),
     ];
-    assert_eq!(hash(server).await?, fields(expected));
+    assert_eq!(state(server, mine).await?, fields(expected));
     // RLock and WLock of another owner: refused. Or the other owner waits, which is not possible in theirs.
     assert!(yours.read().try_acquire().await?.is_none());
     assert!(yours.write().try_acquire().await?.is_none());
@@ -109,10 +129,10 @@ async fn writes(server: &common::Server, mine: &RwLock, yours: &RwLock) -> commo
     assert!(!waiting.is_finished());
     outer.release().await?;
     let other = waiting.await??;
-    assert_eq!(hash(server).await?.get("mode").map(String::as_str), Some("read"));
+    assert_eq!(state(server, mine).await?.get("mode").map(String::as_str), Some("read"));
     also.release().await?;
     other.release().await?;
-    assert_eq!(hash(server).await?, fields([]));
+    assert_eq!(state(server, mine).await?, fields([]));
     println!("WLock, WUnLock: a writer reenters, reads too, and falls back to reading");
     Ok(())
 }
@@ -134,7 +154,7 @@ async fn up_and_down(server: &common::Server, mine: &RwLock, yours: &RwLock) -> 
     other.release().await?;
     let (writing, reading) = upgrading.await?;
     let downgraded = writing?.downgrade().await?;
-    assert_eq!(hash(server).await?.get("rcount").map(String::as_str), Some("2"));
+    assert_eq!(state(server, mine).await?.get("rcount").map(String::as_str), Some("2"));
     yours
         .read()
         .try_acquire()

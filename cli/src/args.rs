@@ -204,6 +204,9 @@ pub(crate) struct LsArgs {
 pub(crate) struct ShowArgs {
     /// The lock's name
     pub(crate) name: String,
+    /// Show the lock's state too, as it lies in the server: PROTOCOL.md explains each number
+    #[arg(long)]
+    pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -3,7 +3,7 @@
 use crate::args::OutputArgs;
 use crate::json;
 use crate::outcome::{Failure, Outcome, Status, say};
-use crate::rights::Probe;
+use crate::rights::{Denied, Probe};
 use crate::server::ServerArgs;
 use crate::text::{count, safe, span};
 use fairlock::redis::aio::MultiplexedConnection;
@@ -383,7 +383,27 @@ async fn rights(
         let remedy = format!("if it should: ACL SETUSER {user} {rules}");
         findings.note("rights", format!("user {user} may not use {what}"), &remedy);
     }
+    functions(findings, &user, &denied);
     Ok(only_looks)
+}
+
+/// How the clients of this user call the scripts.
+fn functions(findings: &mut Findings, user: &str, denied: &Denied) {
+    let rules = denied.further(Task::Functions).join(" ");
+    if denied.has_no_functions {
+        let text = "calls are EVALSHA: the server has no functions";
+        findings.note(
+            "functions",
+            text,
+            "Redis 7, or Valkey, spends about half of the time on a call",
+        );
+    } else if rules.is_empty() {
+        findings.good("functions", "calls are FCALL");
+    } else {
+        let text = format!("calls are EVALSHA: user {user} may not load or call functions");
+        let remedy = format!("to halve what a call costs the server: ACL SETUSER {user} {rules}");
+        findings.note("functions", text, &remedy);
+    }
 }
 
 /// Sends a message to this process, by the way of a grant.

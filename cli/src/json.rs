@@ -2,7 +2,7 @@
 
 use crate::outcome::{Failure, say};
 use crate::text;
-use fairlock::{ClientInfo, Event, EventKind, Holder, Status, Waiter};
+use fairlock::{ClientInfo, Event, EventKind, Holder, RawState, Status, Waiter};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -31,6 +31,16 @@ pub(crate) fn status(lock: &str, status: &Status) -> Value {
         "holders": status.holders.iter().map(holder).collect::<Value>(),
         "waiters": status.waiters.iter().map(waiter).collect::<Value>(),
     })
+}
+
+/// The state as it lies in the server.
+pub(crate) fn raw(raw: &RawState) -> Value {
+    let numbers = text::raw(raw)
+        .into_iter()
+        .map(|(name, number)| (name.to_owned(), number.into()));
+    let mut state: serde_json::Map<_, _> = numbers.collect();
+    state.insert("holder".to_owned(), raw.holder.as_str().into());
+    state.into()
 }
 
 pub(crate) fn holder(holder: &Holder) -> Value {

@@ -14,6 +14,8 @@ pub(crate) struct Denied {
     rules: BTreeSet<(Task, String)>,
     /// The server allows some command that only users of locks need.
     may_write: bool,
+    /// The server knows no functions.
+    pub(crate) has_no_functions: bool,
 }
 
 /// Without these no lock works.
@@ -77,21 +79,26 @@ impl Probe {
 
     /// The commands, in an order that leaves nothing behind.
     fn commands(&self) -> Vec<(Task, Cmd)> {
-        use Task::{Connect, Events, Evict, Find, Inspect, Introduce, Lock, Look, Status};
+        use Task::{Connect, Events, Evict, Find, Functions, Inspect, Introduce, Lock, Look, Status};
         let (state, queue, leases) = (&*self.state, &*self.queue, &*self.leases);
         let (introduction, audience) = (&*self.introduction, &*self.audience);
         let none = "0000000000000000000000000000000000000000";
         // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(Task, &[&str]); 33] = [
+        let commands: [(Task, &[&str]); 38] = [
             (Connect, &["PING"]),
             (Look, &["TIME"]),
             (Connect, &["EVAL", "return 1", "1", state]),
             (Connect, &["EVALSHA", none, "1", state]),
-            (Lock, &["HSET", state, "seq", "1"]),
-            (Lock, &["HGET", state, "seq"]),
-            (Look, &["HMGET", state, "seq"]),
+            // Their errors tell that they are allowed. What they name does not exist.
+            (Functions, &["FCALL", "fairlock_doctor", "0"]),
+            (Functions, &["FUNCTION", "LOAD", ""]),
+            (Look, &["EXISTS", state]),
+            (Lock, &["HSET", state, "doctor", "1"]),
+            (Lock, &["HINCRBY", state, "doctor", "1"]),
+            (Look, &["HGET", state, "doctor"]),
+            (Look, &["HMGET", state, "doctor"]),
             (Lock, &["ZADD", queue, "1", "doctor"]),
             (Lock, &["ZADD", leases, "1", "doctor"]),
             (Look, &["ZCARD", queue]),
@@ -100,11 +107,12 @@ impl Probe {
             (Look, &["ZSCORE", leases, "doctor"]),
             (Lock, &["ZMSCORE", leases, "doctor"]),
             (Lock, &["ZREM", queue, "nobody"]),
+            (Lock, &["ZREMRANGEBYRANK", queue, "9", "9"]),
             (Lock, &["PEXPIREAT", state, &soon]),
             (Lock, &["PEXPIREAT", queue, &soon]),
             (Lock, &["PEXPIREAT", leases, &soon]),
             (Lock, &["PUBLISH", &self.channel, ""]),
-            (Lock, &["HDEL", state, "seq"]),
+            (Lock, &["HDEL", state, "doctor"]),
             (Connect, &["CLIENT", "SETNAME", "fairlock-doctor"]),
             (Status, &["ZDIFF", "2", leases, queue]),
             (Evict, &["ZSCAN", leases, "0"]),
@@ -150,6 +158,8 @@ impl Probe {
                 return Err(error);
             }
             if error.kind() != ErrorKind::Server(ServerErrorKind::NoPerm) {
+                let is_unknown = error.to_string().to_lowercase().contains("unknown command");
+                denied.has_no_functions |= task == Task::Functions && is_unknown;
                 continue;
             }
             let words: Vec<_> = command.args_iter().collect();
@@ -167,7 +177,7 @@ fn rule(prefix: &str, words: &[redis::Arg<&[u8]>], said: &str) -> String {
             _ => String::new(),
         };
         return match word(0).as_str() {
-            "client" => format!("+client|{}", word(1)),
+            parent @ ("client" | "function") => format!("+{parent}|{}", word(1)),
             name => format!("+{name}"),
         };
     }
@@ -190,7 +200,10 @@ mod tests {
         }
         // Doctor tries these by a message, on a connection of its own.
         let elsewhere = ["subscribe", "unsubscribe", "psubscribe", "punsubscribe"];
-        for task in Task::ALL.into_iter().filter(|task| *task <= Task::Evict) {
+        for task in Task::ALL
+            .into_iter()
+            .filter(|task| *task <= Task::Evict || *task == Task::Functions)
+        {
             for command in task.commands().iter().filter(|command| !elsewhere.contains(command)) {
                 assert!(tried.contains(&(task, format!("+{command}"))), "{task:?}: {command}");
             }

@@ -6,7 +6,7 @@ use crate::locks;
 use crate::outcome::{Outcome, Status, say};
 use crate::server::ServerArgs;
 use crate::text::{self, Table, count, origin, safe, span};
-use fairlock::{Holder, Waiter};
+use fairlock::{Holder, RawState, Waiter};
 use std::fmt::Write as _;
 
 pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
@@ -20,9 +20,14 @@ pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
     client.shutdown().await;
     known?;
     if args.output.json {
-        json::document(&json::status(&args.name, &status))?;
+        let mut document = json::status(&args.name, &status);
+        if args.raw {
+            document["raw"] = json::raw(&status.raw);
+        }
+        json::document(&document)?;
     } else {
-        say(&page(&args.name, &status))?;
+        let raw = if args.raw { state(&status.raw) } else { String::new() };
+        say(&(page(&args.name, &status) + &raw))?;
     }
     Ok(Status::OK)
 }
@@ -60,6 +65,16 @@ fn page(name: &str, status: &fairlock::Status) -> String {
         page += &waiters(&status.waiters);
         more(&mut page, status.waiting, status.waiters.len());
     }
+    page
+}
+
+/// The state as it lies in the server.
+fn state(raw: &RawState) -> String {
+    let mut page = "\nState:\n".to_owned();
+    for (name, number) in text::raw(raw) {
+        let _ = writeln!(page, "  {name:<8}  {number}");
+    }
+    let _ = writeln!(page, "  {:<8}  {}", "holder", safe(&raw.holder));
     page
 }
 

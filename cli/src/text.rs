@@ -129,6 +129,24 @@ impl Table {
     }
 }
 
+/// The numbers of a lock's state, by the names of PROTOCOL.md.
+pub(crate) fn raw(raw: &fairlock::RawState) -> [(&'static str, u64); 12] {
+    [
+        ("seq", raw.seq),
+        ("token", raw.token),
+        ("first", raw.first),
+        ("near", raw.near),
+        ("keep", raw.keep),
+        ("cap", raw.cap),
+        ("reads", raw.reads),
+        ("writes", raw.writes),
+        ("waiting", raw.waiting),
+        ("sole", raw.sole),
+        ("more", raw.more),
+        ("up", raw.up),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ async fn finds_nothing_wrong_with_a_plain_server_and_leaves_nothing_behind() {
         "latency",
         "clock",
         "rights",
+        "functions",
         "pub/sub",
         "lock",
     ];
@@ -145,4 +146,40 @@ async fn names_the_user_of_the_url_who_may_not_ask_for_its_name() {
         said(&ended.stdout, &["user ann lacks +hset", "ACL SETUSER ann +hset"]),
         "{ended:?}"
     );
+}
+
+#[tokio::test]
+async fn tells_how_the_scripts_are_called_and_why() {
+    let server = Server::start().await;
+    let cli = Cli::at(format!("redis://app:s3cret@127.0.0.1:{}", server.port()));
+    let user = async |rule: &str| {
+        let rules = [
+            "ACL",
+            "SETUSER",
+            "app",
+            "reset",
+            "on",
+            ">s3cret",
+            "~fairlock:*",
+            "&*",
+            "+@all",
+            rule,
+        ];
+        let mut command = redis::cmd(rules[0]);
+        command.arg(&rules[1..]);
+        command.exec_async(&mut server.redis().await).await.unwrap();
+    };
+    user("+@all").await;
+    if server.is_before_7().await {
+        let text = cli.says(&["doctor"]).await;
+        return assert!(said(&text, &["calls are EVALSHA", "has no functions"]), "{text}");
+    }
+    let text = cli.says(&["doctor"]).await;
+    assert!(said(&text, &["ok     functions", "calls are FCALL"]), "{text}");
+    for (rule, lacks) in [("-fcall", "+fcall"), ("-function", "+function|load")] {
+        user(rule).await;
+        let text = cli.says(&["doctor"]).await;
+        assert!(said(&text, &["calls are EVALSHA", "ACL SETUSER app", lacks]), "{text}");
+        assert!(text.ends_with("Fit for locks.\n"), "{text}");
+    }
 }

@@ -38,6 +38,32 @@ async fn tells_who_holds_and_who_waits_in_order() {
     assert_eq!(status["waiters"][1]["position"], 1);
 }
 
+#[tokio::test]
+async fn shows_the_state_as_it_lies_in_the_server() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_owner, _clients) = queue(&server, "a").await;
+    let text = cli.says(&["show", "a", "--raw"]).await;
+    let words = [
+        "State:",
+        "seq",
+        "token",
+        "first",
+        "near",
+        "writes    1",
+        "waiting   2",
+        "holder    w",
+    ];
+    assert!(said(&text, &words), "{text}");
+    let raw = &cli.json(&["show", "a", "--raw"]).await["raw"];
+    assert_eq!(
+        (&raw["writes"], &raw["waiting"], &raw["sole"]),
+        (&1.into(), &2.into(), &0.into())
+    );
+    assert!(raw["seq"].as_u64() > raw["token"].as_u64(), "{raw}");
+    assert!(cli.json(&["show", "a"]).await.get("raw").is_none());
+}
+
 fn no_such_lock(ended: &Ended, words: &[&str]) {
     assert_eq!((ended.status, ended.stdout.as_str()), (NO_LOCK, ""), "{ended:?}");
     assert!(said(&ended.stderr, words), "{ended:?}");
