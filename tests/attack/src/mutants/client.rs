@@ -344,8 +344,8 @@ pub const ALL: &[Mutant] = &[
         name: "owner-does-not-wait-for-its-release", file: "src/engine/attempt.rs",
         edits: &[("        request.owner()?;\n        self.registry().leaving(request)", "        request.owner()?;\n        self.registry().leaving(request).filter(|_| false)")],
         seen: "invented",
-        story: "An owner whose future was dropped asks again before its former request is out of the queue, and is refused.",
-        check: Check::It("lock::rw_lock::an_owner_may_ask_again_right_after_its_future_was_dropped"),
+        story: "An owner drops its guard and asks again before the release: the owner reenters, past all waiters.",
+        check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
     },
     Mutant {
         name: "owner-waits-for-its-lost-guard", file: "src/state/claim.rs",
