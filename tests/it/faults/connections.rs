@@ -29,8 +29,13 @@ async fn connections_that_fell_silent_are_made_again() {
 async fn counted(server: &Server, command: &str, name: &str) -> usize {
     let info = redis::cmd("INFO").arg("commandstats").to_owned();
     let info: String = info.query_async(&mut server.redis().await).await.unwrap();
-    let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
-    let value = line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix(&format!("{name}="))));
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let value = line.and_then(|line| {
+        line.split(',')
+            .find_map(|field| field.strip_prefix(&format!("{name}=")))
+    });
     value.map_or(0, |value| value.parse().unwrap())
 }
 
@@ -45,7 +50,10 @@ async fn a_ping_that_the_server_refuses_is_a_reply_and_ends_no_subscription() {
     let rules = redis::cmd("ACL").arg(&["SETUSER", "default", "-ping"]).to_owned();
     rules.exec_async(&mut connection).await.unwrap();
     // So many pings of each client's subscription that it would have ended if they counted as missed.
-    eventually("pings are refused", async || counted(&s.server, "ping", "rejected_calls").await >= 6).await;
+    eventually("pings are refused", async || {
+        counted(&s.server, "ping", "rejected_calls").await >= 6
+    })
+    .await;
     assert_eq!(counted(&s.server, "subscribe", "calls").await, subscribed);
     held.release().await.unwrap();
     drop(soon("the grant", waiter).await.unwrap().unwrap());
