@@ -61,7 +61,9 @@ impl Call<'_> {
         let renew = |whole| self.order(Ask::Confirm(request, lease), whole);
         let confirm = async {
             match self.route.confirm(self.limit, key, wish, &renew(false)).await {
-                Err(error) if is_unknown_script(&error) => self.route.confirm(self.limit, key, wish, &renew(true)).await,
+                Err(error) if is_unknown_script(&error) => {
+                    self.route.confirm(self.limit, key, wish, &renew(true)).await
+                }
                 other => other,
             }
         };
