@@ -34,12 +34,12 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "acquire" "" ["listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"];
-    RELEASE = "release" " flags=allow-oom" ["listeners.lua", "release_head.lua", "lock.lua", "release.lua"];
-    RENEW = "renew" " flags=allow-oom" ["listeners.lua", "lock.lua", "renew.lua"];
-    DOWNGRADE = "downgrade" " flags=allow-oom" ["listeners.lua", "lock.lua", "downgrade.lua"];
-    EVICT = "evict" " flags=allow-oom" ["listeners.lua", "lock.lua", "evict.lua"];
-    STATUS = "status" " flags=no-writes" ["listeners.lua", "lock.lua", "status.lua"];
+    ACQUIRE = "acquire" "" ["lock.lua", "acquire.lua"];
+    RELEASE = "release" " flags=allow-oom" ["lock.lua", "release.lua"];
+    RENEW = "renew" " flags=allow-oom" ["lock.lua", "renew.lua"];
+    DOWNGRADE = "downgrade" " flags=allow-oom" ["lock.lua", "downgrade.lua"];
+    EVICT = "evict" " flags=allow-oom" ["lock.lua", "evict.lua"];
+    STATUS = "status" " flags=no-writes" ["lock.lua", "status.lua"];
 }
 
 /// The script of that name.

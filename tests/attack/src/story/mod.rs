@@ -201,8 +201,6 @@ enum Part {
     Confused(usize),
     Round(u32),
     Again,
-    /// Of a lock whose policy was lost: nobody can enter until it has been unused for a minute.
-    Forgotten,
     /// Of a lock on which one owner is counted wrong: that lasts until its requests have left.
     Away,
     Leave,
@@ -280,7 +278,6 @@ impl<'a> Story<'a> {
                 Part::Over => return None,
                 Part::Ops | Part::Confused(_) | Part::Again => self.one_op(),
                 Part::Round(round) => self.round(round),
-                Part::Forgotten => self.wait_until_forgotten(),
                 Part::Leave | Part::Away => self.leave(),
                 Part::Probes(n) => self.probe(n),
             }
@@ -311,9 +308,6 @@ impl<'a> Story<'a> {
 
     /// Everybody goes on as the protocol says.
     fn round(&mut self, round: u32) {
-        if round == 0 {
-            self.clients.forget_firsts();
-        }
         let forgotten = self.clients.forgotten();
         let lost = self.clients.lost();
         if !lost.is_empty() {
@@ -350,17 +344,6 @@ impl<'a> Story<'a> {
         }
         self.call(Script::Renew, Vec::new());
         self.part = Part::Round(round + 1);
-    }
-
-    fn wait_until_forgotten(&mut self) {
-        let all = self.lock.alive().map(str::to_owned).collect::<Vec<_>>();
-        if !all.is_empty() {
-            return self.call(Script::Release, all);
-        }
-        let latest = self.expiries.iter().filter_map(|at| at.flatten()).max().unwrap_or(0);
-        self.now_us = self.now_us.max((latest + 1) * 1000);
-        self.lock = Lock::default();
-        self.part = Part::Probes(0);
     }
 
     fn leave(&mut self) {
