@@ -240,7 +240,7 @@ local function drop(request)
   else
     told = count_down(request)
   end
-  if reads + writes + waiting == 0 then near = 0 end
+  if reads + writes + waiting == 0 then near, more = 0, 0 end
   return told
 end
 
