@@ -153,12 +153,16 @@ impl Clients {
         }
     }
 
-    /// A hold lasts for as long as its owner holds; a write hold, for as long as its owner writes.
+    /// A write hold lasts for as long as its owner writes. A read hold lasts for as long as anybody reads, or its own owner
+    /// writes: nobody else has written in between.
     fn look(&mut self, view: &View) {
         for (request, belief) in &mut self.requests {
             if let Belief::Holds { interrupted, .. } = belief {
                 let owner = owner_of(request);
-                let lasts = |holder: &String| owner_of(holder) == owner && (writes(holder) || !writes(request));
+                let lasts = |holder: &String| match writes(request) {
+                    true => writes(holder) && owner_of(holder) == owner,
+                    false => !writes(holder) || owner_of(holder) == owner,
+                };
                 *interrupted |= !view.holders.keys().any(lasts);
             }
         }

@@ -107,7 +107,8 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
             (last, token) = (note.token, note.token);
         } else {
             hold!(2, !holding.is_empty() && note.token == token, "{request} got token {} after {last}", note.token);
-            hold!(2, !writes(request) || was.writes > 0, "{request} writes with a reader's token");
+            let wrote = was.writes > 0 || holding.iter().any(|held| writes(held) && owner_of(held) == owner);
+            hold!(2, !writes(request) || wrote, "{request} writes with a reader's token");
             hold!(
                 2,
                 waited.is_none() || note.token > before.seq,
@@ -182,11 +183,7 @@ pub fn of_repetition(step: &Step, outcome: &Outcome, after: &Lock) -> Result<(),
     let same = match step.script {
         Script::Acquire => second.reply[..2] == outcome.reply[..2],
         Script::Release => second.reply[1..].iter().all(|status| *status == 0),
-        Script::Renew => second.reply[1..] == outcome.reply[1..],
-        // Its second reply is what its read hold is compared with.
-        Script::Downgrade => {
-            second.reply[1] <= outcome.reply[1] && (second.reply[1] < 0) == (outcome.reply[1] < 0)
-        }
+        Script::Renew | Script::Downgrade => second.reply[1..] == outcome.reply[1..],
         Script::Evict => second.reply[1] == 0,
     };
     hold!(7, same, "answered {:?} and then {:?}", outcome.reply, second.reply);

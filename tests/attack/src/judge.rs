@@ -69,8 +69,6 @@ fn same_state(before: &Lock, step: &Step, lock: &mut Lock, outcome: &Outcome, se
         ("reads", expected.reads, state.reads),
         ("writes", expected.writes, state.writes),
         ("waiting", expected.waiting, state.waiting),
-        ("limit", 0, state.limit),
-        ("used", 0, state.used),
     ] {
         differ(what, &expected, &seen)?;
     }
@@ -98,7 +96,7 @@ fn same_near(before_ms: u64, step: &Step, lock: &Lock, outcome: &Outcome, near_m
             let released = step.script == Script::Release && outcome.reply[0] == -1;
             let over = before_ms == 0 || before_ms <= step.now_us / 1000 && !released;
             let least = if over { nearest } else { nearest.min(before_ms) };
-            least..=nearest
+            least.min(renewed_twice(step).unwrap_or(least))..=nearest
         }
     };
     demand(bounds.contains(&near_ms), || {
@@ -184,6 +182,14 @@ impl Choices for Observed<'_> {
         self.did |= pulled;
         pulled
     }
+}
+
+/// The nearest deadline, ms, of a request that one renewal renews twice: the first lease counts for a lower bound too.
+fn renewed_twice(step: &Step) -> Option<u64> {
+    let pairs = step.args.chunks_exact(2).filter(|_| step.script == Script::Renew);
+    let twice = pairs.clone().filter(|pair| pairs.clone().filter(|other| other[0] == pair[0]).nth(1).is_some());
+    let leases = twice.filter_map(|pair| pair[1].parse::<u64>().ok());
+    Some(leases.min()? + step.now_us / 1000)
 }
 
 /// Who waits looks when it is told to: then somebody's deadline is over, or may be.

@@ -88,15 +88,15 @@ pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
 
 /// The words of the packed state (see PROTOCOL.md) as text; any other word as it is.
 fn text_of(word: &[u8]) -> String {
-    const NUMBERS: usize = 73;
+    const NUMBERS: usize = 63;
     if word.len() < NUMBERS || word[0] != 2 {
         return String::from_utf8_lossy(word).into_owned();
     }
-    let bytes = word[..5].iter().map(|byte| u64::from(*byte));
-    let counts = word[5..25]
+    let bytes = word[..3].iter().map(|byte| u64::from(*byte));
+    let counts = word[3..15]
         .chunks_exact(4)
         .map(|four| u64::from(u32::from_le_bytes(four.try_into().expect("four bytes"))));
-    let numbers = word[25..NUMBERS]
+    let numbers = word[15..NUMBERS]
         .chunks_exact(8)
         .map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as u64);
     let all = bytes.chain(counts).chain(numbers).map(|n| n.to_string());

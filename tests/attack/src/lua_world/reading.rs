@@ -113,12 +113,10 @@ fn packed(state: &[Value]) -> Option<Packed> {
         reads: number(6)?,
         writes: number(7)?,
         waiting: number(8)?,
-        limit: number(9)?,
-        used: number(10)?,
-        sole: number(11)? == 1,
-        more: number(12)? == 1,
-        up: number(13)? == 1,
-        holder: text(state.get(14)?).to_owned(),
+        sole: number(9)? == 1,
+        more: number(10)? == 1,
+        up: number(11)? == 1,
+        holder: text(state.get(12)?).to_owned(),
     })
 }
 

@@ -187,8 +187,6 @@ pub struct Packed {
     pub reads: u64,
     pub writes: u64,
     pub waiting: u64,
-    pub limit: u64,
-    pub used: u64,
     pub sole: bool,
     pub more: bool,
     pub up: bool,
@@ -282,7 +280,7 @@ impl Lock {
             sole: sole.is_some(),
             up: self.queue.first().is_some_and(|(score, _)| *score < 0),
             holder: sole.or_else(by_writer).map(|(name, _)| name.to_string()).unwrap_or_default(),
-            ..Packed::default()
+            more: false,
         }
     }
 

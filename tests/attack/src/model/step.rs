@@ -328,11 +328,7 @@ impl Step<'_> {
     }
 
     pub(super) fn downgrade(&mut self, from: &str, to: &str, lease_ms: u64) -> Vec<i64> {
-        // The number that says whether the hold was interrupted: a greater one than its own. Of a downgrade that is sent
-        // again that is what its read hold is compared with, because readers may have been let in since.
-        let mut told = self.lock.first;
         if !self.lock.requests.contains_key(to) && writes(from) && self.lock.holds(from) {
-            told = self.lock.token;
             self.lock.put(to, 0, None);
             self.grant(to, 0);
             self.end(from);
@@ -342,7 +338,8 @@ impl Step<'_> {
             self.lease(to, lease_ms);
         }
         self.sweep();
-        vec![self.next_ms(), if self.lock.holds(to) { told as i64 } else { -1 }]
+        // As a release would tell the read request.
+        vec![self.next_ms(), if self.lock.holds(to) { self.lock.first as i64 } else { -1 }]
     }
 
     pub(super) fn evict(&mut self, owner: &str) -> Vec<i64> {

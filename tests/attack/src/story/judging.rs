@@ -142,12 +142,15 @@ impl<'a> Story<'a> {
         self.clients.agree(&view)
     }
 
-    /// What the state says of a named owner that has several requests is not compared with them, so a loss of it may last for
-    /// as long as they do: fewer read holds than there are, or a second place in the queue.
+    /// What the state says of a named owner is not compared with its requests, so a loss of it may last for as long as they
+    /// do: fewer read holds than there are, or a second place in the queue.
     pub(super) fn counted_wrong(&self) -> bool {
         let lost = self.lost.as_deref().unwrap_or_default();
-        let owner = lost.strip_prefix("field r:").or(lost.strip_prefix("field q:"));
-        owner.is_some_and(|owner| self.lock.alive().filter(|request| owner_of(request) == owner).count() > 1)
+        let counts = |owner: &str| self.lock.alive().filter(|request| owner_of(request) == owner).count();
+        match lost.strip_prefix("field r:") {
+            Some(owner) => counts(owner) > 0,
+            None => lost.strip_prefix("field q:").is_some_and(|owner| counts(owner) > 1),
+        }
     }
 
     /// What was lost, and how much there was to lose. Returns whether the story goes on.
