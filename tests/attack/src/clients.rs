@@ -159,11 +159,9 @@ impl Clients {
         for (request, belief) in &mut self.requests {
             if let Belief::Holds { interrupted, .. } = belief {
                 let owner = owner_of(request);
-                let lasts = |holder: &String| match writes(request) {
-                    true => writes(holder) && owner_of(holder) == owner,
-                    false => !writes(holder) || owner_of(holder) == owner,
-                };
-                *interrupted |= !view.holders.keys().any(lasts);
+                let state = &view.packed;
+                let writes_on = state.writes > 0 && owner_of(&state.holder) == owner;
+                *interrupted |= !(writes_on || state.reads > 0 && !writes(request));
             }
         }
     }
