@@ -42,7 +42,8 @@ pub struct Record {
     /// The server's clock, us.
     pub at_us: u64,
     pub script: Script,
-    /// From ARGV[2] on; of acquire: request, lease in ms, `try` or `queue`, policy, old ticket (see [`Acquire`]).
+    /// From ARGV[2] on; of acquire: request, lease in ms, `try` or `queue`, policy, old ticket or `u` and the
+    /// token of the read hold that upgrades (see [`acquire`]).
     pub args: Vec<String>,
     /// A reply of one number with what it does not tell: [`NOT_TOLD`](crate::model::NOT_TOLD).
     pub reply: Vec<i64>,
@@ -121,10 +122,14 @@ pub mod acquire {
             panic!("not the arguments of acquire: {args:?}");
         };
         let only_now = if *when == "try" { "t" } else { "" };
-        let mut sent = vec![format!("{more_options}{only_now}{policy}")];
+        let (upgrade, number) = match ticket.strip_prefix('u') {
+            Some(token) => ("u", token),
+            None => ("", *ticket),
+        };
+        let mut sent = vec![format!("{more_options}{only_now}{policy}{upgrade}")];
         sent.extend([request, lease_ms].map(|arg| (*arg).to_owned()));
-        if !ticket.is_empty() {
-            sent.push((*ticket).to_owned());
+        if !number.is_empty() {
+            sent.push(number.to_owned());
         }
         sent
     }
@@ -136,9 +141,10 @@ pub mod acquire {
         };
         let when = if options.contains('t') { "try" } else { "queue" };
         let policy = options.chars().find(|letter| "wr".contains(*letter));
-        let ticket = rest.first().copied().unwrap_or_default();
+        let upgrade = if options.contains('u') { "u" } else { "" };
+        let ticket = format!("{upgrade}{}", rest.first().copied().unwrap_or_default());
         let policy = policy.map(String::from).unwrap_or_default();
-        Some([request, *lease_ms, when, &policy, ticket].map(str::to_owned).to_vec())
+        Some([request, *lease_ms, when, &policy, &ticket].map(str::to_owned).to_vec())
     }
 }
 

@@ -1,6 +1,6 @@
 //! States without what differs between two runs: names and times in their order only.
 
-use super::{Cast, LEASE_MS, Op};
+use super::{Cast, IS_OVER, LASTS, LEASE_MS, Op};
 use crate::lua_world::Kept;
 use crate::model::{BAND, Lock};
 use crate::record::Script;
@@ -31,6 +31,15 @@ pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
             let unknown = cast.requests.iter().copied().find(|request| !lives(request));
             let Op::Call(script, _) = op else { return None };
             (unknown == args.first().map(String::as_str)).then(|| Doing::Call(*script, args.clone()))
+        }
+        Op::Call(Script::Acquire, args) => {
+            let mut args = args.clone();
+            match args[4].as_str() {
+                LASTS => args[4] = format!("u{}", lock.token),
+                IS_OVER => args[4] = format!("u{}", lock.first.saturating_sub(1)),
+                _ => {}
+            }
+            Some(Doing::Call(Script::Acquire, args))
         }
         Op::Call(script, args) => Some(Doing::Call(*script, args.clone())),
         Op::ReleaseAll | Op::RenewAll if alive().nth(1).is_none() => None,

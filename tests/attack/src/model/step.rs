@@ -10,6 +10,8 @@ pub(super) struct Ask<'a> {
     pub(super) only_now: bool,
     pub(super) policy: Option<u8>,
     pub(super) ticket: Option<u64>,
+    /// The token of the read hold that upgrades.
+    pub(super) read_token: Option<u64>,
 }
 
 impl<'a> Ask<'a> {
@@ -22,7 +24,8 @@ impl<'a> Ask<'a> {
             lease_ms: number(lease_ms),
             only_now: when == "try",
             policy: policy.bytes().next(),
-            ticket: (!ticket.is_empty()).then(|| number(ticket)),
+            ticket: (!ticket.is_empty() && !ticket.starts_with('u')).then(|| number(ticket)),
+            read_token: ticket.strip_prefix('u').map(number),
         }
     }
 
@@ -48,6 +51,8 @@ pub(super) const CONFLICT: i64 = -1;
 pub(super) const OWNER_WAITS: i64 = -2;
 
 pub(super) const OTHER_POLICY: i64 = -3;
+
+pub(super) const READ_IS_OVER: i64 = -4;
 
 /// How a request ended, as release says it: so, or by the token that it was told.
 pub(super) const WAITED: i64 = 1;
@@ -227,12 +232,17 @@ impl Step<'_> {
         if let Some(answer) = self.standing(request) {
             return answer;
         }
-        if *self.lock.policy.get_or_insert(ask.policy) != ask.policy {
+        if self.lock.policy.is_some_and(|stored| stored != ask.policy) {
             let stored = self.lock.policy.flatten().map_or(0, u64::from);
             return self.answer(OTHER_POLICY, stored);
         }
 
         let inside = self.lock.found(request);
+        // Others may have written since.
+        if ask.read_token.is_some_and(|token| inside.reads == 0 || self.lock.first > token) {
+            return self.answer(READ_IS_OVER, 0);
+        }
+        self.lock.policy = Some(ask.policy);
         let is_inside = inside.reads + inside.writes > 0;
         let upgrade = inside.reads > 0 && inside.writes == 0 && writes(request);
         let band = ask.band(upgrade);

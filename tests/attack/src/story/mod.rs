@@ -87,6 +87,9 @@ pub const LIMITS: [Limits; 4] = [
 /// A ticket that is ahead of the counter.
 const AHEAD: u8 = 11;
 
+/// No ticket, but the token of the read hold that upgrades: the last one, the phase's first, and one of a former phase.
+const UPGRADES: std::ops::RangeInclusive<u8> = 12..=14;
+
 /// Of stories in which nothing is lost.
 const LEASES_MS: [u64; 6] = [1_000, 1_000, 400, 5_000, 100_000, 1];
 
@@ -123,7 +126,7 @@ pub fn short_case() -> impl Strategy<Value = Case> {
 
 fn op() -> impl Strategy<Value = Op> {
     let rarely = |one_in: u32| prop_oneof![one_in - 1 => Just(false), 1 => Just(true)];
-    let ticket = prop_oneof![8 => Just(0), 2 => 1..12_u8];
+    let ticket = prop_oneof![8 => Just(0), 2 => 1..15_u8];
     let ask = (0..14_u8, any::<bool>(), rarely(5), 0..6_u8, ticket, rarely(40)).prop_map(
         |(who, write, only_now, lease, ticket, other_policy)| Op::Ask {
             who,
