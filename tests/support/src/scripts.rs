@@ -42,6 +42,27 @@ scripts! {
     STATUS = "status" " flags=no-writes" ["lock.lua", "status.lua"];
 }
 
+/// The library of functions: its name, and its text as `FUNCTION LOAD` takes it.
+pub fn library() -> (String, String) {
+    let lock = file("lock.lua");
+    let own = |script: &Script| file(&format!("{}.lua", script.name));
+    let texts: String = std::iter::once(lock).chain(ALL.iter().map(own)).collect();
+    let name = format!("fairlock_{}", &redis::Script::new(&texts).get_hash()[..16]);
+    let mut text = format!("#!lua name={name}\n{lock}");
+    for script in ALL {
+        let flags = match script.flags.strip_prefix(" flags=") {
+            Some(flag) => format!("'{flag}'"),
+            None => String::new(),
+        };
+        text += &format!(
+            "redis.register_function{{function_name='{name}_{}',flags={{{flags}}},callback=function(KEYS, ARGV)\n{}end}}\n",
+            script.name,
+            own(script)
+        );
+    }
+    (name, text)
+}
+
 /// The script of that name.
 pub fn named(name: &str) -> &'static Script {
     let script = ALL.iter().find(|script| script.name == name);
