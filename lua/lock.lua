@@ -6,13 +6,13 @@ local BATCH = 1024         -- grants a call, so that a script takes a millisecon
 local EXPIRY_BATCH = 200   -- expired requests a call
 local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
-local LAYOUT, FORMAT = 2, '<BBBBBI4I4I4I4I4dddddd'
+local LAYOUT, FORMAT = 2, '<BBBI4I4I4dddddd'
 -- A library sees no globals while the server loads it.
-local format, find, match, sub, byte, floor, max, min, pack, unpack_state
+local format, find, match, sub, byte, min, pack, unpack_state
 
 -- Of this call. A library keeps its variables from call to call, so begin() sets each of them.
 local call, LOCK, QUEUE, LEASES, options, sharded
-local policy, sole, more, up, reads, writes, waiting, limit, used, seq, token, first, near, keep, cap, holder
+local policy, sole, more, up, reads, writes, waiting, seq, token, first, near, keep, cap, holder
 local us, now              -- the server's time; nil: not yet asked
 local messages, events     -- client -> its words; lines. nil: none yet; events false: nobody listens
 local born                 -- the hash is new
@@ -25,7 +25,7 @@ local function clock()
   if not us then
     local time = call('TIME')
     us = time[1] * 1000000 + time[2]
-    now = floor(us / 1000)
+    now = (us - us % 1000) / 1000
   end
   return us
 end
@@ -58,7 +58,7 @@ end
 local function begin(keys, args, only_reads)
   if not pack then
     format, find, match, sub, byte = string.format, string.find, string.match, string.sub, string.byte
-    floor, max, min, pack, unpack_state = math.floor, math.max, math.min, struct.pack, struct.unpack
+    min, pack, unpack_state = math.min, struct.pack, struct.unpack
   end
   call, LOCK, QUEUE, LEASES, options = redis.call, keys[1], keys[2], keys[3], args[1]
   us, now, messages, events, born, fresh_queue, fresh_leases, fresh_keep = nil, nil, nil, false, false, false, false, false
@@ -70,14 +70,16 @@ local function begin(keys, args, only_reads)
   end
   local s = call('HGET', LOCK, 's')
   if s and byte(s) == LAYOUT then
-    local at, _
-    _, policy, sole, more, up, reads, writes, waiting, limit, used, seq, token, first, near, keep, cap, at =
-      unpack_state(FORMAT, s)
+    local flags, at, _
+    _, policy, flags, reads, writes, waiting, seq, token, first, near, keep, cap, at = unpack_state(FORMAT, s)
+    up = flags >= 4 and 1 or 0
+    more = flags % 4 >= 2 and 1 or 0
+    sole = flags % 2
     holder = sub(s, at)
     return
   end
   local other = s and byte(s)
-  policy, sole, more, up, reads, writes, waiting, limit, used = 0, 0, 0, 0, 0, 0, 0, 0, 0
+  policy, sole, more, up, reads, writes, waiting = 0, 0, 0, 0, 0, 0, 0
   seq, token, first, near, keep, cap, holder, born = 0, 0, 0, 0, 0, 0, '', true
   if not s and call('EXISTS', LOCK, QUEUE, LEASES) > 0 then
     local fields = call('HMGET', LOCK, 'policy', 'seq')
@@ -89,7 +91,8 @@ end
 
 -- A new ticket or token.
 local function draw()
-  seq = max(seq + 1, clock())
+  clock()
+  seq = seq < us and us or seq + 1
   return seq
 end
 
@@ -175,53 +178,55 @@ local function left(named)
   if named then call('HDEL', LOCK, 'q:' .. named) end
 end
 
--- An upgrade ends with its owner's last read hold. `up` says that one may wait; only upgrades have scores below zero.
+-- The request that waits to upgrade. `up` says that there may be one; only upgrades have scores below zero.
+local function upgrading()
+  local head = up == 1 and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES') or {}
+  if head[1] and tonumber(head[2]) < 0 then return head[1] end
+  up = 0
+end
+
+-- An upgrade ends with its owner's last read hold.
 local function end_upgrade(owner)
-  local head = call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
-  if not head[1] or tonumber(head[2]) >= 0 then
+  local request = upgrading()
+  if request and owner_of(request) == owner and writer() ~= owner and reads_of(owner) == 0 then
     up = 0
-  elseif owner_of(head[1]) == owner and writer() ~= owner and reads_of(owner) == 0 then
-    up = 0
-    call('ZREM', QUEUE, head[1])
-    call('ZREM', LEASES, head[1])
-    left(named_owner(head[1]))
-    tell(head[1], 1)   -- not a token: the request may ask again, as a plain writer
-    note('left', head[1])
+    call('ZREM', QUEUE, request)
+    call('ZREM', LEASES, request)
+    left(named_owner(request))
+    tell(request, 1)   -- not a token: the request may ask again, as a plain writer
+    note('left', request)
   end
 end
 
--- Ends a holder whose lease was just removed. Returns the number that a release tells: a writer the phase's token, a reader
--- the token with which the phase began. A greater one than the hold's own means that it was interrupted. 0: it did not hold.
-local function count_down(request, named)
-  local owner, told = named or sub(request, 2), token
+-- Ends a request if it is there. Returns 1 if it waited, 0 if it is unknown, else the number that a release tells: a writer
+-- the last token, a reader the token with which the phase began. A greater one than the hold's own means that it was
+-- interrupted.
+local function drop(request)
+  if sole == 1 then
+    if holder ~= request then return 0 end
+    sole = 0
+  else
+    if call('ZREM', LEASES, request) == 0 then return 0 end
+    -- Its owner's holds do not show whether it waits: a late copy of an acquire may have queued it while its owner holds by
+    -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
+    if holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
+      left(named_owner(request))
+      return 1
+    end
+  end
+  local told = token
   if is_write(request) then
-    if writer() ~= owner then return 0 end
+    if holder ~= request and writer() ~= owner_of(request) then return 0 end
     writes = writes - 1
     if writes == 0 then holder = '' end
   else
     if reads == 0 then return 0 end
     reads, told = reads - 1, first
+    local named = named_owner(request)
     if named and call('HINCRBY', LOCK, 'r:' .. named, '-1') <= 0 then call('HDEL', LOCK, 'r:' .. named) end
   end
-  if up == 1 then end_upgrade(owner) end
-  return told
-end
-
--- Ends a request if it is there. Returns 1 if it waited, 0 if it is unknown, else as count_down. Its owner's holds do not
--- show which: a late copy of an acquire may have queued it while its owner holds by another request.
-local function drop(request)
-  local named = named_owner(request)
-  if sole == 1 then
-    if holder ~= request then return 0 end
-    sole = 0
-  elseif call('ZREM', LEASES, request) == 0 then
-    return 0
-  elseif holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
-    left(named)
-    return 1
-  end
-  local told = count_down(request, named)
-  if free() then near, holder = 0, '' end
+  if up == 1 then end_upgrade(owner_of(request)) end
+  if reads + writes + waiting == 0 then near, holder = 0, '' end
   return told
 end
 
@@ -290,14 +295,14 @@ local function next_ms()
   if more == 1 then return 0 end
   if near == 0 then return -1 end
   clock()
-  return max(near - now, 0)
+  return near > now and near - now or 0
 end
 
 -- Writes the state, then publishes. Messages are hints, so a failing one must not undo a grant.
 local function save()
   if seq > 0 then   -- a lock that nobody ever used stays without keys
-    local s = pack(FORMAT, LAYOUT, policy, sole, more, up, reads, writes, waiting, limit, used, seq, token, first, near, keep,
-      cap) .. holder
+    local s = pack(FORMAT, LAYOUT, policy, sole + 2 * more + 4 * up, reads, writes, waiting, seq, token, first, near, keep, cap)
+      .. holder
     if born then
       call('HSET', LOCK, 's', s, 'policy', int(LAYOUT), 'seq', '0')   -- by these, layout 1 sees another layout
     else
@@ -325,4 +330,17 @@ local function save()
   if events and events[1] then
     redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', LOCK .. ':events', int(clock()) .. '\n' .. table.concat(events, '\n'))
   end
+end
+
+-- The reply of acquire: for a token, that number alone.
+local function answer(status, value)
+  save()
+  local next = next_ms()
+  if status == 2 and next ~= 0 then return value end
+  return { status, value, next, seq }
+end
+
+-- If the data were lost and the clock is behind, new tickets and tokens still come after an old ticket.
+local function pass(ticket)
+  if ticket and ticket > seq then seq = ticket end
 end

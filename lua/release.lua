@@ -5,15 +5,16 @@
 -- Wakes: the next waiters. Twice: 0 for each request, nothing changes.
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
-local waited, reply = waiting > 0, {}
+local waited, reply, ended = waiting > 0, #ARGV > 2 and {}, 0
 for i = 2, #ARGV do
-  local ended = drop(ARGV[i])
-  if ended > 0 then note(ended == 1 and 'left' or 'released', ARGV[i]) end
-  reply[i] = ended
+  ended = drop(ARGV[i])
+  if events and ended > 0 then note(ended == 1 and 'left' or 'released', ARGV[i]) end
+  if reply then reply[i] = ended end
 end
 if waited then sweep(true) end
 save()
 local next = waited and next_ms() or -1
-if #ARGV == 2 and next ~= 0 then return reply[2] end
+if not reply and next ~= 0 then return ended end
+reply = reply or { next, ended }
 reply[1] = next
 return reply

@@ -21,7 +21,7 @@ for i = 1, #queue, 2 do
   end
 end
 local state = {}
-for i, number in ipairs({ seq, token, first, near, keep, cap, reads, writes, waiting, limit, used, sole, more, up }) do
+for i, number in ipairs({ seq, token, first, near, keep, cap, reads, writes, waiting, sole, more, up }) do
   state[i] = int(number)
 end
 state[#state + 1] = holder
