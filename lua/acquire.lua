@@ -53,6 +53,8 @@ if ARGV[5] and reads + writes == 0 then
   enter(nobody)
 end
 
+local head = waiting > 0 and (ticket or policy ~= 0) and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
+if head and not head[1] then start_over() end   -- the queue was lost
 if reads + writes + waiting == 0 then
   sole, holder = 1, request
   deadline(lease_ms)
@@ -64,9 +66,8 @@ else
   local upgrade = write and held > 0 and not writing
   local band = upgrade and -BAND or policy ~= 0 and (policy == 119) ~= write and BAND or 0
   local before = waiting > 0 and not inside
-  if before and (ticket or policy ~= 0) then
+  if before and head then
     -- A new ticket is behind every place in its own band.
-    local head = call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
     local place, score = tonumber(head[2]), (ticket or BAND - 1) + band
     before = score > place or score == place and request > head[1]
   end

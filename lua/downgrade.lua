@@ -15,6 +15,7 @@ local known = not free() and call('ZSCORE', LEASES, to)
 if not known and writer() == named and is_write(from) and call('ZSCORE', LEASES, from)
   and not call('ZSCORE', QUEUE, from) then
   enter(to, named)
+  call('ZADD', LEASES, int(now), to)   -- before the drop, which would delete the only key with an expiry
   drop(from)
   note('released', from)
   known = true

@@ -84,7 +84,11 @@ local function begin(keys, args, only_reads)
   if not s and call('EXISTS', LOCK, QUEUE, LEASES) > 0 then
     local fields = call('HMGET', LOCK, 'policy', 'seq')
     other = fields[2] and fields[1] ~= int(LAYOUT) and (match(fields[1] or '', '^%d+') or 1)
-    if not other and not only_reads then start_over() end
+    if not other and not only_reads then
+      call('ZCARD', QUEUE)   -- a key of another type must fail
+      call('ZCARD', LEASES)
+      start_over()
+    end
   end
   if other then return { err = 'LAYOUT another version of fairlock uses the lock: layout ' .. other } end
 end
@@ -211,6 +215,7 @@ local function drop(request)
     -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
     if holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
       left(named_owner(request))
+      if reads + writes + waiting == 0 then near = 0 end
       return 1
     end
   end
