@@ -50,24 +50,24 @@ if ARGV[5] and reads + writes == 0 then
   else
     call('ZADD', LEASES, int(deadline(tonumber(ARGV[5]))), nobody)
   end
-  enter(nobody)
+  enter(nobody, nil, true)
 end
 
+local write = is_write(request)
+-- A new ticket is behind every place in its own band, and only then the head need not be known.
 local head = waiting > 0 and (ticket or policy ~= 0) and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
 if head and not head[1] then start_over() end   -- the queue was lost
 if reads + writes + waiting == 0 then
-  sole, holder = 1, request
+  sole, holder, near = 1, request, 0
   deadline(lease_ms)
 else
   local writing = writer()
   local held = named and reads_of(named) or 0
   local inside = held > 0 or writing and writing == (named or sub(request, 2))
-  local write = is_write(request)
   local upgrade = write and held > 0 and not writing
   local band = upgrade and -BAND or policy ~= 0 and (policy == 119) ~= write and BAND or 0
   local before = waiting > 0 and not inside
   if before and head then
-    -- A new ticket is behind every place in its own band.
     local place, score = tonumber(head[2]), (ticket or BAND - 1) + band
     before = score > place or score == place and request > head[1]
   end
@@ -97,5 +97,5 @@ else
   call('ZADD', LEASES, int(deadline(lease_ms)), request)
 end
 pass(ticket)
-enter(request, named)
+enter(request, named, write)
 return answer(2, token)

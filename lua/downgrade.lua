@@ -1,7 +1,7 @@
 -- Turns a write hold into a read hold, with no moment without a hold.
 -- ARGV: 2 the write request, 3 the read request that follows it, 4 lease in ms
--- Returns { next ms, token }; token -1: the write hold is unknown
--- Wakes: the readers at the head of the queue, unless the owner still writes. Twice: the same token; the lease restarts.
+-- Returns { next ms, the number that a release would tell the read request }; -1: the write hold is unknown
+-- Wakes: the readers at the head of the queue, unless the owner still writes. Twice: the same number; the lease restarts.
 local from, to, lease_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
@@ -12,15 +12,15 @@ end
 clock()
 spread()
 local known = not free() and call('ZSCORE', LEASES, to)
-if not known and writer() == named and is_write(from) and call('ZSCORE', LEASES, from)
-  and not call('ZSCORE', QUEUE, from) then
-  enter(to, named)
-  call('ZADD', LEASES, int(now), to)   -- before the drop, which would delete the only key with an expiry
+local holds = not known and is_write(from) and writer() == named and call('ZSCORE', LEASES, from)
+  and not call('ZSCORE', QUEUE, from)
+if known or holds then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
+if holds then
+  enter(to, named, false)
   drop(from)
   note('released', from)
-  known = true
 end
-if known then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
-sweep(known)
+sweep(known or holds)
 save()
-return { next_ms(), known and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to)) and token or -1 }
+holds = (known or holds) and reads > 0 and not (waiting > 0 and call('ZSCORE', QUEUE, to))
+return { next_ms(), holds and first or -1 }

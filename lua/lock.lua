@@ -38,7 +38,11 @@ end
 local function is_write(request) return byte(request) == 119 end   -- 'w'
 
 -- The owner that the request names, or nil. An owner without a name is its first request's client and number.
-local function named_owner(request) return match(request, '^[^:]*:[^:]*:(.*)$') end
+local function named_owner(request)
+  local colon = find(request, ':', 1, true)
+  local second = find(request, ':', (colon or 0) + 1, true)
+  if second then return sub(request, second + 1) end
+end
 
 local function owner_of(request) return named_owner(request) or sub(request, 2) end
 
@@ -85,7 +89,7 @@ local function begin(keys, args, only_reads)
     local fields = call('HMGET', LOCK, 'policy', 'seq')
     other = fields[2] and fields[1] ~= int(LAYOUT) and (match(fields[1] or '', '^%d+') or 1)
     if not other and not only_reads then
-      call('ZCARD', QUEUE)   -- a key of another type must fail
+      call('ZCARD', QUEUE)   -- a key of another type is not ours to remove
       call('ZCARD', LEASES)
       start_over()
     end
@@ -140,12 +144,12 @@ local function reads_of(owner)
 end
 
 -- Tells a request's client a token; 0: evicted; 1: the read hold of this upgrade ended.
-local function tell(request, number)
-  local client = match(request, '^.(%x+):')
-  messages = messages or {}
-  local words = messages[client]
+local function tell(request, number, client)
+  client = client or match(request, '^.(%x+):')
+  local words = messages and messages[client]
   if not words then
     words = {}
+    messages = messages or {}
     messages[client] = words
   end
   if words.last ~= number then
@@ -158,8 +162,8 @@ end
 -- A request that fits enters; only this grants. A phase is a writer's hold, or the time in which readers are inside without
 -- a break; it begins with a token. A reader beside readers shares it, unless the reader waited: then its token must be
 -- greater than what it was told while it waited, so admit() draws one.
-local function enter(request, named)
-  if is_write(request) then
+local function enter(request, named, write)
+  if write then
     if writes == 0 then
       token, holder = draw(), request
       if reads == 0 then first = token end   -- a reader that upgrades was not interrupted
@@ -202,36 +206,41 @@ local function end_upgrade(owner)
   end
 end
 
--- Ends a request if it is there. Returns 1 if it waited, 0 if it is unknown, else the number that a release tells: a writer
--- the last token, a reader the token with which the phase began. A greater one than the hold's own means that it was
--- interrupted.
-local function drop(request)
-  if sole == 1 then
-    if holder ~= request then return 0 end
-    sole = 0
-  else
-    if call('ZREM', LEASES, request) == 0 then return 0 end
-    -- Its owner's holds do not show whether it waits: a late copy of an acquire may have queued it while its owner holds by
-    -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
-    if holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
-      left(named_owner(request))
-      if reads + writes + waiting == 0 then near = 0 end
-      return 1
-    end
-  end
+-- Ends a holder that has no lease any more. Returns the number that a release tells: a writer the last token, a reader the
+-- token with which the phase began. A greater one than the hold's own means that it was interrupted.
+local function count_down(request)
   local told = token
-  if is_write(request) then
+  if holder == request and writes > 0 or is_write(request) then
     if holder ~= request and writer() ~= owner_of(request) then return 0 end
     writes = writes - 1
-    if writes == 0 then holder = '' end
   else
     if reads == 0 then return 0 end
     reads, told = reads - 1, first
     local named = named_owner(request)
     if named and call('HINCRBY', LOCK, 'r:' .. named, '-1') <= 0 then call('HDEL', LOCK, 'r:' .. named) end
   end
+  if writes == 0 then holder = '' end
   if up == 1 then end_upgrade(owner_of(request)) end
-  if reads + writes + waiting == 0 then near, holder = 0, '' end
+  return told
+end
+
+-- Ends a request if it is there. Returns 1 if it waited, 0 if it is unknown, else as count_down.
+local function drop(request)
+  local told = 1
+  if sole == 1 then
+    if holder ~= request then return 0 end
+    sole = 0
+    told = count_down(request)
+  elseif call('ZREM', LEASES, request) == 0 then
+    return 0
+  -- Its owner's holds do not show whether it waits: a late copy of an acquire may have queued it while its owner holds by
+  -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
+  elseif holder ~= request and waiting > 0 and call('ZREM', QUEUE, request) == 1 then
+    left(named_owner(request))
+  else
+    told = count_down(request)
+  end
+  if reads + writes + waiting == 0 then near = 0 end
   return told
 end
 
@@ -239,40 +248,33 @@ end
 local function admit()
   more = 0
   if writes > 0 or waiting == 0 then return end
-  local size, entered, head = 1, 0, nil                -- mostly one writer enters, or none
-  local was_inside = reads > 0
+  local from, to, entered, full = '0', '0', 0, false   -- mostly one writer enters, or none
   repeat
-    size = min(size, BATCH - entered)
-    local heads = call('ZRANGE', QUEUE, int(entered), int(entered + size - 1))
-    if entered == 0 and not heads[1] then return start_over() end   -- the queue was lost
+    local heads = call('ZRANGE', QUEUE, from, to)
+    if not heads[1] then return start_over() end   -- the queue was lost
     for i = 1, #heads do
-      head = heads[i]
-      local named = named_owner(head)
-      if is_write(head) then
-        if reads == 0 or entered == 0 and up == 1 and reads == reads_of(owner_of(head)) then
-          entered = entered + 1
-          left(named)
-          enter(head, named)
-          tell(head, token)
-        end
-        size = 0
-        break
-      end
-      if entered == 0 and was_inside then token = draw() end
+      local request = heads[i]
+      local client, at = match(request, '^r(%x+):%d+()')
+      local write = not client
+      local named = (write or at <= #request) and named_owner(request)
+      full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
+      if full then break end
+      if entered == 0 and reads > 0 and not write then token = draw() end
       entered = entered + 1
       left(named)
-      enter(head, named)
-      tell(head, token)
+      enter(request, named, write)
+      tell(request, token, client)
+      full = write
     end
-    if #heads < size then size = 0 end
-    size = size * 16
-  until size == 0 or entered == BATCH
+    full = full or waiting == 0
+    from, to = int(entered), int(min(entered * 16, BATCH) - 1)
+  until full or entered == BATCH
   if waiting == 0 then
     call('DEL', QUEUE)
   elseif entered > 0 then
     call('ZREMRANGEBYRANK', QUEUE, '0', int(entered - 1))
   end
-  if size > 0 and waiting > 0 then more = 1 end
+  if not full then more = 1 end
 end
 
 -- If a lease may have ended: expires requests past their deadline. Then admits the queue if a waiter may fit now.

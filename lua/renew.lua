@@ -20,6 +20,8 @@ if sole == 1 then
       known[i] = true
     end
   end
+elseif not complete() then
+  start_over()
 elseif not free() then
   local leases = {}
   known = requests[1] and call('ZMSCORE', LEASES, unpack(requests)) or known
@@ -44,7 +46,6 @@ elseif not free() then
   more_far = #far == EXPIRY_BATCH
 end
 sweep()
-if not complete() then start_over() end
 save()
 
 local reply = { more_far and 0 or next_ms(), first }
