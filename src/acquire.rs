@@ -316,11 +316,16 @@ impl<M: Access> Acquire<M> {
 }
 
 impl Acquire<Read> {
-    /// Replaces a write hold, which is certain until then, by a read hold. `None`: the server does not know the write
-    /// hold.
-    pub(crate) async fn instead_of(self, from: &Request, until: Instant) -> Result<Option<ReadGuard>, Error> {
+    /// Replaces a write hold with that token, which is certain until then, by a read hold. `None`: the server does not
+    /// know the write hold.
+    pub(crate) async fn instead_of(
+        self,
+        from: &Request,
+        token: u64,
+        until: Instant,
+    ) -> Result<Option<ReadGuard>, Error> {
         let attempt = self.attempt(When::InTurn, None);
-        if attempt.take_over(from, until).await?.is_none() {
+        if !attempt.take_over(from, token, until).await? {
             return Ok(None);
         }
         match attempt.wait().await? {

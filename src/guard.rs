@@ -178,8 +178,8 @@ impl<M> Guard<M> {
                     self.request = None;
                     session.shared.registry.remove(&request);
                     let released = match stood[..] {
-                        // A greater token: the owner entered once more since.
-                        [Standing::Holds { token }] => token <= self.token.get(),
+                        // Greater than the hold's own token: the hold was interrupted.
+                        [Standing::Holds { first, .. }] => first <= self.token.get(),
                         // After a sending without a reply: the server executed that one.
                         [Standing::Unknown] => sent_before,
                         _ => false,

@@ -17,7 +17,7 @@
 //! | [`observing`] | why records, gauges and events are right, and what they cost |
 //! | [`command`] | what the command `fairlock` promises, and what it does not do |
 //! | [`client`] | inside the client: connections, order of calls, silences, ends of runtimes |
-//! | [`fast_paths`] | the short ways of two scripts |
+//! | [`scripts`] | the scripts: functions, costs, ways not taken |
 //!
 //! The [`design`](crate::design) says how fairlock is built.
 //!
@@ -135,5 +135,5 @@ pub mod command {}
 pub mod client {}
 
 #[doc = "[scale]: crate::guide::scale\n\n"]
-#[doc = include_str!("../docs/fast-paths.md")]
-pub mod fast_paths {}
+#[doc = include_str!("../docs/scripts.md")]
+pub mod scripts {}

@@ -135,6 +135,7 @@ pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
 pub use protocol::introduction::ClientInfo;
+pub use protocol::snapshot::RawState;
 pub use rw_lock::RwLock;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;
@@ -150,7 +151,7 @@ pub use types::token::FencingToken;
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]
 #[doc = "[scale]: crate::guide::scale"]
-#[doc = "[fast]: crate::guide::fast_paths"]
+#[doc = "[scripts]: crate::guide::scripts"]
 #[doc = "[observing]: crate::guide::observing"]
 #[doc = "[command]: crate::guide::command\n\n"]
 #[doc = include_str!("../design.md")]

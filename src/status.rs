@@ -2,7 +2,7 @@
 
 use crate::protocol::introduction::ClientInfo;
 use crate::protocol::name::RequestName;
-use crate::protocol::snapshot::Snapshot;
+use crate::protocol::snapshot::{RawState, Snapshot};
 use crate::types::mode::{Mode, Policy};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
@@ -25,6 +25,8 @@ pub struct Status {
     pub waiters: Vec<Waiter>,
     /// The number of waiters, listed or not.
     pub waiting: usize,
+    /// The numbers of the state as they lie in the server, for diagnosis.
+    pub raw: RawState,
 }
 
 impl Status {
@@ -71,6 +73,7 @@ impl Status {
             holding: snapshot.holding,
             waiters: waiters.collect(),
             waiting: snapshot.waiting,
+            raw: snapshot.raw.clone(),
         }
     }
 
@@ -99,14 +102,15 @@ pub struct Holder {
     pub mode: Mode,
     /// How often the owner holds the lock in that mode.
     pub holds: u64,
-    /// The owner's token.
+    /// The token of the time in which the lock has been held without a break, or a later one of it. The fencing token of
+    /// the hold's own guard may be less.
     pub token: FencingToken,
     /// How long the hold lasts without a renewal. Zero: the next call of anybody ends it.
     pub lease_left: Duration,
     /// How long ago the lease ended, by the server's clock. `None`: the lease lasts. The hold stays listed until the
     /// next request, release or renewal of anybody ends it.
     pub expired_for: Option<Duration>,
-    /// How long ago the owner got its token. The value is off by a microsecond or more after the server's clock was
+    /// How long ago the server gave out that token. The value is off by a microsecond or more after the server's clock was
     /// stepped.
     pub held_for: Duration,
 }

@@ -7,6 +7,7 @@ use crate::protocol::{event, hello, key, message, reply};
 use crate::transport::listener;
 use std::collections::HashMap;
 
+pub use crate::protocol::functions::seen::library;
 pub use crate::protocol::script::replaced::{scripts, transform_scripts};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
 pub use crate::types::random::seeded::seed;
@@ -20,7 +21,7 @@ pub enum Words {
     Try,
     /// The reply of release, about so many requests.
     Release(usize),
-    /// The reply of renew, about so many requests.
+    /// The reply of renew, about so many requests: to read and to write by turns.
     Renew(usize),
     /// The reply of downgrade.
     Downgrade,
@@ -52,14 +53,16 @@ pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
         _ => &[],
     };
     let text = std::str::from_utf8(bytes).ok();
-    let numbers = reply::numbers(value.clone());
     match words {
-        Words::Acquire => shown(reply::Acquired::read(&numbers.ok()?, false)),
-        Words::Try => shown(reply::Acquired::read(&numbers.ok()?, true)),
-        Words::Release(asked) => shown(reply::read_released(&numbers.ok()?, asked)),
-        Words::Renew(asked) => shown(reply::read_renewed(&numbers.ok()?, asked)),
-        Words::Downgrade => shown(reply::read_downgraded(&numbers.ok()?)),
-        Words::Evict => shown(reply::read_evicted(&numbers.ok()?)),
+        Words::Acquire => shown(reply::Acquired::read(value, false)),
+        Words::Try => shown(reply::Acquired::read(value, true)),
+        Words::Release(asked) => shown(reply::read_released(value, asked)),
+        Words::Renew(asked) => {
+            let requests = ["r0a:1", "w0a:2"].into_iter().cycle().take(asked).collect::<Vec<_>>();
+            shown(reply::read_renewed(value, requests.into_iter()))
+        }
+        Words::Downgrade => shown(reply::read_downgraded(value)),
+        Words::Evict => shown(reply::read_evicted(value)),
         Words::Status => {
             let snapshot = Snapshot::read(value)?;
             let status = crate::Status::of(&snapshot, 0, &HashMap::new());

@@ -119,9 +119,8 @@ impl WriteGuard {
         // From here on the watchdog does not renew the hold.
         let hold = self.request().end_hold();
         let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);
-        let reading = again.instead_of(self.request(), held_until).await?;
-        // With a greater token the owner entered once more since: others may have been inside in between.
-        let Some(reading) = reading.filter(|reading| reading.token <= self.token) else {
+        let reading = again.instead_of(self.request(), self.token.get(), held_until).await?;
+        let Some(reading) = reading else {
             let reason = LostReason::UnknownToServer;
             tell(hold, HoldEnd::Lost(reason));
             return Err(self.lost_because(reason));

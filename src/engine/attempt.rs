@@ -244,21 +244,21 @@ impl Attempt {
         request
     }
 
-    /// Has the server put this read request in the place of a write hold, and tries no longer than `until`. The token,
-    /// or `None` if the server does not know the hold.
-    pub(crate) async fn take_over(&self, from: &Request, until: Instant) -> Result<Option<u64>, Error> {
+    /// Has the server put this read request in the place of a write hold with that token, and tries no longer than
+    /// `until`. The read hold keeps the token. `false`: the server does not know the hold, or the hold was interrupted.
+    pub(crate) async fn take_over(&self, from: &Request, token: u64, until: Instant) -> Result<bool, Error> {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
             let sent = Instant::now();
             let call = self.session().call(&request.lock, self.lease);
             match call.downgrade(&from.name, &request.name, self.lease).await {
-                Ok((token, next)) => {
-                    if let Some(token) = token {
+                Ok((told, next)) => {
+                    if told.is_some() {
                         request.claim().on_reply(sent, Answer::Granted { token });
                     }
                     finish(self.session(), &request.lock, next).await;
-                    return Ok(token);
+                    return Ok(told.is_some_and(|told| told <= token));
                 }
                 Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,
                 Err(error) => return Err(self.failed(error)),

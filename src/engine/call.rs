@@ -6,7 +6,7 @@ use crate::protocol::key::Lock;
 use crate::protocol::order::{Ask, AskToAcquire, Order, ScriptCall, is_unknown_script};
 use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::{
-    Acquired, Look, Standing, malformed, numbers, read_downgraded, read_evicted, read_released, read_renewed,
+    Acquired, Look, Standing, malformed, read_downgraded, read_evicted, read_released, read_renewed,
 };
 use crate::protocol::snapshot::Snapshot;
 use crate::state::registry::Registry;
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(crate) struct Call<'a> {
     pub(crate) route: &'a Route,
     pub(crate) registry: &'a Registry,
-    pub(crate) channel: &'a Channel,
+    pub(crate) channel: Channel,
     pub(crate) lock: &'a Lock,
     pub(crate) limit: Duration,
     /// How long the call may wait before it is sent: at least `limit`.
@@ -35,19 +35,19 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     pub(crate) async fn acquire(&self, ask: AskToAcquire<'_>) -> Result<Acquired, RedisError> {
         let reply = self.reply(Lane::Users, Ask::Acquire(ask)).await?;
-        Acquired::read(&numbers(reply)?, ask.only_now)
+        Acquired::read(&reply, ask.only_now)
     }
 
     /// Tells how each request stood until then, and when to look again.
     pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Release(requests)).await?;
-        read_released(&numbers(reply)?, requests.len())
+        read_released(&reply, requests.len())
     }
 
     /// Tells how each request stands, and when to look again.
     pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.reply(Lane::Background, Ask::Renew(requests)).await?;
-        read_renewed(&numbers(reply)?, requests.len())
+        read_renewed(&reply, requests.iter().map(|(request, _)| *request))
     }
 
     /// Tells how a request stands on a server, and how many of its replicas know that.
@@ -67,12 +67,12 @@ impl Call<'_> {
             Err(error) if is_unknown_script(&error) => self.route.confirm(self.limit, key, wish, &renew(true)).await?,
             other => other?,
         };
-        let (standings, _) = read_renewed(&numbers(renewed)?, 1)?;
+        let (standings, _) = read_renewed(&renewed, std::iter::once(request))?;
         let standing = standings.into_iter().next().unwrap_or(Standing::Unknown);
         Ok((standing, reached))
     }
 
-    /// Tells the owner's token if the owner now reads by `to`, and when to look again. `None`: the server does not know
+    /// Tells a number if the owner now reads by `to`, and when to look again. `None`: the server does not know
     /// the write hold `from`.
     pub(crate) async fn downgrade(
         &self,
@@ -81,13 +81,13 @@ impl Call<'_> {
         lease: Duration,
     ) -> Result<(Option<u64>, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Downgrade { from, to, lease }).await?;
-        read_downgraded(&numbers(reply)?)
+        read_downgraded(&reply)
     }
 
     /// Tells how many requests of the owner were evicted, and when to look again.
     pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Evict(owner)).await?;
-        read_evicted(&numbers(reply)?)
+        read_evicted(&reply)
     }
 
     pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {

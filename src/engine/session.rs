@@ -80,7 +80,7 @@ impl Session {
         let quarantine = settings
             .quarantine
             .map(|lasts| Quarantine::new(&settings.prefix, lasts));
-        let channel = target.channel(&settings.prefix);
+        let channel = target.channel();
         let shared = Shared::new(ClientId::new(), settings.prefix, settings.lease, releases);
         let shared = Arc::new(shared);
         Ok(Arc::new(Self {
@@ -101,7 +101,7 @@ impl Session {
         Call {
             route: &self.route,
             registry: &self.shared.registry,
-            channel: &self.channel,
+            channel: self.channel,
             lock,
             limit: call_limit(lease),
             patience: call_limit(lease),

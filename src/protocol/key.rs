@@ -25,8 +25,8 @@ impl Lock {
     /// The lock whose state lies under a key, as a message names it.
     pub(crate) fn of_key(state: String, name: Arc<str>) -> Self {
         Self {
-            queue: format!("{state}:queue"),
-            leases: format!("{state}:leases"),
+            queue: format!("{state}:q"),
+            leases: format!("{state}:l"),
             state: state.into(),
             name,
         }
@@ -177,12 +177,12 @@ mod tests {
     #[test]
     fn plain_names_stay_readable() {
         assert_eq!(&*lock("invoice:42").state, "fairlock:{invoice:42}");
-        assert_eq!(lock("invoice:42").leases, "fairlock:{invoice:42}:leases");
+        assert_eq!(lock("invoice:42").leases, "fairlock:{invoice:42}:l");
     }
 
     #[test]
     fn all_keys_of_any_name_share_one_hash_tag() {
-        for name in ["a", "}", "{", "{}", "}{", "a}b", "%7D", "\0", " ", "}:queue"] {
+        for name in ["a", "}", "{", "{}", "}{", "a}b", "%7D", "\0", " ", "}:q"] {
             let lock = lock(name);
             assert_eq!(hash_tag(&lock.state), hash_tag(&lock.queue), "{name:?}");
             assert_eq!(hash_tag(&lock.state), hash_tag(&lock.leases), "{name:?}");
@@ -202,7 +202,7 @@ mod tests {
         for name in ["a:1", "}", "}%7D", "%257D", "{}"] {
             assert_eq!(name_of_state("fairlock", &lock(name).state).as_deref(), Some(name));
         }
-        for key in ["fairlock:{a}:queue", "fairlock:{a}}", "other:{a}", "fairlock:client:1"] {
+        for key in ["fairlock:{a}:q", "fairlock:{a}}", "other:{a}", "fairlock:client:1"] {
             assert_eq!(name_of_state("fairlock", key), None, "{key}");
         }
     }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn different_names_never_share_a_key() {
-        let names = ["a", "a}:queue", "a%7D:queue", "a:queue", "{a", "a}", "%", "%25"];
+        let names = ["a", "a}:q", "a%7D:q", "a:q", "{a", "a}", "%", "%25"];
         let mut keys: Vec<_> = names
             .iter()
             .map(|n| lock(n))

@@ -34,7 +34,7 @@ pub(crate) fn read_page(reply: Value) -> Result<Page, RedisError> {
 /// Reads the field that every state has from the first grant until its keys expire.
 pub(crate) fn look_for(lock: &Lock) -> Cmd {
     let mut cmd = redis::cmd("HMGET");
-    cmd.arg(&*lock.state).arg("seq");
+    cmd.arg(&*lock.state).arg("s");
     cmd
 }
 

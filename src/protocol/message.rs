@@ -1,17 +1,24 @@
-//! The message that tells a client of its grants: `request token request token ... \n key`.
+//! The message that tells a client of its grants: `token request request ... token request ... \n key`. Each token is
+//! for the requests behind it.
 
 use crate::types::limits::MOST_NUMBER;
 
 /// The requests and tokens of a message, and the key of their lock. `None`: the message is not fairlock's.
 pub(crate) fn read_message(payload: &[u8]) -> Option<(Vec<(&str, u64)>, &str)> {
     let (grants, key) = std::str::from_utf8(payload).ok()?.split_once('\n')?;
-    let mut words = grants.split(' ');
     let mut list = Vec::new();
-    while let Some(request) = words.next() {
-        let token = words.next()?.parse().ok().filter(|token| *token <= MOST_NUMBER)?;
-        list.push((request, token));
+    let mut token = None;
+    // A token needs a request behind it.
+    let mut complete = false;
+    for word in grants.split(' ') {
+        complete = word.starts_with(['r', 'w']);
+        if complete {
+            list.push((word, token?));
+        } else {
+            token = Some(word.parse().ok().filter(|token| *token <= MOST_NUMBER)?);
+        }
     }
-    Some((list, key))
+    complete.then_some((list, key))
 }
 
 #[cfg(test)]
@@ -20,19 +27,35 @@ mod tests {
 
     #[test]
     fn a_message_names_requests_tokens_and_the_key() {
-        let message = b"w0a:7 1760400000123456 r0a:8 1760400000123457\nfairlock:{a b\n}";
+        let message = b"1760400000123456 w0a:7 1760400000123457 r0a:8 r0a:9\nfairlock:{a b\n}";
         let (grants, key) = read_message(message).expect("well formed");
         assert_eq!(
             grants,
-            [("w0a:7", 1_760_400_000_123_456), ("r0a:8", 1_760_400_000_123_457)]
+            [
+                ("w0a:7", 1_760_400_000_123_456),
+                ("r0a:8", 1_760_400_000_123_457),
+                ("r0a:9", 1_760_400_000_123_457)
+            ]
         );
         assert_eq!(key, "fairlock:{a b\n}");
     }
 
     #[test]
     fn what_is_no_message_is_refused() {
-        for bytes in [&b""[..], b"x", b"\n", b"w0a:7\nkey", b"w0a:7 x\nkey", b"\xff\n"] {
-            assert!(read_message(bytes).is_none(), "{bytes:?}");
+        for text in [
+            "",
+            "x",
+            "\n",
+            "w0a:7\nk",
+            "7\nk",
+            "7 w0a:7 8\nk",
+            "7 x\nk",
+            "x w0a:7\nk",
+            "7  w0a:7\nk",
+            "9999999999999999999 w0a:7\nk",
+        ] {
+            assert!(read_message(text.as_bytes()).is_none(), "{text:?}");
         }
+        assert!(read_message(b"\xff\n").is_none());
     }
 }

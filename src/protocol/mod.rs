@@ -3,6 +3,7 @@
 
 pub(crate) mod channel;
 pub(crate) mod event;
+pub(crate) mod functions;
 pub(crate) mod hello;
 pub(crate) mod introduction;
 pub(crate) mod key;

@@ -52,6 +52,11 @@ impl<'a> RequestName<'a> {
     }
 }
 
+/// Whether a request of that name is one to read.
+pub(crate) fn is_read(request: &str) -> bool {
+    request.starts_with('r')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,10 @@
 //! rest of their quarantine. An order that has to wait for its server becomes a [`Draft`], which owns its arguments.
 
 use super::channel::Channel;
+use super::functions::{Functions, read_refusal};
 use super::hello::Dialect;
 use super::key::Lock;
-use super::script::{ACQUIRE, DOWNGRADE, EVICT, RELEASE, RENEW, STATUS, Script};
+use super::script::{Name, Script};
 use crate::types::mode::Policy;
 use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -16,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub(crate) struct ScriptCall<'a> {
     pub(crate) lock: &'a Lock,
-    pub(crate) channel: &'a Channel,
+    pub(crate) channel: Channel,
     /// Some client listens to events of this lock.
     pub(crate) listened: bool,
     pub(crate) ask: Ask<'a>,
@@ -55,29 +56,59 @@ pub(crate) struct AskToAcquire<'a> {
 
 impl ScriptCall<'_> {
     fn script(&self) -> &'static Script {
+        let name = match self.ask {
+            Ask::Acquire(_) => Name::Acquire,
+            Ask::Release(_) => Name::Release,
+            Ask::Renew(_) | Ask::Confirm(..) => Name::Renew,
+            Ask::Downgrade { .. } => Name::Downgrade,
+            Ask::Evict(_) => Name::Evict,
+            Ask::Status { .. } => Name::Status,
+        };
+        name.script()
+    }
+
+    /// All options are letters of one argument, which is mostly empty.
+    fn add_options(&self, cmd: &mut Cmd) {
+        let mut letters = String::new();
+        match self.channel {
+            Channel::OfClient if self.listened => letters.push('e'),
+            Channel::OfClient => {}
+            // A cluster's node knows who listens to events.
+            #[cfg(feature = "cluster")]
+            Channel::InSlot => letters.push('s'),
+        }
+        if let Ask::Acquire(ask) = self.ask {
+            if ask.only_now {
+                letters.push('t');
+            }
+            match ask.policy {
+                Policy::Fifo => {}
+                Policy::WriterFirst => letters.push('w'),
+                Policy::ReaderFirst => letters.push('r'),
+            }
+        }
+        cmd.arg(letters);
+    }
+
+    /// The place of the rest of a quarantine, which only acquire takes.
+    fn quarantine(&self) -> Option<Place> {
         match self.ask {
-            Ask::Acquire(_) => &ACQUIRE,
-            Ask::Release(_) => &RELEASE,
-            Ask::Renew(_) | Ask::Confirm(..) => &RENEW,
-            Ask::Downgrade { .. } => &DOWNGRADE,
-            Ask::Evict(_) => &EVICT,
-            Ask::Status { .. } => &STATUS,
+            Ask::Acquire(AskToAcquire { ticket: Some(_), .. }) => Some(Place::Next),
+            Ask::Acquire(_) => Some(Place::AfterNext),
+            _ => None,
         }
     }
 
     fn add_args(&self, cmd: &mut Cmd) {
         let lock = self.lock;
         cmd.arg(&*lock.state).arg(&lock.queue).arg(&lock.leases);
-        self.channel.add_to(cmd, &lock.state, self.listened);
+        self.add_options(cmd);
         match self.ask {
             Ask::Acquire(ask) => {
                 cmd.arg(ask.request).arg(millis(ask.lease));
-                cmd.arg(if ask.only_now { "try" } else { "queue" })
-                    .arg(policy_code(ask.policy));
-                match ask.ticket {
-                    Some(ticket) => cmd.arg(ticket),
-                    None => cmd.arg(""),
-                };
+                if let Some(ticket) = ask.ticket {
+                    cmd.arg(ticket);
+                }
             }
             Ask::Release(requests) => {
                 for request in requests {
@@ -106,14 +137,6 @@ impl ScriptCall<'_> {
     }
 }
 
-fn policy_code(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Fifo => "",
-        Policy::WriterFirst => "w",
-        Policy::ReaderFirst => "r",
-    }
-}
-
 fn millis(lease: Duration) -> u64 {
     // The builder has checked that a lease is at most a year.
     lease.as_millis() as u64
@@ -127,32 +150,88 @@ pub(crate) struct Peer {
     pub(crate) quarantine_left: Option<Duration>,
 }
 
-/// The scripts that a server has got over a connection. The first call of each script carries its text. The server
-/// executes the calls of a connection in order, so it refuses no later call for want of a script.
-#[derive(Debug, Default)]
-pub(crate) struct Known(AtomicU8);
+/// What a server has got over a connection: the functions, and otherwise scripts. The first call of each script carries its
+/// text. The server executes the calls of a connection in order, so it refuses no later call for want of a script.
+#[derive(Debug)]
+pub(crate) struct Known {
+    scripts: AtomicU8,
+    functions: AtomicU8,
+}
+
+/// How a command names what the server has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A command of the server's own, and no script.
+    Command,
+    /// By the text of that script.
+    Text(u8),
+    /// By the hash of that script.
+    Hash(u8),
+    /// By the name of a function.
+    Function,
+}
 
 impl Known {
-    fn knows(&self, script: &Script) -> bool {
-        self.0.load(Ordering::Relaxed) & script.bit != 0
-    }
-
-    /// A call with that script's text is on its way.
-    pub(crate) fn learn(&self, script: u8) {
-        self.0.fetch_or(script, Ordering::Relaxed);
-    }
-
-    /// A call failed. If it `taught` its script, the server may not have the script.
-    pub(crate) fn doubt(&self, script: Option<u8>, taught: bool, error: &RedisError) {
-        if let Some(script) = script.filter(|_| taught || is_unknown_script(error)) {
-            self.0.fetch_and(!script, Ordering::Relaxed);
+    pub(crate) fn new(functions: Functions) -> Self {
+        Self {
+            scripts: AtomicU8::default(),
+            functions: AtomicU8::new(functions as u8),
         }
+    }
+
+    fn has(&self, functions: Functions) -> bool {
+        self.functions.load(Ordering::Relaxed) == functions as u8
+    }
+
+    /// Whether to load the functions again.
+    pub(crate) fn lacks_functions(&self) -> bool {
+        self.has(Functions::Missing)
+    }
+
+    pub(crate) fn set_functions(&self, functions: Functions) {
+        self.functions.store(functions as u8, Ordering::Relaxed);
+    }
+
+    fn knows(&self, script: &Script) -> bool {
+        self.scripts.load(Ordering::Relaxed) & script.bit() != 0
+    }
+
+    /// A call of that form is on its way: later calls may rely on its text.
+    pub(crate) fn learn(&self, form: Form) {
+        if let Form::Text(script) = form {
+            self.scripts.fetch_or(script, Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&self, script: u8) {
+        self.scripts.fetch_and(!script, Ordering::Relaxed);
+    }
+
+    /// A call of that form failed. Returns the error for the caller: that of an unknown script says that the server
+    /// executed nothing, and that the caller should send the text.
+    pub(crate) fn on_error(&self, form: Form, error: RedisError) -> RedisError {
+        match form {
+            Form::Command => {}
+            // The server may not have the script.
+            Form::Text(script) => self.forget(script),
+            Form::Hash(script) if is_unknown_script(&error) => self.forget(script),
+            Form::Hash(_) => {}
+            Form::Function => {
+                if let Some(functions) = read_refusal(&error) {
+                    self.set_functions(functions);
+                    return RedisError::from((NO_SCRIPT, "the server has lost the functions"));
+                }
+            }
+        }
+        error
     }
 }
 
-/// The server restarted or its cache was flushed.
+const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+
+/// The server restarted, its cache was flushed, or it lost the functions.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    error.kind() == NO_SCRIPT
 }
 
 /// A command that is encoded for the server at hand.
@@ -175,6 +254,15 @@ struct Head {
     script: Option<&'static Script>,
     /// With the script's text, whatever the server is thought to know.
     whole: bool,
+    quarantine: Option<Place>,
+}
+
+/// The place of an argument behind those of a call.
+#[derive(Clone, Copy)]
+enum Place {
+    Next,
+    /// Behind an empty argument, which stands for a ticket.
+    AfterNext,
 }
 
 /// An [`Order`] that waits for its server.
@@ -185,17 +273,20 @@ pub(crate) struct Draft {
 
 pub(crate) struct Made {
     pub(crate) command: Cmd,
-    /// The command carries the text of that script.
-    pub(crate) teaches: Option<u8>,
+    pub(crate) form: Form,
 }
 
 impl<'a> Order<'a> {
     /// `whole`: with the script's text, whatever the server is thought to know.
     pub(crate) fn script_call(call: ScriptCall<'a>, whole: bool, sent: &'a AtomicBool) -> Self {
-        let script = Some(call.script());
+        let head = Head {
+            script: Some(call.script()),
+            whole,
+            quarantine: call.quarantine(),
+        };
         Self {
             what: What::Script(call),
-            head: Head { script, whole },
+            head,
             sent,
         }
     }
@@ -207,6 +298,7 @@ impl<'a> Order<'a> {
             head: Head {
                 script: None,
                 whole: false,
+                quarantine: None,
             },
             sent,
         }
@@ -214,7 +306,7 @@ impl<'a> Order<'a> {
 
     /// Whether the call carries the text of its script.
     pub(crate) fn teaches(&self, known: &Known) -> bool {
-        self.head.teaches(known).is_some()
+        matches!(self.head.form(known), Form::Text(_))
     }
 
     pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
@@ -234,19 +326,11 @@ impl<'a> Order<'a> {
             What::Command(command) => copy_args(command, cmd),
         }
     }
-
-    pub(crate) fn script(&self) -> Option<u8> {
-        self.head.script.map(|script| script.bit)
-    }
 }
 
 impl Draft {
     pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
         self.head.make(peer, known, |cmd| copy_args(&self.args, cmd))
-    }
-
-    pub(crate) fn script(&self) -> Option<u8> {
-        self.head.script.map(|script| script.bit)
     }
 }
 
@@ -260,28 +344,34 @@ fn copy_args(from: &Cmd, to: &mut Cmd) {
 }
 
 impl Head {
-    fn teaches(&self, known: &Known) -> Option<u8> {
-        let script = self.script.filter(|script| self.whole || !known.knows(script))?;
-        Some(script.bit)
+    fn form(&self, known: &Known) -> Form {
+        match self.script {
+            None => Form::Command,
+            Some(script) if self.whole => Form::Text(script.bit()),
+            Some(_) if known.has(Functions::Loaded) => Form::Function,
+            Some(script) if known.knows(script) => Form::Hash(script.bit()),
+            Some(script) => Form::Text(script.bit()),
+        }
     }
 
     fn make(&self, peer: Peer, known: &Known, add: impl FnOnce(&mut Cmd)) -> Made {
         let mut command = Cmd::with_capacity(16, 256);
-        let teaches = self.teaches(known);
+        let form = self.form(known);
         if let Some(script) = self.script {
-            if teaches.is_some() {
-                command.arg("EVAL").arg(script.body(peer.dialect));
-            } else {
-                command.arg("EVALSHA").arg(script.hash(peer.dialect));
-            }
-            command.arg(3);
+            let (name, what) = match form {
+                Form::Function => ("FCALL", script.function()),
+                Form::Hash(_) => ("EVALSHA", script.hash(peer.dialect)),
+                Form::Text(_) | Form::Command => ("EVAL", script.body(peer.dialect)),
+            };
+            command.arg(name).arg(what).arg(3);
         }
         add(&mut command);
-        if self.script.is_some_and(|script| script.is_told_of_quarantine)
-            && let Some(left) = peer.quarantine_left
-        {
+        if let Some((place, left)) = self.quarantine.zip(peer.quarantine_left) {
+            if let Place::AfterNext = place {
+                command.arg("");
+            }
             command.arg(millis(left));
         }
-        Made { command, teaches }
+        Made { command, form }
     }
 }

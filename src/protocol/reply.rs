@@ -1,6 +1,7 @@
 //! The replies of the scripts. A server may be old, foreign or broken. So every reply that no script gives is an error,
 //! and never a grant.
 
+use super::name::is_read;
 use crate::types::limits::{MOST_LEASE, MOST_NUMBER};
 use crate::types::mode::Policy;
 use redis::{ErrorKind, RedisError, Value};
@@ -22,8 +23,10 @@ pub(crate) enum Answer {
 /// How a request stands, as a renewal reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
+    /// A hold whose own token is less than `first` was interrupted: others may have been inside since.
     Holds {
         token: u64,
+        first: u64,
     },
     /// `seq`: as in [`Answer::Queued`].
     Waits {
@@ -47,44 +50,85 @@ pub(crate) enum Acquired {
 pub(crate) type Look = Option<Duration>;
 
 impl Acquired {
-    pub(crate) fn read(reply: &[i64], only_now: bool) -> Result<Self, RedisError> {
-        let &[status, value, next_ms, seq] = reply else {
-            return Err(unexpected(reply));
+    pub(crate) fn read(reply: &Value, only_now: bool) -> Result<Self, RedisError> {
+        // The usual replies are one number.
+        if let Value::Int(alone) = *reply {
+            return match alone {
+                // A try never waits, and a request that may wait is never told "busy": neither could go on from there.
+                0 if only_now => Ok(Self::Busy),
+                token => match number(token).filter(|token| *token > 1) {
+                    Some(token) => Ok(Self::Answered(Answer::Granted { token }, None)),
+                    None => Err(malformed(reply)),
+                },
+            };
+        }
+        let reply = numbers(reply)?;
+        let &[status, value, next_ms, seq] = reply.as_slice() else {
+            return Err(unexpected(&reply));
         };
         let next = next_look(next_ms);
         let acquired = match status {
             2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
-            // A try never waits, and a request that may wait is never told "busy": neither could go on from there.
             1 if !only_now => match (number(value), seq) {
                 // The counter may have been lost.
                 (Some(ticket), 0) => Some((ticket, 0)),
                 (ticket, seq) => ticket.zip(number(seq)),
             }
             .map(|(ticket, seq)| Self::Answered(Answer::Queued { ticket, seq }, next)),
-            0 if only_now => Some(Self::Busy),
             -1 => Some(Self::Conflict),
             -2 => u64::try_from(value)
                 .ok()
                 .map(|number| Self::OwnerWaits((number > 0).then_some(number))),
-            -3 if policy_of(value).is_none() && u8::try_from(value).is_ok() => return Err(other_layout()),
             -3 => policy_of(value).map(Self::OtherPolicy),
             _ => None,
         };
-        acquired.ok_or_else(|| unexpected(reply))
+        acquired.ok_or_else(|| unexpected(&reply))
     }
 }
 
 /// Reads how each request stood when it was released.
-pub(crate) fn read_released(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
-    read_each(reply, asked, |status| match status {
+pub(crate) fn read_released(reply: &Value, asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
+    let released = |status| match status {
         0 => Some(Standing::Unknown),
         1 => Some(Standing::Waits { seq: 0 }),
-        token => number(token).map(|token| Standing::Holds { token }),
-    })
+        // The number that a release tells is the one that must not be greater than the hold's own token.
+        told => number(told).map(|told| Standing::Holds {
+            token: told,
+            first: told,
+        }),
+    };
+    if let (Value::Int(alone), 1) = (reply, asked) {
+        let standing = released(*alone).ok_or_else(|| malformed(reply))?;
+        return Ok((vec![standing], None));
+    }
+    let reply = numbers(reply)?;
+    let read = reply.split_first().and_then(|(next_ms, each)| {
+        let each = read_each(each, (0..asked).map(|_| ()), |status, ()| released(status))?;
+        Some((each, next_look(*next_ms)))
+    });
+    read.ok_or_else(|| unexpected(&reply))
 }
 
-pub(crate) fn read_renewed(reply: &[i64], asked: usize) -> Result<(Vec<Standing>, Look), RedisError> {
-    read_each(reply, asked, |standing| match standing {
+/// Reads the standings of these requests.
+pub(crate) fn read_renewed<'a>(
+    reply: &Value,
+    requests: impl ExactSizeIterator<Item = &'a str>,
+) -> Result<(Vec<Standing>, Look), RedisError> {
+    let reply = numbers(reply)?;
+    let read = || {
+        let (&[next_ms, first], each) = reply.split_first_chunk()?;
+        let first = u64::try_from(first).ok().filter(|first| *first <= MOST_NUMBER)?;
+        let each = read_each(each, requests, |standing, request| {
+            standing_of(standing, request, first)
+        })?;
+        Some((each, next_look(next_ms)))
+    };
+    read().ok_or_else(|| unexpected(&reply))
+}
+
+/// `phase`: the token with which the present phase began.
+fn standing_of(standing: i64, request: &str, phase: u64) -> Option<Standing> {
+    match standing {
         -1 => Some(Standing::Unknown),
         // The counter may have been lost.
         0 => Some(Standing::Waits { seq: 0 }),
@@ -92,40 +136,45 @@ pub(crate) fn read_renewed(reply: &[i64], asked: usize) -> Result<(Vec<Standing>
             .checked_neg()
             .and_then(number)
             .map(|seq| Standing::Waits { seq }),
-        token => number(token).map(|token| Standing::Holds { token }),
-    })
+        token => {
+            let token = number(token)?;
+            // Readers beside readers share a phase. Two holds of a writer are one if they have one token.
+            let first = if is_read(request) { phase } else { token };
+            Some(Standing::Holds { token, first })
+        }
+    }
 }
 
-pub(crate) fn read_downgraded(reply: &[i64]) -> Result<(Option<u64>, Look), RedisError> {
-    match *reply {
+/// The number that a release would tell the read request: greater than the write hold's token if that was interrupted.
+/// `None`: the server does not know the write hold.
+pub(crate) fn read_downgraded(reply: &Value) -> Result<(Option<u64>, Look), RedisError> {
+    let reply = numbers(reply)?;
+    match *reply.as_slice() {
         [next_ms, -1] => Ok((None, next_look(next_ms))),
         [next_ms, token] if number(token).is_some() => Ok((number(token), next_look(next_ms))),
-        _ => Err(unexpected(reply)),
+        _ => Err(unexpected(&reply)),
     }
 }
 
-pub(crate) fn read_evicted(reply: &[i64]) -> Result<(usize, Look), RedisError> {
-    match *reply {
+pub(crate) fn read_evicted(reply: &Value) -> Result<(usize, Look), RedisError> {
+    let reply = numbers(reply)?;
+    match *reply.as_slice() {
         [next_ms, count] => {
-            let count = usize::try_from(count).map_err(|_| unexpected(reply))?;
+            let count = usize::try_from(count).map_err(|_| unexpected(&reply))?;
             Ok((count, next_look(next_ms)))
         }
-        _ => Err(unexpected(reply)),
+        _ => Err(unexpected(&reply)),
     }
 }
 
-/// When to look again, then one number for each request that was asked about.
-fn read_each<T>(reply: &[i64], asked: usize, read: impl Fn(i64) -> Option<T>) -> Result<(Vec<T>, Look), RedisError> {
-    let read = reply
-        .split_first()
-        .filter(|(_, each)| each.len() == asked)
-        .and_then(|(next_ms, each)| {
-            Some((
-                each.iter().map(|n| read(*n)).collect::<Option<_>>()?,
-                next_look(*next_ms),
-            ))
-        });
-    read.ok_or_else(|| unexpected(reply))
+/// One number for each request that was asked about.
+fn read_each<T, R>(
+    numbers: &[i64],
+    asked: impl ExactSizeIterator<Item = R>,
+    read: impl Fn(i64, R) -> Option<T>,
+) -> Option<Vec<T>> {
+    let pairs = (numbers.len() == asked.len()).then(|| numbers.iter().zip(asked))?;
+    pairs.map(|(number, asked)| read(*number, asked)).collect()
 }
 
 /// A token, a ticket or the counter: microseconds since 1970 or a little more. Lua counts in doubles.
@@ -151,25 +200,17 @@ fn next_look(next_ms: i64) -> Look {
     Some(Duration::from_millis(next_ms).min(MOST_LEASE))
 }
 
-pub(crate) fn numbers(reply: Value) -> Result<Vec<i64>, RedisError> {
-    match &reply {
+fn numbers(reply: &Value) -> Result<Vec<i64>, RedisError> {
+    match reply {
         Value::Array(items) => items
             .iter()
             .map(|item| match item {
                 Value::Int(number) => Ok(*number),
-                _ => Err(malformed(&reply)),
+                _ => Err(malformed(reply)),
             })
             .collect(),
-        _ => Err(malformed(&reply)),
+        _ => Err(malformed(reply)),
     }
-}
-
-/// See *Versions* in PROTOCOL.md.
-fn other_layout() -> RedisError {
-    RedisError::from((
-        ErrorKind::UnexpectedReturnType,
-        "the lock is in use by another version of fairlock",
-    ))
 }
 
 fn unexpected(reply: &[i64]) -> RedisError {

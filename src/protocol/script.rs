@@ -1,7 +1,9 @@
 //! The six scripts: their texts and hashes, in two dialects.
 //!
-//! Each script is one file of `lua/` behind what it shares with the others. A script is built once per process.
+//! Each script is one file of `lua/` behind `lock.lua`, which all of them share. A script is built once per process. For
+//! servers that keep the scripts as functions see `functions.rs`.
 
+use super::functions;
 use super::hello::Dialect;
 use std::sync::LazyLock;
 
@@ -9,26 +11,38 @@ use std::sync::LazyLock;
 pub(crate) const CHUNK: usize = 500;
 
 pub(crate) struct Script {
-    /// The script's bit in [`Known`](super::order::Known).
-    pub(super) bit: u8,
-    /// The script takes the rest of the server's quarantine as its last argument, if there is one.
-    pub(super) is_told_of_quarantine: bool,
+    /// The script's place in [`SCRIPTS`].
+    number: usize,
     plain: redis::Script,
     flagged: redis::Script,
     body: [String; 2],
 }
 
 impl Script {
-    fn new(name: &str, flags: &str, body: &str) -> Self {
+    fn new(number: usize) -> Self {
+        let Source { name, flags, text } = SOURCES[number];
+        let body = String::from(LOCK) + text;
+        #[cfg(feature = "testing")]
+        let body = replaced::transformed(name, &body);
+        #[cfg(not(feature = "testing"))]
+        let _ = name;
+        let flags = if flags.is_empty() {
+            String::new()
+        } else {
+            format!(" flags={flags}")
+        };
         let flagged = format!("#!lua{flags}\n{body}");
-        let number = NAMES.iter().position(|known| *known == name);
         Self {
-            bit: number.map_or(0, |number| 1 << number),
-            is_told_of_quarantine: name == "acquire",
-            plain: redis::Script::new(body),
+            number,
+            plain: redis::Script::new(&body),
             flagged: redis::Script::new(&flagged),
-            body: [body.to_owned(), flagged],
+            body: [body, flagged],
         }
+    }
+
+    /// The script's bit in [`Known`](super::order::Known).
+    pub(super) fn bit(&self) -> u8 {
+        1 << self.number
     }
 
     pub(super) fn hash(&self, dialect: Dialect) -> &str {
@@ -41,64 +55,72 @@ impl Script {
     pub(super) fn body(&self, dialect: Dialect) -> &str {
         &self.body[usize::from(dialect == Dialect::Flags)]
     }
+
+    /// The name of the function that does the same.
+    pub(super) fn function(&self) -> &str {
+        functions::name_of(self.number)
+    }
 }
 
-const NAMES: [&str; 6] = ["acquire", "release", "renew", "downgrade", "evict", "status"];
+/// A script's own file.
+#[derive(Clone, Copy)]
+pub(super) struct Source {
+    pub(super) name: &'static str,
+    pub(super) flags: &'static str,
+    pub(super) text: &'static str,
+}
 
-macro_rules! script {
-    ($name:literal, $flags:literal, $($file:literal),+) => {
-        LazyLock::new(|| {
-            let body = concat!($(include_str!(concat!("../../lua/", $file))),+);
-            #[cfg(feature = "testing")]
-            let body = &replaced::transformed($name, body);
-            Script::new($name, $flags, body)
-        })
+pub(super) const LOCK: &str = include_str!("../../lua/lock.lua");
+
+macro_rules! sources {
+    ($($name:literal $flags:literal),+) => {
+        [$(Source { name: $name, flags: $flags, text: include_str!(concat!("../../lua/", $name, ".lua")) }),+]
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> = script!(
-    "acquire",
-    "",
-    "listeners.lua",
-    "acquire_head.lua",
-    "lock.lua",
-    "acquire.lua"
+/// In the order in which the library of functions has them. Those that free memory or keep alive what exists must work when memory is
+/// exhausted.
+pub(super) const SOURCES: [Source; 6] = sources!(
+    "acquire" "",
+    "release" "allow-oom",
+    "renew" "allow-oom",
+    "downgrade" "allow-oom",
+    "evict" "allow-oom",
+    "status" "no-writes"
 );
-// These scripts free memory or keep alive what exists, so they must work when memory is exhausted.
-pub(super) static RELEASE: LazyLock<Script> = script!(
-    "release",
-    " flags=allow-oom",
-    "listeners.lua",
-    "release_head.lua",
-    "lock.lua",
-    "release.lua"
-);
-pub(super) static RENEW: LazyLock<Script> =
-    script!("renew", " flags=allow-oom", "listeners.lua", "lock.lua", "renew.lua");
-pub(super) static DOWNGRADE: LazyLock<Script> = script!(
-    "downgrade",
-    " flags=allow-oom",
-    "listeners.lua",
-    "lock.lua",
-    "downgrade.lua"
-);
-pub(super) static EVICT: LazyLock<Script> =
-    script!("evict", " flags=allow-oom", "listeners.lua", "lock.lua", "evict.lua");
-pub(super) static STATUS: LazyLock<Script> =
-    script!("status", " flags=no-writes", "listeners.lua", "lock.lua", "status.lua");
+
+static SCRIPTS: LazyLock<[Script; 6]> = LazyLock::new(|| [0, 1, 2, 3, 4, 5].map(Script::new));
+
+/// Which script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Acquire,
+    Release,
+    Renew,
+    Downgrade,
+    Evict,
+    Status,
+}
+
+impl Name {
+    pub(super) fn script(self) -> &'static Script {
+        &SCRIPTS[self as usize]
+    }
+}
 
 /// The seam by which tests change scripts.
 #[cfg(feature = "testing")]
 pub(crate) mod replaced {
-    use super::{ACQUIRE, DOWNGRADE, EVICT, RELEASE, RENEW, STATUS, Script};
-    use std::sync::{LazyLock, OnceLock};
+    use super::{SCRIPTS, SOURCES};
+    use std::sync::OnceLock;
 
     type Transform = Box<dyn Fn(&str, &str) -> String + Send + Sync>;
 
     static TRANSFORM: OnceLock<Transform> = OnceLock::new();
 
-    /// From now on every script of this process is what `transform` makes of its name and its text. Returns false if that
-    /// was set before. Call this before the first client connects, because a script is built once.
+    /// From now on every script of this process, and the function of the same name, is what `transform` makes of its name
+    /// and its text. Returns false if that was set before. Call this before the first client connects, because a script
+    /// is built once.
     pub fn transform_scripts(transform: impl Fn(&str, &str) -> String + Send + Sync + 'static) -> bool {
         TRANSFORM.set(Box::new(transform)).is_ok()
     }
@@ -111,17 +133,15 @@ pub(crate) mod replaced {
 
     /// Every script as it is sent: its name, and its text for servers before Redis 7 and from then on.
     pub fn scripts() -> [(&'static str, [&'static str; 2]); 6] {
-        let texts = |script: &'static LazyLock<Script>| {
-            let script: &'static Script = script;
-            [script.body[0].as_str(), script.body[1].as_str()]
-        };
-        [
-            ("acquire", texts(&ACQUIRE)),
-            ("release", texts(&RELEASE)),
-            ("renew", texts(&RENEW)),
-            ("downgrade", texts(&DOWNGRADE)),
-            ("evict", texts(&EVICT)),
-            ("status", texts(&STATUS)),
-        ]
+        [0, 1, 2, 3, 4, 5].map(|number: usize| {
+            let [plain, flagged] = &SCRIPTS[number].body;
+            (SOURCES[number].name, [plain.as_str(), flagged.as_str()])
+        })
+    }
+
+    /// The texts of all scripts, if they were changed.
+    pub(in super::super) fn texts() -> Option<[String; 6]> {
+        TRANSFORM.get()?;
+        Some([0, 1, 2, 3, 4, 5].map(|number: usize| SCRIPTS[number].body[0].clone()))
     }
 }

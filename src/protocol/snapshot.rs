@@ -15,6 +15,40 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     pub(crate) holders: Vec<SnapshotHolder>,
     pub(crate) waiters: Vec<SnapshotWaiter>,
+    pub(crate) raw: RawState,
+}
+
+/// The state of a lock as it lies in the server: the numbers and the text of its field `s`. PROTOCOL.md explains each of
+/// them, and the next layout may have others. They are for diagnosis, not for decisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RawState {
+    /// The last token or ticket that was given out.
+    pub seq: u64,
+    /// The last token.
+    pub token: u64,
+    /// The token with which the present phase began: a read hold with a lesser token was interrupted.
+    pub first: u64,
+    /// No lease ends before that time of the server's clock, in ms. 0: there is no lease.
+    pub near: u64,
+    /// When the keys expire, in ms of the server's clock, or a little later.
+    pub keep: u64,
+    /// The longest lease that was ever asked for, in ms.
+    pub cap: u64,
+    /// Read holds of all owners.
+    pub reads: u64,
+    /// Write holds, all of one owner.
+    pub writes: u64,
+    /// Requests in the queue.
+    pub waiting: u64,
+    /// 1: the only request holds, and the other two keys do not exist.
+    pub sole: u64,
+    /// 1: a script stopped at the limit of a batch.
+    pub more: u64,
+    /// 1: an upgrade may wait.
+    pub up: u64,
+    /// The request by which the writer entered, or the sole request. Otherwise empty.
+    pub holder: String,
 }
 
 #[derive(Debug)]
@@ -36,7 +70,7 @@ pub(crate) struct SnapshotWaiter {
 impl Snapshot {
     pub(crate) fn read(reply: &Value) -> Option<Self> {
         let Value::Array(items) = reply else { return None };
-        let [now, mode, policy, write_holds, holding, waiting, holders, waiters] = items.as_slice() else {
+        let [now, mode, policy, write_holds, holding, waiting, holders, waiters, raw] = items.as_slice() else {
             return None;
         };
         let (holders, waiters) = (texts(holders, 4)?, texts(waiters, 3)?);
@@ -60,6 +94,49 @@ impl Snapshot {
                 .chunks_exact(3)
                 .map(SnapshotWaiter::read)
                 .collect::<Option<_>>()?,
+            raw: RawState::read(&texts(raw, 1)?)?,
+        })
+    }
+}
+
+impl RawState {
+    fn read(fields: &[&str]) -> Option<Self> {
+        let (holder, numbers) = fields.split_last()?;
+        let numbers: Vec<u64> = numbers
+            .iter()
+            .map(|number| number.parse().ok())
+            .collect::<Option<_>>()?;
+        let &[
+            seq,
+            token,
+            first,
+            near,
+            keep,
+            cap,
+            reads,
+            writes,
+            waiting,
+            sole,
+            more,
+            up,
+        ] = numbers.as_slice()
+        else {
+            return None;
+        };
+        Some(Self {
+            seq,
+            token,
+            first,
+            near,
+            keep,
+            cap,
+            reads,
+            writes,
+            waiting,
+            sole,
+            more,
+            up,
+            holder: (*holder).to_owned(),
         })
     }
 }

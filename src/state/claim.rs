@@ -231,13 +231,13 @@ impl Claim {
         match (&self.phase, standing) {
             (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
             (_, Standing::Waits { seq }) => self.on_waiting(sent, seq),
-            // The server granted once more since the message.
-            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer }) if newer > token => {
+            // That grant was over, and the server granted once more.
+            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer, first }) if first > token => {
                 let token = newer;
                 self.phase = Phase::Granted { ticket, token, since };
             }
-            // Its owner entered once more since: others may have been inside in between.
-            (&Phase::Held { token, .. }, Standing::Holds { token: newer }) if newer > token => {
+            // The hold was interrupted: others may have been inside in between.
+            (&Phase::Held { token, .. }, Standing::Holds { first, .. }) if first > token => {
                 self.phase = Phase::Over(EndedBy::Lost(LostReason::UnknownToServer));
                 return true;
             }
@@ -253,7 +253,7 @@ impl Claim {
         }
         // A call that overtook this one got another reply, so this grant is over.
         let outdated = |token: u64, seq: u64| token <= seq && sent < self.renewed;
-        if let (&Phase::Waiting { ticket, seq }, Standing::Holds { token }) = (&self.phase, standing)
+        if let (&Phase::Waiting { ticket, seq }, Standing::Holds { token, .. }) = (&self.phase, standing)
             && !outdated(token, seq)
         {
             self.via = GrantVia::Renewal;

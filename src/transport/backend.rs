@@ -2,7 +2,7 @@
 
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
-use super::server::{Connected, Server};
+use super::server::{Connected, Purpose, Server};
 #[cfg(feature = "testing")]
 use super::simulated::Network;
 use super::wire::OnPush;
@@ -38,15 +38,22 @@ impl Backend {
         }
     }
 
-    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
+    pub(crate) async fn connect(
+        &self,
+        label: Option<&str>,
+        purpose: Purpose,
+        on_push: Option<OnPush>,
+    ) -> Result<Connected, RedisError> {
         match self {
-            Self::Server(server) => server.connect(label, on_push).await,
+            Self::Server(server) => server.connect(label, purpose, on_push).await,
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinel) => sentinel.connect(label, on_push).await,
+            Self::Sentinel(sentinel) => sentinel.connect(label, purpose, on_push).await,
             #[cfg(feature = "testing")]
             Self::Simulated(network) => {
                 let wire = Wire::Simulated(network.connect(on_push).await?);
-                Connected::greet(wire, 0, label).await
+                // The simulation has no functions.
+                let _ = purpose;
+                Connected::greet(wire, 0, label, Purpose::Pushes).await
             }
         }
     }

@@ -5,6 +5,7 @@
 use super::backend::Backend;
 use super::backoff::{Backoff, retrying};
 use super::host::this_process;
+use super::server::Purpose;
 use super::subscription::{Push, Subscription};
 use crate::observe::Outage;
 use crate::protocol::event;
@@ -39,7 +40,8 @@ impl Listener {
 
     pub(crate) async fn subscribe(&self) -> Result<Subscription, RedisError> {
         let shared = Arc::clone(&self.shared);
-        let connect = |on_push| self.backend.connect(self.label.as_deref(), Some(on_push));
+        let label = self.label.as_deref();
+        let connect = |on_push| self.backend.connect(label, Purpose::Pushes, Some(on_push));
         let mut subscription = Subscription::open(connect, move |push| on_push(&shared, &push)).await?;
         let (prefix, id) = (&self.shared.prefix, self.shared.id);
         let channels = [format!("{}{id}", channel_base(prefix)), audience_channel(prefix)];

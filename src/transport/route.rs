@@ -58,9 +58,9 @@ impl Target {
     }
 
     /// How the scripts publish grants.
-    pub(crate) fn channel(&self, prefix: &str) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         match self {
-            Self::Server(_) => Channel::of_clients(prefix),
+            Self::Server(_) => Channel::OfClient,
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => Channel::InSlot,
         }

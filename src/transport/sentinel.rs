@@ -1,7 +1,7 @@
 //! Sentinel: names the master to a client that connects, and tells connected clients when the master changes.
 
 use super::backoff::Backoff;
-use super::server::{Connected, Server};
+use super::server::{Connected, Purpose, Server};
 use super::subscription::{Push, Subscription};
 use super::wire::OnPush;
 use crate::types::error::{disconnected, is_transient, timed_out};
@@ -52,9 +52,14 @@ impl Sentinel {
     }
 
     /// A connection to the master.
-    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
+    pub(crate) async fn connect(
+        &self,
+        label: Option<&str>,
+        purpose: Purpose,
+        on_push: Option<OnPush>,
+    ) -> Result<Connected, RedisError> {
         let (master, term) = self.master().await?;
-        Connected::greet(Server::of(&master)?.wire(on_push).await?, term, label).await
+        Connected::greet(Server::of(&master)?.wire(on_push).await?, term, label, purpose).await
     }
 
     /// The sentinels have named a master before, so the client's settings are right. An error now belongs to a switch,
@@ -124,7 +129,8 @@ impl Sentinel {
             _ => Push::Ends,
         };
         let server = Server::of(&sentinel)?;
-        let mut subscription = Subscription::open(|on_push| server.connect(None, Some(on_push)), on_push).await?;
+        let mut subscription =
+            Subscription::open(|on_push| server.connect(None, Purpose::Pushes, Some(on_push)), on_push).await?;
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&["+switch-master"])).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         *backoff = Backoff::new();

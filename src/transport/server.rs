@@ -3,12 +3,13 @@
 //! A *term* is the time between two such discoveries. Every connection belongs to one, and ends with it.
 
 use super::wire::{OnPush, Wire};
+use crate::protocol::functions::{self, Functions};
 use crate::protocol::hello::{Dialect, Hello};
 use crate::types::error::demoted;
 use crate::types::timers::CONNECT_TIMEOUT;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisError};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisError, Value};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -32,13 +33,30 @@ pub(crate) struct Connected {
     pub(crate) term: u64,
     /// The server was a replica from the start: it serves reads until a caller wants to write.
     pub(crate) of_replica: bool,
+    pub(crate) functions: Functions,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Calls of scripts.
+    Commands,
+    /// Anything else.
+    Pushes,
 }
 
 impl Connected {
     /// Greets a server: reads its version and names the connection in its CLIENT LIST. The connection may lead to a
     /// replica only while no caller wants to write, or in a cluster, whose table names the masters.
-    pub(crate) async fn greet(mut wire: Wire, term: u64, label: Option<&str>) -> Result<Self, RedisError> {
-        let hello = Hello::read(&wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await?);
+    pub(crate) async fn greet(
+        mut wire: Wire,
+        term: u64,
+        label: Option<&str>,
+        purpose: Purpose,
+    ) -> Result<Self, RedisError> {
+        // Both are sent at once. A server that knows no functions refuses them by an error.
+        let (hello, functions) = futures::join!(greeting(wire.clone()), functions_for(purpose, wire.clone()));
+        let hello = Hello::read(&hello?);
         let of_replica = hello.is_of_replica();
         if of_replica && term > 0 {
             return Err(demoted());
@@ -53,7 +71,19 @@ impl Connected {
             dialect: Dialect::of(&hello.version),
             term,
             of_replica,
+            functions,
         })
+    }
+}
+
+async fn greeting(mut wire: Wire) -> Result<Value, RedisError> {
+    wire.answer(CONNECT_TIMEOUT, &redis::cmd("HELLO")).await
+}
+
+async fn functions_for(purpose: Purpose, mut wire: Wire) -> Functions {
+    match purpose {
+        Purpose::Commands => functions::read_loaded(&wire.answer(CONNECT_TIMEOUT, &functions::load()).await),
+        Purpose::Pushes => Functions::Refused,
     }
 }
 
@@ -71,9 +101,14 @@ impl Server {
         self.commands.get_connection_info().addr().to_string()
     }
 
-    pub(crate) async fn connect(&self, label: Option<&str>, on_push: Option<OnPush>) -> Result<Connected, RedisError> {
+    pub(crate) async fn connect(
+        &self,
+        label: Option<&str>,
+        purpose: Purpose,
+        on_push: Option<OnPush>,
+    ) -> Result<Connected, RedisError> {
         let term = *self.term.borrow();
-        Connected::greet(self.wire(on_push).await?, term, label).await
+        Connected::greet(self.wire(on_push).await?, term, label, purpose).await
     }
 
     /// Connects; with `on_push` the connection can subscribe.

@@ -1,6 +1,7 @@
 //! The scripts called directly: typed arguments and replies, and what must be true of the keys after every call.
 
 use crate::server::Server;
+use fairlock_support::packed::{Packed, move_deadlines, run_out};
 use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,8 +68,8 @@ pub struct Lock {
     pub keys: [String; 3],
     /// Whether the state is examined after every call. Not while it is damaged on purpose.
     pub audited: bool,
-    /// "1": somebody listens to events.
-    pub listened: &'static str,
+    /// "e": somebody listens to events.
+    pub options: &'static str,
 }
 
 impl Lock {
@@ -80,49 +81,59 @@ impl Lock {
         let state = format!("fairlock:{{{name}}}");
         Self {
             redis,
-            keys: [state.clone(), format!("{state}:queue"), format!("{state}:leases")],
+            keys: [state.clone(), format!("{state}:q"), format!("{state}:l")],
             audited: true,
-            listened: "",
+            options: "",
         }
     }
 
     pub fn command(&self, script: &str, args: &[String]) -> redis::Cmd {
+        self.command_with(script, "", args)
+    }
+
+    /// A call of a script with these options and the further arguments.
+    fn command_with(&self, script: &str, options: &str, args: &[String]) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
-        command
-            .arg(script)
-            .arg(3)
-            .arg(&self.keys)
-            .arg("PUBLISH")
-            .arg("fairlock:c:")
-            .arg(self.listened)
-            .arg(args);
+        command.arg(script).arg(3).arg(&self.keys);
+        command.arg(format!("{}{options}", self.options)).arg(args);
         command
     }
 
-    pub async fn call(&self, script: &str, args: &[String]) -> Result<Vec<i64>, redis::RedisError> {
-        let reply: Vec<i64> = self.command(script, args).query_async(&mut self.redis.clone()).await?;
+    /// The numbers of the reply: one, if the script replies with one number.
+    pub async fn call(&self, script: &str, options: &str, args: &[String]) -> Result<Vec<i64>, redis::RedisError> {
+        let command = self.command_with(script, options, args);
+        let reply = match command.query_async(&mut self.redis.clone()).await? {
+            redis::Value::Int(number) => vec![number],
+            reply => redis::from_redis_value(reply)?,
+        };
         if self.audited {
             let state = self.state().await;
-            // The next ms of acquire is its third number, of the others their first.
-            let next_ms = if script == ACQUIRE { reply[2] } else { reply[0] };
+            // The next ms of acquire is its third number, of the others their first. One number: nothing is left to do.
+            let next_ms = match reply.as_slice() {
+                [_] => -1,
+                reply if script == ACQUIRE => reply[2],
+                reply => reply[0],
+            };
             state.check(next_ms == 0);
         }
         Ok(reply)
     }
 
-    pub fn args_of(ask: &Ask<'_>) -> Vec<String> {
-        vec![
-            ask.request.to_owned(),
-            ask.lease_ms.to_string(),
-            if ask.only_now { "try" } else { "queue" }.to_owned(),
-            ask.policy.to_owned(),
-            ask.ticket.map_or(String::new(), |ticket| ticket.to_string()),
-        ]
+    pub fn args_of(ask: &Ask<'_>) -> (String, Vec<String>) {
+        let options = format!("{}{}", if ask.only_now { "t" } else { "" }, ask.policy);
+        let args = [Some(ask.request.to_owned()), Some(ask.lease_ms.to_string())];
+        let ticket = ask.ticket.map(|ticket| ticket.to_string());
+        (options, args.into_iter().chain([ticket]).flatten().collect())
     }
 
-    /// The status, ms until the next look, and seq.
+    /// The status, ms until the next look, and seq. Both are 0 if the script does not tell them.
     pub async fn ask(&self, ask: Ask<'_>) -> (Got, i64, u64) {
-        let reply = self.call(ACQUIRE, &Self::args_of(&ask)).await.expect("acquire");
+        let (options, args) = Self::args_of(&ask);
+        let reply = self.call(ACQUIRE, &options, &args).await.expect("acquire");
+        if let [number] = reply[..] {
+            let number = u64::try_from(number).expect("no negative values");
+            return (if number == 0 { Got::Busy } else { Got::Granted(number) }, 0, 0);
+        }
         let &[status, value, next_ms, seq] = reply.as_slice() else {
             panic!("acquire answered {reply:?}");
         };
@@ -130,7 +141,6 @@ impl Lock {
         let got = match status {
             2 => Got::Granted(number),
             1 => Got::Queued(number),
-            0 => Got::Busy,
             -1 => Got::Conflict,
             -2 => Got::OwnerWaits,
             -3 => Got::OtherPolicy(u8::try_from(number).expect("a byte")),
@@ -159,8 +169,10 @@ impl Lock {
     /// Ms until the next look, then for each the token that it is told if it held, 1 waited, 0 unknown.
     pub async fn release_told(&self, requests: &[&str]) -> (i64, Vec<i64>) {
         let args: Vec<_> = requests.iter().map(|r| (*r).to_owned()).collect();
-        let reply = self.call(RELEASE, &args).await.expect("release");
-        (reply[0], reply[1..].to_vec())
+        match self.call(RELEASE, "", &args).await.expect("release").as_slice() {
+            [told] if args.len() == 1 => (-1, vec![*told]),
+            reply => (reply[0], reply[1..].to_vec()),
+        }
     }
 
     /// Ms until the next look, then a token, 0 waits, -1 unknown for each.
@@ -170,10 +182,10 @@ impl Lock {
 
     pub async fn renew_for(&self, requests: &[&str], lease_ms: u64) -> (i64, Vec<i64>) {
         let pairs = requests.iter().flat_map(|r| [(*r).to_owned(), lease_ms.to_string()]);
-        let reply = self.call(RENEW, &pairs.collect::<Vec<_>>()).await.expect("renew");
+        let reply = self.call(RENEW, "", &pairs.collect::<Vec<_>>()).await.expect("renew");
         // Who waits is told minus the lock's counter: that is tests/conformance's.
         let standing = |n: &i64| if *n < -1 { 0 } else { *n };
-        (reply[0], reply[1..].iter().map(standing).collect())
+        (reply[0], reply[2..].iter().map(standing).collect())
     }
 
     /// Asks for many at once, without looking at the state in between.
@@ -188,51 +200,24 @@ impl Lock {
         for chunk in requests.chunks(500) {
             let mut pipe = redis::pipe();
             for request in chunk {
-                let args = Self::args_of(&ask(request));
-                pipe.cmd("EVALSHA")
-                    .arg(&hash)
-                    .arg(3)
-                    .arg(&self.keys)
-                    .arg("PUBLISH")
-                    .arg("fairlock:c:")
-                    .arg(self.listened)
-                    .arg(args);
+                let (_, args) = Self::args_of(&ask(request));
+                pipe.cmd("EVALSHA").arg(&hash).arg(3).arg(&self.keys);
+                pipe.arg(self.options).arg(args);
             }
-            let _: Vec<Vec<i64>> = pipe.query_async(&mut redis).await.expect("acquire");
+            let _: Vec<redis::Value> = pipe.query_async(&mut redis).await.expect("acquire");
         }
     }
 
     /// Moves a request's deadline, wherever it is kept.
     pub async fn set_deadline(&self, request: &str, at_ms: u64) {
-        let mut redis = self.redis.clone();
-        let state = self.state().await;
-        if state.sole().is_some_and(|(sole, _)| sole == request) {
-            let sole = format!("{request} {at_ms}");
-            redis::cmd("HSET")
-                .arg(&self.keys[0])
-                .arg("sole")
-                .arg(sole)
-                .exec_async(&mut redis)
-                .await
-                .unwrap();
-        } else {
-            let moved: i64 = redis::cmd("ZADD")
-                .arg(&self.keys[2])
-                .arg("XX")
-                .arg("CH")
-                .arg(at_ms)
-                .arg(request)
-                .query_async(&mut redis)
-                .await
-                .unwrap();
-            assert_eq!(moved, 1, "{request} is not there to die");
-        }
+        let moved = move_deadlines(&mut self.redis.clone(), &self.keys[0], &[request], at_ms).await;
+        assert_eq!(moved, 1, "{request} is not there to die");
     }
 
     /// Its client will never renew it again, and its lease has run out.
     pub async fn die(&self, requests: &[&str]) {
-        for request in requests {
-            self.set_deadline(request, PAST).await;
+        if !requests.is_empty() {
+            run_out(&mut self.redis.clone(), &self.keys[0], requests).await;
         }
     }
 
@@ -274,7 +259,7 @@ impl Lock {
             .arg(leases)
             .cmd("TIME");
         type Raw = (
-            BTreeMap<String, String>,
+            BTreeMap<String, Vec<u8>>,
             Vec<(String, f64)>,
             Vec<(String, f64)>,
             i64,
@@ -283,9 +268,13 @@ impl Lock {
             (u64, u64),
         );
         let raw: Raw = pipe.query_async(&mut self.redis.clone()).await.expect("the state");
-        let (hash, queue, leases, hash_ttl, queue_ttl, leases_ttl, (s, us)) = raw;
+        let (mut hash, queue, leases, hash_ttl, queue_ttl, leases_ttl, (s, us)) = raw;
+        let packed = hash.remove("s").map(|field| Packed::read(&field).expect("layout 2"));
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
         State {
-            hash,
+            packed: packed.unwrap_or_default(),
+            hash: hash.into_iter().map(|(field, bytes)| (field, text(bytes))).collect(),
+            scores: queue.iter().map(|(_, score)| *score).collect(),
             queue: queue.into_iter().map(|(request, _)| request).collect(),
             leases: leases.into_iter().map(|(request, at)| (request, at as u64)).collect(),
             ttl: [hash_ttl, queue_ttl, leases_ttl],
@@ -297,8 +286,13 @@ impl Lock {
 /// The three keys of a lock.
 #[derive(Clone, Debug)]
 pub struct State {
+    /// The field `s`.
+    pub packed: Packed,
+    /// The other fields.
     pub hash: BTreeMap<String, String>,
     pub queue: Vec<String>,
+    /// Of the queue.
+    pub scores: Vec<f64>,
     pub leases: BTreeMap<String, u64>,
     pub ttl: [i64; 3],
     pub now_ms: u64,
@@ -317,18 +311,9 @@ pub fn owner_of(request: &str) -> &str {
 }
 
 impl State {
-    pub fn field(&self, name: &str) -> Option<&str> {
-        self.hash.get(name).map(String::as_str)
-    }
-
-    pub fn number(&self, name: &str) -> u64 {
-        self.field(name)
-            .map_or(0, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text}")))
-    }
-
     pub fn sole(&self) -> Option<(&str, u64)> {
-        let (request, deadline) = self.field("sole")?.split_once(' ').expect("request and deadline");
-        Some((request, deadline.parse().expect("a deadline")))
+        let packed = &self.packed;
+        packed.sole.then_some((packed.holder.as_str(), packed.near))
     }
 
     pub fn deadline(&self, request: &str) -> Option<u64> {
@@ -362,8 +347,7 @@ impl State {
     }
 
     fn check_counts(&self) {
-        let holding = self.holding();
-        let mut fields: BTreeMap<String, String> = BTreeMap::new();
+        let (holding, packed) = (self.holding(), &self.packed);
         let (writing, reading): (Vec<&str>, Vec<&str>) = holding.iter().partition(|r| writes(r));
         let writers: BTreeSet<_> = writing.iter().map(|r| owner_of(r)).collect();
         assert!(writers.len() <= 1, "two writers: {self:?}");
@@ -372,46 +356,44 @@ impl State {
                 reading.iter().all(|r| owner_of(r) == *writer),
                 "a reader beside a writer: {self:?}"
             );
-            fields.insert("writer".into(), (*writer).into());
-            fields.insert("wcount".into(), writing.len().to_string());
+            assert_eq!(owner_of(&packed.holder), *writer, "the writer: {self:?}");
+        } else if !packed.sole {
+            assert_eq!(packed.holder, "", "{self:?}");
         }
-        if !holding.is_empty() {
-            fields.insert("mode".into(), if writers.is_empty() { "read" } else { "write" }.into());
-        }
-        if !reading.is_empty() {
-            fields.insert("rcount".into(), reading.len().to_string());
-        }
-        for request in &reading {
-            let owner = owner_of(request);
-            let n = reading.iter().filter(|r| owner_of(r) == owner).count();
+        let counts = [packed.reads, packed.writes, packed.waiting].map(|n| n as usize);
+        assert_eq!(counts, [reading.len(), writing.len(), self.queue.len()], "{self:?}");
+        let mut fields: BTreeMap<String, String> = BTreeMap::new();
+        for owner in reading.iter().filter_map(|request| named_owner(request)) {
+            let n = reading.iter().filter(|r| named_owner(r) == Some(owner)).count();
             fields.insert(format!("r:{owner}"), n.to_string());
         }
         for request in self.queue.iter().filter(|r| named_owner(r).is_some()) {
             fields.insert(format!("q:{}", owner_of(request)), request.clone());
         }
-        let inside: BTreeSet<_> = holding.iter().map(|r| format!("t:{}", owner_of(r))).collect();
-        let tokens: BTreeSet<_> = self.hash.keys().filter(|f| f.starts_with("t:")).cloned().collect();
-        assert_eq!(tokens, inside, "tokens of those inside, and of nobody else: {self:?}");
-        for token in tokens {
-            assert!(
-                (1_000_000_000_000_000..=self.number("seq")).contains(&self.number(&token)),
-                "{token}: {self:?}"
-            );
+        if packed.seq > 0 {
+            // By these, layout 1 sees another layout.
+            fields.insert("policy".into(), "2".into());
+            fields.insert("seq".into(), "0".into());
         }
-        const KEPT: [&str; 6] = ["seq", "keep", "cap", "policy", "sole", "more"];
-        let mut found = self.hash.clone();
-        for (field, _) in self.hash.iter().filter(|(field, _)| field.starts_with("f:")) {
-            let token = field.replacen('f', "t", 1);
-            assert!(inside.contains(&token), "{field} of nobody: {self:?}");
-            assert!(self.number(field) < self.number(&token), "{field}: {self:?}");
+        assert_eq!(self.hash, fields, "{self:?}");
+        if !holding.is_empty() {
+            let numbers = [1_000_000_000_000_000, packed.first, packed.token, packed.seq];
+            assert!(numbers.is_sorted(), "tokens: {self:?}");
         }
-        found
-            .retain(|field, _| !KEPT.contains(&field.as_str()) && !field.starts_with("t:") && !field.starts_with("f:"));
-        assert_eq!(found, fields, "counts and names in the hash: {self:?}");
+        let upgrades = self.scores.iter().any(|score| *score < 0.0);
+        assert!(
+            packed.up || !upgrades,
+            "an upgrade that the state does not know: {self:?}"
+        );
         assert!(
             self.queue.iter().all(|r| self.leases.contains_key(r)),
             "waiting without a lease: {self:?}"
         );
+        let nearest = self.leases.values().copied().chain(self.sole().map(|s| s.1)).min();
+        match nearest {
+            Some(nearest) => assert!((1..=nearest).contains(&packed.near), "near: {self:?}"),
+            None => assert_eq!(packed.near, 0, "{self:?}"),
+        }
     }
 
     /// Whether those who hold let this request in.
@@ -432,9 +414,9 @@ impl State {
     }
 
     fn check_keys(&self) {
-        let exists = [!self.hash.is_empty(), !self.queue.is_empty(), !self.leases.is_empty()];
+        let exists = [self.packed.seq > 0, !self.queue.is_empty(), !self.leases.is_empty()];
         // Read a little later than written.
-        let most = i64::try_from(self.number("cap") + 60_000).expect("small");
+        let most = i64::try_from(self.packed.cap + 60_000).expect("small");
         for (exists, ttl) in exists.into_iter().zip(self.ttl) {
             assert!(
                 if exists { (1..=most).contains(&ttl) } else { ttl == -2 },
@@ -445,14 +427,7 @@ impl State {
             self.sole().is_none() || self.leases.is_empty(),
             "sole, but not alone: {self:?}"
         );
-        if self.holding().is_empty() && self.queue.is_empty() {
-            let left: Vec<_> = self.hash.keys().map(String::as_str).collect();
-            assert!(
-                left.iter().all(|f| ["seq", "keep", "cap", "policy"].contains(f)),
-                "left behind: {self:?}"
-            );
-        }
-        let cap = self.now_ms + self.number("cap");
+        let cap = self.now_ms + self.packed.cap;
         let last = self
             .leases
             .values()

@@ -2,6 +2,7 @@
 
 use crate::server::{Server, connected, eventually};
 use fairlock::Client;
+use fairlock_support::packed::Packed;
 use std::time::Duration;
 
 /// A lease so long that no test waits for its end, nor for a renewal: what happens within `PATIENCE` happened without.
@@ -20,7 +21,7 @@ pub async fn client(url: String, lease: Duration) -> Client {
 #[derive(Debug, Default)]
 pub struct View {
     pub mode: String,
-    /// Holds of all owners, as the hash counts them.
+    /// Holds of all owners, as the state counts them.
     pub holds: usize,
     /// In the order of the queue.
     pub waiting: Vec<String>,
@@ -33,25 +34,26 @@ pub struct View {
 impl View {
     pub async fn of(server: &Server, lock: &str) -> Self {
         let script = r"
-            local v = redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'wcount', 'sole')
-            local leases = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
-            if v[4] then
-              local request, deadline = string.match(v[4], '^(.+) (%d+)$')
-              leases[#leases + 1], leases[#leases + 2] = request, deadline
-            end
             local time = redis.call('TIME')
-            return { v[1] or '', (v[2] or 0) + (v[3] or 0), redis.call('ZRANGE', KEYS[2], 0, -1), leases,
-              time[1] * 1000 + math.floor(time[2] / 1000) }";
+            return { redis.call('HGET', KEYS[1], 's') or '', redis.call('ZRANGE', KEYS[2], 0, -1),
+              redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), time[1] * 1000 + math.floor(time[2] / 1000) }";
         let [state, queue, leases] = keys(lock);
         let script = redis::Script::new(script);
         let mut call = script.key(state);
         call.key(queue).key(leases);
-        type Reply = (String, usize, Vec<String>, Vec<(String, i64)>, i64);
+        type Reply = (Vec<u8>, Vec<String>, Vec<(String, i64)>, i64);
         let reply = call.invoke_async::<Reply>(&mut server.redis().await).await;
-        let (mode, holds, waiting, leases, now_ms) = reply.expect("the lock's state");
+        let (field, waiting, mut leases, now_ms) = reply.expect("the lock's state");
+        let packed = match field.is_empty() {
+            true => Packed::default(),
+            false => Packed::read(&field).expect("layout 2"),
+        };
+        if packed.sole {
+            leases.push((packed.holder.clone(), packed.near as i64));
+        }
         Self {
-            mode,
-            holds,
+            mode: packed.mode().to_owned(),
+            holds: packed.holds(),
             waiting,
             leases,
             now_ms,
@@ -65,7 +67,7 @@ impl View {
 
 /// The three keys of a lock: state, queue, leases.
 pub fn keys(lock: &str) -> [String; 3] {
-    ["", ":queue", ":leases"].map(|suffix| format!("fairlock:{{{lock}}}{suffix}"))
+    ["", ":q", ":l"].map(|suffix| format!("fairlock:{{{lock}}}{suffix}"))
 }
 
 /// Waits until nobody holds the lock and nobody waits for it.

@@ -43,7 +43,12 @@ fn a_grant_has_one_source() {
         claim.on_reply(t, QUEUED);
         assert!(claim.on_grant(t + ms(300), 20));
         // A renewal and a second message that come later told nothing new.
-        claim.on_renewal(t + ms(290), t + ms(310), LEASE, Standing::Holds { token: 20 });
+        claim.on_renewal(
+            t + ms(290),
+            t + ms(310),
+            LEASE,
+            Standing::Holds { token: 20, first: 20 },
+        );
         assert!(!claim.on_grant(t + ms(320), 20));
     });
     assert_eq!(by_message, (GrantVia::Message, Some(ms(300))));
@@ -54,7 +59,12 @@ fn a_grant_has_one_source() {
     assert_eq!(before_the_reply, (GrantVia::Message, Some(ms(100))));
     let by_renewal = granted(|claim, t| {
         claim.on_reply(t, QUEUED);
-        claim.on_renewal(t + ms(300), t + ms(301), LEASE, Standing::Holds { token: 20 });
+        claim.on_renewal(
+            t + ms(300),
+            t + ms(301),
+            LEASE,
+            Standing::Holds { token: 20, first: 20 },
+        );
         assert!(!claim.on_grant(t + ms(400), 20));
     });
     assert_eq!(by_renewal, (GrantVia::Renewal, None));
@@ -65,7 +75,7 @@ fn a_lapsed_hold_stays_lost_though_a_late_renewal_succeeds() {
     let (mut claim, t) = claim();
     claim.on_reply(t, Answer::Granted { token: 1 });
     assert!(handed_out(&mut claim, t).is_some());
-    assert!(!claim.on_renewal(t + ms(900), t + ms(990), LEASE, Standing::Holds { token: 1 }));
+    assert!(!claim.on_renewal(t + ms(900), t + ms(990), LEASE, Standing::Holds { token: 1, first: 1 }));
     assert_eq!(claim.held_until(t + ms(990)), None);
 }
 
@@ -111,10 +121,20 @@ fn a_reply_that_a_later_call_overtook_grants_nothing() {
     let (mut claim, t) = claim();
     claim.on_reply(t, QUEUED);
     claim.on_renewal(t + ms(300), t + ms(301), LEASE, Standing::Waits { seq: 20 });
-    assert!(!claim.on_renewal(t + ms(200), t + ms(302), LEASE, Standing::Holds { token: 15 }));
+    assert!(!claim.on_renewal(
+        t + ms(200),
+        t + ms(302),
+        LEASE,
+        Standing::Holds { token: 15, first: 15 }
+    ));
     assert!(claim.poll_outcome(t + ms(303)).is_none());
     // The server went back to an earlier state, where it holds.
-    assert!(claim.on_renewal(t + ms(400), t + ms(401), LEASE, Standing::Holds { token: 15 }));
+    assert!(claim.on_renewal(
+        t + ms(400),
+        t + ms(401),
+        LEASE,
+        Standing::Holds { token: 15, first: 15 }
+    ));
     assert_eq!(handed_out(&mut claim, t + ms(402)), Some(15));
 }
 
@@ -123,7 +143,12 @@ fn a_grant_that_was_repeated_has_its_last_token() {
     let (mut claim, t) = claim();
     claim.on_reply(t, QUEUED);
     assert!(claim.on_grant(t + ms(400), 11));
-    assert!(claim.on_renewal(t + ms(401), t + ms(402), LEASE, Standing::Holds { token: 35 }));
+    assert!(claim.on_renewal(
+        t + ms(401),
+        t + ms(402),
+        LEASE,
+        Standing::Holds { token: 35, first: 35 }
+    ));
     assert_eq!(handed_out(&mut claim, t + ms(402)), Some(35));
 }
 
@@ -133,7 +158,12 @@ fn a_grant_is_not_handed_out_when_its_proof_has_run_out() {
     claim.on_reply(t, QUEUED);
     assert!(claim.on_grant(t + ms(500), 11));
     assert!(matches!(claim.poll_outcome(t + ms(980)), Some(Outcome::Renew)));
-    assert!(claim.on_renewal(t + ms(985), t + ms(986), LEASE, Standing::Holds { token: 11 }));
+    assert!(claim.on_renewal(
+        t + ms(985),
+        t + ms(986),
+        LEASE,
+        Standing::Holds { token: 11, first: 11 }
+    ));
     assert_eq!(handed_out(&mut claim, t + ms(987)), Some(11));
 }
 
@@ -207,10 +237,10 @@ fn a_hold_that_is_told_a_greater_token_than_its_own_was_interrupted() {
     claim.on_reply(t, Answer::Granted { token: 20 });
     assert_eq!(handed_out(&mut claim, t), Some(20));
     // It reenters beside a writer, and gets the token with which its owner entered.
-    assert!(!claim.on_renewal(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15 }));
-    assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 20 }));
+    assert!(!claim.on_renewal(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15, first: 15 }));
+    assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 20, first: 20 }));
     assert!(claim.held_until(t + ms(4)).is_some());
-    assert!(claim.on_renewal(t + ms(5), t + ms(6), LEASE, Standing::Holds { token: 21 }));
+    assert!(claim.on_renewal(t + ms(5), t + ms(6), LEASE, Standing::Holds { token: 21, first: 21 }));
     assert!(matches!(
         claim.ended(),
         Some(EndedBy::Lost(LostReason::UnknownToServer))
@@ -255,7 +285,12 @@ fn max_hold_cuts_renewals_and_ends_the_hold() {
     assert!(handed_out(&mut claim, t).is_some());
     for sent in [600, 1200, 1800] {
         let lease = claim.lease_to_renew(t + ms(sent)).expect("held");
-        claim.on_renewal(t + ms(sent), t + ms(sent), lease, Standing::Holds { token: 1 });
+        claim.on_renewal(
+            t + ms(sent),
+            t + ms(sent),
+            lease,
+            Standing::Holds { token: 1, first: 1 },
+        );
     }
     assert_eq!(
         claim.lease_to_renew(t + ms(2000)),
@@ -289,9 +324,9 @@ fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
     assert!(claim.doubt_hold(t + ms(10)));
     assert!(!claim.doubt(t + ms(10)), "messages do not matter any more");
     assert!(claim.due().is_some_and(|due| due <= t + ms(10)));
-    claim.on_renewal(t + ms(5), t + ms(11), ms(1000), Standing::Holds { token: 7 });
+    claim.on_renewal(t + ms(5), t + ms(11), ms(1000), Standing::Holds { token: 7, first: 7 });
     assert!(claim.due().is_some_and(|due| due <= t + ms(11)), "that was sent before");
-    claim.on_renewal(t + ms(12), t + ms(13), ms(1000), Standing::Holds { token: 7 });
+    claim.on_renewal(t + ms(12), t + ms(13), ms(1000), Standing::Holds { token: 7, first: 7 });
     assert!(claim.due().is_some_and(|due| due > t + ms(300)));
 }
 
@@ -301,7 +336,7 @@ fn nothing_happens_to_a_claim_that_is_over() {
     assert!(claim.end(EndedBy::Released));
     claim.on_reply(t, Answer::Granted { token: 1 });
     assert!(!claim.on_grant(t, 5));
-    assert!(!claim.on_renewal(t, t, LEASE, Standing::Holds { token: 1 }));
+    assert!(!claim.on_renewal(t, t, LEASE, Standing::Holds { token: 1, first: 1 }));
     assert!(!claim.end(EndedBy::Lost(LostReason::Shutdown)));
     assert!(matches!(claim.poll_outcome(t), Some(Outcome::Ended(EndedBy::Released))));
     assert_eq!(claim.lease_to_renew(t), None);

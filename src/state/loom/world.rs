@@ -21,7 +21,10 @@ use tokio::time::Instant;
 pub(super) const LEASE: Duration = Duration::from_secs(9);
 pub(super) const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
 pub(super) const TOKEN: u64 = 11;
-pub(super) const HOLDS: Standing = Standing::Holds { token: TOKEN };
+pub(super) const HOLDS: Standing = Standing::Holds {
+    token: TOKEN,
+    first: TOKEN,
+};
 
 /// Runs a model in all interleavings; each returns how it ended. Each of these endings must occur, and no other one,
 /// because a model without the race proves nothing.

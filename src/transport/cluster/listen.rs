@@ -3,6 +3,7 @@
 use super::super::backoff::Backoff;
 use super::super::host::this_process;
 use super::super::link::{How, Lane};
+use super::super::server::Purpose;
 use super::super::subscription::{Push, Subscription};
 use super::node::{Agenda, Node};
 use super::table::slot_of;
@@ -74,7 +75,7 @@ impl NodeSubscription {
             (PushKind::SUnsubscribe, _) => Push::Ends,
             _ => Push::Heard,
         };
-        let connect = |on_push| node.backend.connect(label, Some(on_push));
+        let connect = |on_push| node.backend.connect(label, Purpose::Pushes, Some(on_push));
         Ok(Self {
             connection: Subscription::open(connect, on_push).await?,
             unsubscribing,

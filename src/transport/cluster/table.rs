@@ -2,7 +2,7 @@
 
 use super::super::backend::Backend;
 use super::super::backoff::Backoff;
-use super::super::server::Connected;
+use super::super::server::{Connected, Purpose};
 use super::node::{Address, Node};
 use super::{Cluster, Owners, SLOTS, Topology, Watch, locked, no_seeds};
 use crate::protocol::hello::Dialect;
@@ -129,7 +129,7 @@ impl Cluster {
 
     /// Over a connection of its own, because the others may hang.
     async fn ask_for_table(&self, address: &Address) -> Result<Table, RedisError> {
-        let Connected { mut wire, dialect, .. } = self.backend(address)?.connect(None, None).await?;
+        let Connected { mut wire, dialect, .. } = self.backend(address)?.connect(None, Purpose::Pushes, None).await?;
         if dialect == Dialect::Plain {
             return Err(RedisError::from((
                 ErrorKind::InvalidClientConfig,

@@ -98,7 +98,13 @@ impl Confirming {
     }
 
     pub(super) async fn run(&self) {
-        futures::join!(self.link.keep_up(|_| ()), self.link.serve_line(), self.serve());
+        let link = &self.link;
+        futures::join!(
+            link.keep_up(|_| ()),
+            link.serve_line(),
+            link.keep_functions(),
+            self.serve()
+        );
     }
 
     /// Sends one WAIT after the other. Never ends.

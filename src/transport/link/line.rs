@@ -4,7 +4,7 @@
 //! takes its call along, unless the link has sent it. One atomic step of `Place` and `Call` decides which.
 
 use super::{AT_ONCE, Connection, How, Link, Sending, State};
-use crate::protocol::order::{Draft, Made, Order};
+use crate::protocol::order::{Draft, Form, Made, Order};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use redis::{RedisError, Value};
@@ -115,9 +115,7 @@ impl Drop for Place<'_> {
 struct Sent {
     connection: Arc<Connection>,
     limit: Duration,
-    /// The script of the call, and whether the call carried the script's text.
-    script: Option<u8>,
-    teaches: bool,
+    form: Form,
     reply: Reply,
     answer: oneshot::Sender<Answer>,
 }
@@ -195,8 +193,7 @@ impl Link {
         };
         let connection = Arc::clone(connection);
         let call = side.line.next()?;
-        let script = call.draft.script();
-        let Made { command, teaches } = call.draft.make(connection.peer(), &connection.known);
+        let Made { command, form } = call.draft.make(connection.peer(), &connection.known);
         let mut wire = connection.wire.clone();
         let sending = call.sending;
         let mut reply: BoxFuture<'static, _> = Box::pin(async move {
@@ -210,14 +207,11 @@ impl Link {
             Poll::Ready(reply) => Reply::Ready(reply),
             Poll::Pending => Reply::Pending(reply),
         };
-        if let Some(script) = teaches {
-            connection.known.learn(script);
-        }
+        connection.known.learn(form);
         Some(Sent {
             connection,
             limit: call.limit,
-            script,
-            teaches: teaches.is_some(),
+            form,
             reply,
             answer: call.answer,
         })
@@ -232,9 +226,7 @@ impl Link {
             }
         };
         let reply = self.conclude(&connection, sent.limit, reply).await;
-        if let Err(error) = &reply {
-            connection.known.doubt(sent.script, sent.teaches, error);
-        }
+        let reply = reply.map_err(|error| self.on_error(&connection, sent.form, error));
         // The caller may have gone.
         let _ = sent.answer.send(reply.map(|reply| (connection, reply)));
     }

@@ -11,14 +11,17 @@ mod line;
 mod race;
 
 use super::backend::Backend;
+use super::backoff::Backoff;
 use super::pulse::Pulse;
 use super::quarantine::Quarantine;
-use super::server::Connected;
+use super::server::{Connected, Purpose};
 use super::wire::{OnPush, Wire};
 use crate::observe::Outage;
+use crate::protocol::functions::{self, Functions};
 use crate::protocol::hello::Dialect;
-use crate::protocol::order::{Known, Made, Order, Peer};
+use crate::protocol::order::{Form, Known, Made, Order, Peer};
 use crate::types::error::{is_of_replica, timed_out};
+use crate::types::timers::CONNECT_TIMEOUT;
 use confirm::Confirming;
 use line::Line;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
@@ -152,6 +155,8 @@ pub(crate) struct Link {
     /// first caller should wake first.
     changed: Notify,
     broken: Notify,
+    /// Says that the connection's server may lack the functions.
+    without_functions: Notify,
     /// Says that the link may be able to send a call in line.
     in_line: Notify,
     /// The shortest limit of a call since the connection was made. The link has to notice a silence that quickly.
@@ -213,6 +218,7 @@ impl Link {
             }),
             changed: Notify::new(),
             broken: Notify::new(),
+            without_functions: Notify::new(),
             in_line: Notify::new(),
             shortest_limit_us: AtomicU64::new(u64::MAX),
             doubts: true,
@@ -250,13 +256,13 @@ impl Link {
             },
         };
         // No await comes before the first poll of the sending.
-        let Made { command, teaches } = order.make(connection.peer(), &connection.known);
+        let Made { command, form } = order.make(connection.peer(), &connection.known);
         let mut wire = connection.wire.clone();
         let reply = match how.sending {
             // Pinned here, because a future that is passed by value takes its size again in each caller.
             Sending::Plainly => {
                 let reply = pin!(wire.send(&command));
-                let reply = taught(&connection, teaches, reply);
+                let reply = taught(&connection, form, reply);
                 match how.lane {
                     Lane::Users => self.conclude(&connection, how.limit, reply).await,
                     // A renewal takes the next connection as soon as there is one.
@@ -269,14 +275,48 @@ impl Link {
             #[cfg(feature = "cluster")]
             Sending::Asking => {
                 let mut reply = Box::pin(wire.send_asking(&command));
-                let reply = taught(&connection, teaches, reply.as_mut());
+                let reply = taught(&connection, form, reply.as_mut());
                 Box::pin(self.conclude(&connection, how.limit, reply)).await
             }
         };
-        if let Err(error) = &reply {
-            connection.known.doubt(order.script(), teaches.is_some(), error);
+        match reply {
+            Ok(reply) => Ok((connection, reply)),
+            Err(error) => Err(self.on_error(&connection, form, error)),
         }
-        reply.map(|reply| (connection, reply))
+    }
+
+    /// Takes in the error of a call, and returns it as the caller should get it.
+    fn on_error(&self, connection: &Connection, form: Form, error: RedisError) -> RedisError {
+        let error = connection.known.on_error(form, error);
+        if connection.known.lacks_functions() {
+            self.without_functions.notify_one();
+        }
+        error
+    }
+
+    /// Loads the functions again when the server has lost them, or could not take them yet. Never ends.
+    async fn keep_functions(&self) {
+        let mut backoff = Backoff::new();
+        loop {
+            self.without_functions.notified().await;
+            let connection = match &self.side().state {
+                State::Up(connection) if connection.known.lacks_functions() => Arc::clone(connection),
+                // Another connection loads them anew.
+                _ => continue,
+            };
+            let reply = connection
+                .wire
+                .clone()
+                .answer(CONNECT_TIMEOUT, &functions::load())
+                .await;
+            connection.known.set_functions(functions::read_loaded(&reply));
+            if connection.known.lacks_functions() {
+                backoff.pause().await;
+                self.without_functions.notify_one();
+            } else {
+                backoff = Backoff::new();
+            }
+        }
     }
 
     /// Whether a call may be sent at once: the connection is up, the line is empty, and few such calls are in flight.
@@ -437,7 +477,12 @@ impl Link {
                 None => std::future::pending().await,
             }
         };
-        futures::join!(self.keep_up(is_up), self.serve_line(), confirming);
+        futures::join!(
+            self.keep_up(is_up),
+            self.serve_line(),
+            self.keep_functions(),
+            confirming
+        );
     }
 
     async fn new_connection(&self, generation: u64) -> Result<Connection, RedisError> {
@@ -451,17 +496,22 @@ impl Link {
             }
         };
         let on_push = Some(Arc::new(on_push) as OnPush);
-        let connected = self.backend.connect(self.label.as_deref(), on_push).await?;
+        let (label, purpose) = (self.label.as_deref(), Purpose::Commands);
+        let connected = self.backend.connect(label, purpose, on_push).await?;
         let Connected {
             mut wire,
             dialect,
             term,
             of_replica,
+            functions,
         } = connected;
         let quarantined_until = match &self.quarantine {
             Some(quarantine) => quarantine.of_server(&mut wire, dialect).await?,
             None => None,
         };
+        if functions == Functions::Missing {
+            self.without_functions.notify_one();
+        }
         Ok(Connection {
             generation,
             term,
@@ -470,7 +520,7 @@ impl Link {
             ended,
             dialect,
             quarantined_until,
-            known: Known::default(),
+            known: Known::new(functions),
             in_flight: AtomicUsize::new(0),
             pulse: Arc::default(),
         })
@@ -480,15 +530,15 @@ impl Link {
 /// The reply to a call that teaches the server a script: later calls may rely on the script.
 async fn taught(
     connection: &Connection,
-    teaches: Option<u8>,
+    form: Form,
     mut reply: Pin<&mut impl Future<Output = Result<Value, RedisError>>>,
 ) -> Result<Value, RedisError> {
-    let Some(script) = teaches else { return reply.await };
+    let Form::Text(_) = form else { return reply.await };
     let mut first = true;
     poll_fn(|context| {
         let reply = reply.as_mut().poll(context);
         if std::mem::take(&mut first) {
-            connection.known.learn(script);
+            connection.known.learn(form);
         }
         reply
     })

@@ -49,12 +49,11 @@ async fn walk(lock: &Lock, times: usize) -> Vec<String> {
             }
         }
         let state = lock.state().await;
-        let mut hash = state.hash.clone();
-        hash.retain(|field, _| !field.starts_with("t:") && !["seq", "keep", "sole"].contains(&field.as_str()));
         story.push(format!(
-            "{step} {first:?} {:?} {:?} {hash:?}",
+            "{step} {first:?} {:?} {:?} {:?}",
             state.holding(),
-            state.waiting()
+            state.waiting(),
+            state.hash
         ));
     }
     story

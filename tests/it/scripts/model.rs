@@ -34,11 +34,12 @@ struct Model {
     policy: &'static str,
     holding: Vec<String>,
     queue: Vec<Waiter>,
-    /// Owners who entered, or became writers, in this step and in this order.
-    entered: Vec<String>,
-    tokens: BTreeMap<String, u64>,
-    /// With which an owner came in that has upgraded since.
-    firsts: BTreeMap<String, u64>,
+    /// In this step a token was drawn: for readers that waited or for an upgrade, while the phase goes on.
+    drawn: bool,
+    /// In this step a phase began, and nothing was drawn since.
+    begun: bool,
+    token: u64,
+    first: u64,
     greatest: u64,
 }
 
@@ -57,25 +58,21 @@ impl Model {
     }
 
     fn enter(&mut self, request: &str) {
-        let owner = owner_of(request);
-        let wrote = self.holding.iter().any(|r| owner_of(r) == owner && writes(r));
-        if !self.inside(owner) || writes(request) && !wrote {
-            self.entered.push(owner.to_owned());
-        }
-        if self.inside(owner)
-            && writes(request)
-            && !wrote
-            && let Some(token) = self.tokens.get(owner)
-        {
-            self.firsts.entry(owner.to_owned()).or_insert(*token);
+        if self.holding.is_empty() {
+            self.begun = true;
+        } else if writes(request) && !self.holding.iter().any(|r| writes(r)) {
+            self.drawn = true;
         }
         self.holding.push(request.to_owned());
     }
 
     /// Whoever is at the head enters, for as long as it can.
     fn admit(&mut self) {
+        let was_inside = !self.holding.is_empty();
         while self.queue.first().is_some_and(|head| self.fits(&head.request)) {
             let head = self.queue.remove(0);
+            // It was told a number while it waited, so its token must be greater.
+            self.drawn |= was_inside;
             self.enter(&head.request);
         }
     }
@@ -125,7 +122,6 @@ impl Model {
             self.holding.remove(n);
             let owner = owner_of(request);
             if !self.inside(owner) {
-                self.firsts.remove(owner);
                 // An upgrade ends with its read hold.
                 self.queue.retain(|w| w.band != -1 || owner_of(&w.request) != owner);
             }
@@ -219,14 +215,8 @@ impl Pair {
         let (got, ..) = self.lock.ask(ask).await;
         let same = match got {
             Got::Granted(token) => {
-                let owner = owner_of(request).to_owned();
-                if !self.model.entered.contains(&owner) {
-                    assert_eq!(
-                        self.model.tokens.get(&owner),
-                        Some(&token),
-                        "{what}: the token of its owner"
-                    );
-                }
+                let now = self.lock.state().await.packed.token;
+                assert_eq!(token, now, "{what}: the token of all who are inside");
                 Expect::Granted
             }
             Got::Queued(ticket) => {
@@ -280,10 +270,10 @@ impl Pair {
         for (request, standing) in requests.iter().zip(standings) {
             let waits = self.model.queue.iter().any(|w| w.request == *request);
             let holds = self.model.holding.iter().any(|r| r == request);
-            let owner = owner_of(request);
-            let first = self.model.firsts.get(owner).filter(|_| !writes(request));
-            let token = first.or(self.model.tokens.get(owner)).filter(|_| holds);
-            let expected = token.map_or(if waits { 0 } else { -1 }, |token| *token as i64);
+            let expected = match holds {
+                true => self.model.token as i64,
+                false => -i64::from(!waits),
+            };
             assert_eq!(standing, expected, "{what}");
         }
         what
@@ -323,27 +313,17 @@ impl Pair {
         assert_eq!(state.holding(), holding, "{what}: who holds; {model:?}");
         let waiting: Vec<_> = model.queue.iter().map(|w| w.request.as_str()).collect();
         assert_eq!(state.waiting(), waiting, "{what}: who waits; {model:?}");
-        for owner in std::mem::take(&mut model.entered) {
-            // It may have left again in the same step, but only if it died.
-            let token = state.number(&format!("t:{owner}"));
-            assert!(
-                token > model.greatest,
-                "{what}: {owner} got {token} after {}",
-                model.greatest
-            );
-            model.greatest = token;
-            model.tokens.insert(owner, token);
+        let (token, first) = (state.packed.token, state.packed.first);
+        let (drawn, begun) = (std::mem::take(&mut model.drawn), std::mem::take(&mut model.begun));
+        if drawn || begun {
+            assert!(token > model.greatest, "{what}: {token} after {}", model.greatest);
+            (model.greatest, model.token) = (token, token);
         }
-        model
-            .tokens
-            .retain(|owner, _| state.field(&format!("t:{owner}")).is_some());
-        for (owner, token) in &model.tokens {
-            assert_eq!(
-                state.number(&format!("t:{owner}")),
-                *token,
-                "{what}: {owner} keeps its token"
-            );
+        if begun {
+            model.first = first;
+            assert!(!drawn && first == token || drawn && first < token, "{what}: {state:?}");
         }
+        assert_eq!((token, first), (model.token, model.first), "{what}: the phase goes on");
     }
 }
 

@@ -10,6 +10,7 @@
 #[cfg(target_os = "linux")]
 pub mod cable;
 pub mod cluster;
+pub mod packed;
 pub mod process;
 pub mod proxy;
 pub mod random;

@@ -34,12 +34,33 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "acquire" "" ["listeners.lua", "acquire_head.lua", "lock.lua", "acquire.lua"];
-    RELEASE = "release" " flags=allow-oom" ["listeners.lua", "release_head.lua", "lock.lua", "release.lua"];
-    RENEW = "renew" " flags=allow-oom" ["listeners.lua", "lock.lua", "renew.lua"];
-    DOWNGRADE = "downgrade" " flags=allow-oom" ["listeners.lua", "lock.lua", "downgrade.lua"];
-    EVICT = "evict" " flags=allow-oom" ["listeners.lua", "lock.lua", "evict.lua"];
-    STATUS = "status" " flags=no-writes" ["listeners.lua", "lock.lua", "status.lua"];
+    ACQUIRE = "acquire" "" ["lock.lua", "acquire.lua"];
+    RELEASE = "release" " flags=allow-oom" ["lock.lua", "release.lua"];
+    RENEW = "renew" " flags=allow-oom" ["lock.lua", "renew.lua"];
+    DOWNGRADE = "downgrade" " flags=allow-oom" ["lock.lua", "downgrade.lua"];
+    EVICT = "evict" " flags=allow-oom" ["lock.lua", "evict.lua"];
+    STATUS = "status" " flags=no-writes" ["lock.lua", "status.lua"];
+}
+
+/// The library of functions: its name, and its text as `FUNCTION LOAD` takes it.
+pub fn library() -> (String, String) {
+    let lock = file("lock.lua");
+    let own = |script: &Script| file(&format!("{}.lua", script.name));
+    let texts: String = std::iter::once(lock).chain(ALL.iter().map(own)).collect();
+    let name = format!("fairlock_{}", &redis::Script::new(&texts).get_hash()[..16]);
+    let mut text = format!("#!lua name={name}\n{lock}");
+    for script in ALL {
+        let flags = match script.flags.strip_prefix(" flags=") {
+            Some(flag) => format!("'{flag}'"),
+            None => String::new(),
+        };
+        text += &format!(
+            "redis.register_function{{function_name='{name}_{}',flags={{{flags}}},callback=function(KEYS, ARGV)\n{}end}}\n",
+            script.name,
+            own(script)
+        );
+    }
+    (name, text)
 }
 
 /// The script of that name.

@@ -211,11 +211,11 @@ impl Server {
         count(&self.command_stats().await, command, "calls")
     }
 
-    /// Scripts that were executed so far. A refused EVALSHA is no execution; the first call of a script is an EVAL.
+    /// Scripts that were executed so far, as functions or by EVAL. A refused EVALSHA is no execution.
     pub async fn script_calls(&self) -> u64 {
         let stats = self.command_stats().await;
         let executed = |command| count(&stats, command, "calls") - count(&stats, command, "failed_calls");
-        executed("evalsha") + executed("eval")
+        executed("fcall") + executed("evalsha") + executed("eval")
     }
 
     async fn command_stats(&self) -> String {
@@ -251,7 +251,7 @@ impl Server {
     /// Requests that wait for the lock.
     pub async fn queued(&self, lock: &str) -> usize {
         let mut redis = self.redis().await;
-        let key = format!("fairlock:{{{lock}}}:queue");
+        let key = format!("fairlock:{{{lock}}}:q");
         redis::cmd("ZCARD")
             .arg(key)
             .query_async(&mut redis)
