@@ -1,6 +1,6 @@
 //! Every command that a server executes, as MONITOR shows it.
 
-use fairlock_support::server::{Server, soon};
+use fairlock_support::server::{Server, eventually, soon};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 
@@ -40,6 +40,18 @@ impl Monitor {
             panic!("MONITOR ended");
         };
         soon("the mark", reading).await
+    }
+
+    /// Returns when the server shows its commands to nobody: showing them costs time.
+    pub async fn end(self, server: &Server) {
+        drop(self);
+        eventually("the server has closed the monitor", async || {
+            let mut list = redis::cmd("CLIENT");
+            list.arg("LIST");
+            let text: String = list.query_async(&mut server.redis().await).await.expect("CLIENT LIST");
+            !text.contains(" cmd=monitor ")
+        })
+        .await;
     }
 }
 
