@@ -12,7 +12,7 @@ use crate::monitor::{self, Monitor};
 use crate::p1::Plain;
 use crate::report::Report;
 use fairlock::{Client, ReadGuard, WriteGuard};
-use fairlock_support::server::{PATIENCE, Server};
+use fairlock_support::server::{PATIENCE, Server, eventually};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncTypedCommands, Cmd, Script};
 use std::time::{Duration, Instant};
@@ -207,8 +207,10 @@ async fn crowd(server: &mut Counted, writer: &Client, readers: &Client) -> Optio
         waiting.spawn(async move { entered.send(acquire.await.expect("granted")).expect("somebody counts") });
     }
     server.server.until_queued(LOCK, READERS).await;
-    // Answered after all that the client sent before: so its waiters know that they wait.
-    readers.rw_lock(LOCK).status().await.expect("a status");
+    // Answered after all that the client sent before: so its waiters know that they wait. A thousand scripts before it may
+    // take longer than a call may.
+    let lock = readers.rw_lock(LOCK);
+    eventually("the server has caught up", async || lock.status().await.is_ok()).await;
     let mut guards = Vec::new();
     let (count, executed) = server
         .window(async || {
