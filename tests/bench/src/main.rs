@@ -13,6 +13,7 @@ mod lua;
 mod masters;
 mod memory;
 mod mixes;
+mod monitor;
 mod p1;
 mod p10;
 mod p2;
