@@ -1,5 +1,6 @@
 //! The page of results and its pictures, from what a run has written.
 
+use crate::languages;
 use crate::report::{Goal, quantile, shown};
 use crate::svg::{Axis, Chart, Line, Scale};
 use serde_json::Value;
@@ -24,6 +25,13 @@ pub fn run(args: &Args) -> Result<String, String> {
     let all = serde_json::from_slice(&text).map_err(|error| format!("{json}: {error}"))?;
     let results = Results(all);
     let mut written = Vec::new();
+    if let Some(page) = languages::table::page(&results.0) {
+        write(&args.dir, "PEERS.md", &page, &mut written)?;
+    }
+    // A run of that row alone makes no page of goals.
+    if results.keys().is_empty() && !written.is_empty() {
+        return Ok(format!("wrote {}", written.join(", ")));
+    }
     let mut pictures = Vec::new();
     for picture in [hand_over(&results), waits(&results), cost(&results)]
         .into_iter()

@@ -58,15 +58,20 @@ impl Worker {
         let program = std::env::current_exe().expect("the path of this program");
         let mut command = Command::new(program);
         command.args(["worker", job, url]);
+        Self::of(command).expect("another process of this program")
+    }
+
+    /// Another program that talks in lines.
+    pub fn of(mut command: Command) -> std::io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("another process of this program");
+        let mut child = command.spawn()?;
         let stdin = child.stdin.take().expect("piped");
         let stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self {
+        Ok(Self {
             _child: child,
             stdin,
             stdout,
-        }
+        })
     }
 
     pub async fn say(&mut self, text: &str) {
@@ -75,8 +80,12 @@ impl Worker {
     }
 
     pub async fn hear(&mut self) -> String {
+        self.hear_unless_ended().await.expect("the worker has not ended")
+    }
+
+    /// `None`: the other process has ended.
+    pub async fn hear_unless_ended(&mut self) -> Option<String> {
         let line = timeout(PATIENCE, self.stdout.next_line()).await;
-        let line = line.expect("the worker says something in time").expect("text");
-        line.expect("the worker has not ended")
+        line.expect("the worker says something in time").expect("text")
     }
 }
