@@ -514,6 +514,25 @@ mod tests {
     }
 
     #[test]
+    fn a_run_of_peers_alone_leaves_the_page_of_goals_alone() {
+        let dir = std::env::temp_dir().join(format!("fairlock-page-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let args = Args {
+            json: dir.join("bench.json"),
+            dir: dir.clone(),
+        };
+        let pages = |results: Value| {
+            std::fs::write(&args.json, results.to_string()).expect("written");
+            run(&args).expect("a page");
+            ["PEERS.md", "RESULTS.md"].map(|page| std::fs::remove_file(dir.join(page)).is_ok())
+        };
+        assert_eq!(pages(json!({ "peers_locks": [] })), [true, false]);
+        assert_eq!(pages(json!({ "peers_locks": [], "p1": 1.0 })), [true, true]);
+        assert_eq!(pages(json!({ "p1": 1.0 })), [false, true]);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
     fn quantiles_make_a_distribution() {
         let line = distribution("x", &[1.0, 3.0, 7.0]);
         assert_eq!(line.points, [(1.0, 0.0), (3.0, 50.0), (7.0, 100.0)]);

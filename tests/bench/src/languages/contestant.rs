@@ -69,6 +69,12 @@ impl Contestant {
         self.figures.entry(figure).or_default().push(number);
     }
 
+    /// Of this round.
+    pub fn last(&self, figure: &str) -> f64 {
+        let rounds = self.figures.get(figure).expect("recorded before");
+        *rounds.last().expect("recorded before")
+    }
+
     /// Each figure as its median, its least and its greatest round.
     pub fn json(&self) -> Value {
         let figures: Map<String, Value> = self

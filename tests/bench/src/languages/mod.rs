@@ -70,33 +70,40 @@ pub async fn run(env: &Env, report: &mut Report) {
 }
 
 async fn uncontended(env: &Env, contestants: &mut [Contestant], drivers: &mut [Driver], meter: &mut Meter) {
-    let slices = env.times(5);
-    let mut times = vec![Vec::new(); contestants.len()];
-    let mut costs = vec![(0.0, 0.0); contestants.len()];
-    for _ in 0..slices {
-        for ((contestant, times), (cpu, scripts)) in contestants.iter_mut().zip(&mut times).zip(&mut costs) {
+    let mut rounds = vec![[const { Vec::new() }; 3]; contestants.len()];
+    for slice in 0..env.times(6) {
+        let mut order: Vec<_> = contestants.iter_mut().zip(&mut rounds).collect();
+        // What ran before leaves its traces in the caches, so nobody always follows the same one.
+        if slice % 2 == 1 {
+            order.reverse();
+        }
+        for (contestant, [times, cpu, scripts]) in order {
             let before = meter.begin().await;
             times.push(contestant.cycles(drivers, SLICE).await);
             let cost = meter.end(before).await;
-            *cpu += cost.cpu_us;
-            *scripts += cost.scripts_us;
+            cpu.push(cost.cpu_us / SLICE as f64);
+            scripts.push(cost.scripts_us / SLICE as f64);
         }
     }
-    let cycles = (slices * SLICE) as f64;
-    let times: Vec<f64> = times.iter().map(|times| median(times)).collect();
-    let floors: Vec<(&str, f64)> = contestants
-        .iter()
-        .zip(&times)
-        .filter(|(contestant, _)| contestant.name == FLOOR)
-        .map(|(contestant, time)| (contestant.language, *time))
-        .collect();
-    for ((contestant, time), (cpu, scripts)) in contestants.iter_mut().zip(&times).zip(&costs) {
-        let floor = floors.iter().find(|(language, _)| *language == contestant.language);
-        let (_, floor) = floor.expect("each language has a floor");
-        contestant.record("cycle_us", *time);
-        contestant.record("ratio", time / floor);
-        contestant.record("cycle_cpu_us", cpu / cycles);
-        contestant.record("cycle_scripts_us", scripts / cycles);
+    for (contestant, figures) in contestants.iter_mut().zip(&rounds) {
+        for (name, slices) in ["cycle_us", "cycle_cpu_us", "cycle_scripts_us"]
+            .into_iter()
+            .zip(figures)
+        {
+            contestant.record(name, median(slices));
+        }
+    }
+    for (figure, ratio) in [("cycle_us", "ratio"), ("cycle_cpu_us", "cpu_ratio")] {
+        let floors: Vec<(&str, f64)> = contestants
+            .iter()
+            .filter(|contestant| contestant.name == FLOOR)
+            .map(|floor| (floor.language, floor.last(figure)))
+            .collect();
+        for contestant in contestants.iter_mut() {
+            let floor = floors.iter().find(|(language, _)| *language == contestant.language);
+            let (_, floor) = floor.expect("each language has a floor");
+            contestant.record(ratio, contestant.last(figure) / floor);
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use std::fmt::Write;
 /// Of a column: its heading, the figure, whether the least and the greatest round stand beside the median.
 type Column = (&'static str, &'static str, bool);
 
-const UNCONTENDED: [Column; 6] = [
-    ("time / its client's floor", "ratio", true),
+const UNCONTENDED: [Column; 7] = [
+    ("time / floor", "ratio", true),
     ("server's CPU, us", "cycle_cpu_us", true),
+    ("CPU / floor", "cpu_ratio", true),
     ("scripts, us", "cycle_scripts_us", false),
     ("commands sent", "cycle_sent", false),
     ("inner commands", "cycle_inner", false),
@@ -30,11 +31,12 @@ A *cycle* is one acquire and one release of a free lock. *Contended* means 8 con
 and again, and hold it for no time. A lock that is not a plain mutex is used as a writer. Each figure is the median of
 several rounds; where there are brackets, they have the least and the greatest round.
 
-* **Server's CPU** is `used_cpu_sys` + `used_cpu_user` of `INFO cpu`, so it includes the reading and writing of sockets. Only
-  this figure, and what stands beside it of scripts and commands, is comparable between languages.
+* **Floor**: `SET NX PX` and a checked DEL by EVALSHA, in the cheapest way that the same client has.
+* **Server's CPU** is `used_cpu_sys` + `used_cpu_user` of `INFO cpu`, so it includes the reading and writing of sockets. This
+  figure, and what stands beside it of scripts and commands, is comparable between languages. Not quite, though: the floors send
+  the same commands, and a server that a slow client lets sleep in between needs more for them. **CPU / floor** allows for that.
 * **Scripts** is the time of EVAL, EVALSHA and FCALL in `INFO commandstats`. **Commands sent** come from clients, **inner
   commands** from scripts; MONITOR counts both in a run of its own, whose slower server changes how often a polling lock tries.
-* **Floor**: `SET NX PX` and a checked DEL by EVALSHA, in the cheapest way that the same client has.
 * **Changed hands**: the share of grants that went to another contender than the grant before. A lock that polls is mostly
   granted to its last holder again, so its grants cost little and are no hand-overs. Compare contended figures only between
   locks that change hands alike.";

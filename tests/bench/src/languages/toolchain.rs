@@ -17,7 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Not in package-lock.json, because not every registry has it.
 const RWLOCK: &str = "redis-rwlock@0.2.0";
 
-const NPM: [&str; 4] = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"];
+const NPM: [&str; 5] = [
+    "--prefer-offline",
+    "--no-audit",
+    "--no-fund",
+    "--ignore-scripts",
+    "--loglevel=error",
+];
 
 /// The command that starts the driver, but for the server's URL.
 pub async fn build(kind: Kind) -> Result<Command, String> {
