@@ -60,8 +60,8 @@ impl Probe {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let state = format!("{prefix}:{{fairlock-doctor-{id}}}");
         Self {
-            queue: format!("{state}:queue"),
-            leases: format!("{state}:leases"),
+            queue: format!("{state}:q"),
+            leases: format!("{state}:l"),
             // No client reads these keys or listens on this channel.
             introduction: format!("{prefix}:client:doctor-{id}"),
             audience: format!("{prefix}:listen:doctor-{id}"),

@@ -72,13 +72,13 @@ impl Server {
         stats.map(|stats| count(&stats, command, "calls")).transpose()
     }
 
-    /// Scripts that were executed so far. A refused EVALSHA is no execution; the first call of a script is an EVAL.
+    /// Scripts that were executed so far, as functions or by EVAL. A refused EVALSHA is no execution.
     pub(crate) async fn script_calls(&self) -> Fallible<Option<u64>> {
         let Some(stats) = self.command_stats().await? else {
             return Ok(None);
         };
         let mut executed = 0;
-        for command in ["evalsha", "eval"] {
+        for command in ["fcall", "evalsha", "eval"] {
             executed += count(&stats, command, "calls")? - count(&stats, command, "failed_calls")?;
         }
         Ok(Some(executed))
@@ -97,7 +97,7 @@ impl Server {
     /// Waits until so many requests are in the queue of a lock.
     pub(crate) async fn until_queued(&self, lock: &str, count: usize) -> Outcome {
         let mut redis = self.redis().await?;
-        let (key, begun) = (format!("fairlock:{{{lock}}}:queue"), Instant::now());
+        let (key, begun) = (format!("fairlock:{{{lock}}}:q"), Instant::now());
         loop {
             let queued: usize = redis::cmd("ZCARD").arg(&key).query_async(&mut redis).await?;
             if queued == count {

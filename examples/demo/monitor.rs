@@ -28,6 +28,8 @@ impl Arrivals {
         }
         let words = words(line);
         match words.first().map(String::as_str) {
+            // The name of a function tells what it does.
+            Some("FCALL") if words.get(1).is_some_and(|name| name.ends_with("_acquire")) => {}
             Some("EVALSHA" | "EVAL") => {}
             Some("ECHO") => {
                 self.last_echo = words.last().cloned().unwrap_or_default();
@@ -35,10 +37,14 @@ impl Arrivals {
             }
             _ => return,
         }
-        // EVALSHA hash 3 key key key PUBLISH channel events request lease queue policy ticket
-        let (Some(request), Some("queue")) = (words.get(9), words.get(11).map(String::as_str)) else {
+        // FCALL function 3 key key key options request lease, and perhaps a ticket. Without functions a renewal looks the
+        // same; it takes no place, because its name was seen before.
+        let (Some(options), Some(request), Some(lease)) = (words.get(6), words.get(7), words.get(8)) else {
             return;
         };
+        if options.contains('t') || lease.parse::<u64>().is_err() {
+            return;
+        }
         let Some(owner) = request.splitn(3, ':').nth(2) else {
             return;
         };
@@ -46,7 +52,7 @@ impl Arrivals {
         let place = self.count;
         let first = (Arrival { place, again: false }, request.clone());
         let (arrival, name) = self.seen.entry(owner.to_owned()).or_insert(first);
-        // EVAL follows an EVALSHA whose script the server did not have: that one took no place.
+        // EVAL follows a call whose script or function the server did not have: that one took no place.
         arrival.again |= name != request || words[0] == "EVAL";
     }
 
@@ -108,18 +114,20 @@ fn lock(arrivals: &Mutex<Arrivals>) -> std::sync::MutexGuard<'_, Arrivals> {
 mod tests {
     use super::*;
 
-    fn call(command: &str, request: &str, how: &str) -> String {
+    const ACQUIRE: &str = r#""FCALL" "fairlock_5f_acquire""#;
+
+    fn call(what: &str, request: &str, options: &str) -> String {
         format!(
-            r#"1763649511.123456 [0 127.0.0.1:6379] "{command}" "5f3c" "3" "p:{{a}}" "p:{{a}}:queue" "p:{{a}}:leases" "PUBLISH" "p:c:" "" "{request}" "2000" "{how}" "" """#
+            r#"1763649511.123456 [0 127.0.0.1:6379] {what} "3" "p:{{a}}" "p:{{a}}:q" "p:{{a}}:l" "{options}" "{request}" "2000""#
         )
     }
 
     #[test]
     fn acquire_calls_take_places_in_the_order_of_their_lines() {
         let mut arrivals = Arrivals::default();
-        arrivals.take(&call("EVALSHA", "w0a:1:bob", "queue"));
-        arrivals.take(&call("EVALSHA", "r0b:1:eve", "queue"));
-        arrivals.take(&call("EVALSHA", "w0a:1:bob", "queue"));
+        arrivals.take(&call(ACQUIRE, "w0a:1:bob", ""));
+        arrivals.take(&call(r#""EVALSHA" "5f3c""#, "r0b:1:eve", ""));
+        arrivals.take(&call(ACQUIRE, "w0a:1:bob", ""));
         let by_owner = arrivals.by_owner();
         assert!(by_owner["bob"].place < by_owner["eve"].place);
         assert!(!by_owner["bob"].again, "sent twice is asked once");
@@ -128,18 +136,18 @@ mod tests {
     #[test]
     fn a_second_name_of_one_owner_is_noticed() {
         let mut arrivals = Arrivals::default();
-        arrivals.take(&call("EVALSHA", "w0a:1:bob", "queue"));
-        arrivals.take(&call("EVALSHA", "w0a:7:bob", "queue"));
+        arrivals.take(&call(ACQUIRE, "w0a:1:bob", ""));
+        arrivals.take(&call(ACQUIRE, "w0a:7:bob", ""));
         assert!(arrivals.by_owner()["bob"].again);
     }
 
     #[test]
     fn other_lines_take_no_place() {
         let mut arrivals = Arrivals::default();
-        let renew =
-            r#"1763649511.1 [0 127.0.0.1:6379] "EVALSHA" "5f" "3" "a" "b" "c" "PUBLISH" "p:c:" "" "w0a:1:bob" "2000""#;
+        let renew = &call(r#""FCALL" "fairlock_5f_renew""#, "w0a:1:bob", "");
+        let only_now = &call(ACQUIRE, "w0a:1:bob", "t");
         let inner = r#"1763649511.1 [0 lua] "ZADD" "a" "1" "w0a:1:bob""#;
-        for line in [renew, inner, "OK", "", r#"1.1 [0 unix:/s] "PING""#] {
+        for line in [renew, only_now, inner, "OK", "", r#"1.1 [0 unix:/s] "PING""#] {
             arrivals.take(line);
         }
         assert!(arrivals.by_owner().is_empty());

@@ -3,6 +3,7 @@
 use crate::judge::Sight;
 use crate::record::{Mode, now_ns};
 use crate::stage::{Scene, Snapshot};
+use fairlock_support::packed::Packed;
 use redis::aio::MultiplexedConnection;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,10 +21,10 @@ const SHOWN: usize = 6;
 pub(crate) async fn look(mut redis: MultiplexedConnection, key: String, scene: Arc<Scene>) {
     let mut both = redis::pipe();
     both.cmd("HGETALL").arg(&key);
-    both.cmd("ZRANGE").arg(format!("{key}:queue")).arg(0).arg(-1);
+    both.cmd("ZRANGE").arg(format!("{key}:q")).arg(0).arg(-1);
     loop {
         let begun = now_ns();
-        let reply: Result<(HashMap<String, String>, Vec<String>), _> = both.query_async(&mut redis).await;
+        let reply: Result<(HashMap<String, Vec<u8>>, Vec<String>), _> = both.query_async(&mut redis).await;
         let ended = now_ns();
         if let Err(error) = &reply {
             scene.set_blind(error.to_string());
@@ -40,8 +41,14 @@ pub(crate) async fn look(mut redis: MultiplexedConnection, key: String, scene: A
                 .filter_map(|field| field.strip_prefix("r:"))
                 .map(str::to_owned)
                 .collect();
-            holders.extend(state.get("writer").cloned());
-            let mode = state.get("mode").cloned().unwrap_or_else(|| "free".to_owned());
+            let packed = state.get("s").and_then(|field| Packed::read(field)).unwrap_or_default();
+            if packed.writes > 0 {
+                holders.push(packed.writer().to_owned());
+            }
+            let mode = match packed.mode() {
+                "" => "free".to_owned(),
+                mode => mode.to_owned(),
+            };
             scene.set_snapshot(Snapshot { mode, holders, queue });
         }
         sleep(LOOK).await;

@@ -46,6 +46,7 @@ impl Library {
     }
 }
 
+/// The name of the function that does what the script of that number does.
 pub(super) fn name_of(script: usize) -> &'static str {
     &LIBRARY.functions[script]
 }

@@ -4,7 +4,7 @@
 //! rest of their quarantine. An order that has to wait for its server becomes a [`Draft`], which owns its arguments.
 
 use super::channel::Channel;
-use super::functions::{Functions, read_refusal};
+use super::functions::{self, Functions, read_refusal};
 use super::hello::Dialect;
 use super::key::Lock;
 use super::script::{Name, Script};
@@ -372,7 +372,7 @@ impl Head {
         let form = self.form(known);
         if let Some(script) = self.script {
             let (name, what) = match form {
-                Form::Function => ("FCALL", script.function()),
+                Form::Function => ("FCALL", functions::name_of(script.number)),
                 Form::Hash(_) => ("EVALSHA", script.hash(peer.dialect)),
                 Form::Text(_) | Form::Command => ("EVAL", script.body(peer.dialect)),
             };

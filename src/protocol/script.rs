@@ -3,7 +3,6 @@
 //! Each script is one file of `lua/` behind `lock.lua`, which all of them share. A script is built once per process. For
 //! servers that keep the scripts as functions see `functions.rs`.
 
-use super::functions;
 use super::hello::Dialect;
 use std::sync::LazyLock;
 
@@ -11,8 +10,8 @@ use std::sync::LazyLock;
 pub(crate) const CHUNK: usize = 500;
 
 pub(crate) struct Script {
-    /// The script's place in [`SCRIPTS`].
-    number: usize,
+    /// The script's place in [`SOURCES`].
+    pub(super) number: usize,
     plain: redis::Script,
     flagged: redis::Script,
     body: [String; 2],
@@ -54,11 +53,6 @@ impl Script {
 
     pub(super) fn body(&self, dialect: Dialect) -> &str {
         &self.body[usize::from(dialect == Dialect::Flags)]
-    }
-
-    /// The name of the function that does the same.
-    pub(super) fn function(&self) -> &str {
-        functions::name_of(self.number)
     }
 }
 

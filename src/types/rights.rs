@@ -27,6 +27,9 @@ pub enum Task {
     Evict,
     /// [`ClientBuilder::quarantine`](crate::ClientBuilder::quarantine).
     Quarantine,
+    /// To call the scripts as functions, which costs the server less. A client works without this. Redis 6 knows neither
+    /// command.
+    Functions,
     /// `wait_for_replicas`.
     Replicas,
     /// `wait_for_disks`.
@@ -39,7 +42,7 @@ pub enum Task {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Connect,
         Self::Introduce,
         Self::Look,
@@ -50,6 +53,7 @@ impl Task {
         Self::Inspect,
         Self::Evict,
         Self::Quarantine,
+        Self::Functions,
         Self::Replicas,
         Self::Disks,
         Self::Cluster,
@@ -61,15 +65,16 @@ impl Task {
         match self {
             Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe", "smembers"],
             Self::Introduce => &["set"],
-            Self::Look => &["hmget", "time", "zcard", "zrange", "zscore"],
+            Self::Look => &["hget", "hmget", "exists", "time", "zcard", "zrange", "zscore"],
             Self::Lock => &[
-                "hget",
                 "hset",
                 "hdel",
+                "hincrby",
                 "del",
                 "pexpireat",
                 "zadd",
                 "zrem",
+                "zremrangebyrank",
                 "zrangebyscore",
                 "zmscore",
                 "publish",
@@ -80,6 +85,7 @@ impl Task {
             Self::Inspect => &["info"],
             Self::Evict => &["zscan"],
             Self::Quarantine => &["info", "get"],
+            Self::Functions => &["fcall", "function|load"],
             Self::Replicas => &["wait"],
             Self::Disks => &["waitaof"],
             Self::Cluster => &[
@@ -158,7 +164,7 @@ impl Role {
 /// Broad rights in a few words: enough for everything on one server, except the options.
 macro_rules! broad {
     () => {
-        "+@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +expire +pexpireat +del +time"
+        "+@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +exists +expire +pexpireat +del +time"
     };
 }
 /// Further rights that some of the work needs. `+waitaof` is unknown before Redis 7.2.

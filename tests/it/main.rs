@@ -21,6 +21,7 @@ mod events;
 mod failover;
 mod faults;
 mod floors;
+mod functions;
 mod input;
 mod lease;
 mod lock;

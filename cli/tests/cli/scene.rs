@@ -1,6 +1,7 @@
 //! What the command is to show: clients that hold locks and wait for them.
 
 use fairlock::{Access, Acquire, Client, Owner};
+use fairlock_support::packed::{Packed, run_out};
 use fairlock_support::server::{Server, connected, eventually};
 use std::time::Duration;
 
@@ -8,8 +9,6 @@ use std::time::Duration;
 pub const LONG: Duration = Duration::from_secs(600);
 /// A lock's name with everything that a terminal could act on.
 pub const HOSTILE: &str = "evil\u{1b}[2J\r\nname\u{202e}}{%7D";
-/// A deadline that has passed.
-const PAST: u64 = 1;
 
 pub async fn client(server: &Server, label: &str) -> Client {
     connected(Client::builder().label(label).lease(LONG), server.url()).await
@@ -44,35 +43,17 @@ pub async fn queue(server: &Server, lock: &str) -> (Owner, Vec<Client>) {
 /// Ends the lease of a request that holds the lock: of the first one in the alphabet that reads or writes (`r`, `w`).
 pub async fn end_lease(server: &Server, lock: &str, mode: char) {
     let mut redis = server.redis().await;
-    let (state, leases) = (format!("fairlock:{{{lock}}}"), format!("fairlock:{{{lock}}}:leases"));
+    let state = format!("fairlock:{{{lock}}}");
     // A lock with a single request keeps its lease in the state.
-    let mut sole = redis::cmd("HGET");
-    let sole: Option<String> = sole.arg(&state).arg("sole").query_async(&mut redis).await.unwrap();
-    if let Some(sole) = sole.filter(|sole| sole.starts_with(mode)) {
-        let request = sole.split(' ').next().unwrap();
-        let sole = format!("{request} {PAST}");
-        let mut set = redis::cmd("HSET");
-        return set
-            .arg(&state)
-            .arg("sole")
-            .arg(sole)
-            .exec_async(&mut redis)
-            .await
-            .unwrap();
-    }
-    let mut requests = redis::cmd("ZRANGE");
-    let requests: Vec<String> = requests
-        .arg(&leases)
-        .arg(0)
-        .arg(-1)
-        .query_async(&mut redis)
-        .await
-        .unwrap();
+    let packed = Packed::of(&mut redis, &state).await;
+    let requests: Vec<String> = match packed.sole {
+        true => vec![packed.holder],
+        false => {
+            let mut requests = redis::cmd("ZRANGE");
+            requests.arg(format!("{state}:l")).arg(0).arg(-1);
+            requests.query_async(&mut redis).await.unwrap()
+        }
+    };
     let request = requests.iter().filter(|request| request.starts_with(mode)).min();
-    let mut set = redis::cmd("ZADD");
-    set.arg(&leases)
-        .arg("XX")
-        .arg(PAST)
-        .arg(request.expect("such a request"));
-    set.exec_async(&mut redis).await.unwrap();
+    run_out(&mut redis, &state, &[request.expect("such a request")]).await;
 }

@@ -18,6 +18,11 @@ async fn look(server: &Server, url: &str, user: &str) -> Result<(), Error> {
         let status = client.rw_lock(user).status().await?;
         assert_eq!((status.holding, status.waiting), (2, 1));
     }
+    // Another version of fairlock uses that lock.
+    let other = format!("{user} of before");
+    raw.run("HSET", &[&format!("fairlock:{{{other}}}"), "seq", "1"]).await;
+    let error = client.rw_lock(other).status().await.unwrap_err().to_string();
+    assert!(error.contains("another version"), "{error}");
     drop(events);
     until_quiet(server, user).await;
     client.shutdown().await;
@@ -69,7 +74,7 @@ async fn an_operator_who_reads_needs_all_of_its_rules_and_can_change_nothing() {
         &["SET", &state, "x"],
         &["EXPIRE", &state, "1"],
         &["EVAL", "return redis.call('DEL', KEYS[1])", "1", &state],
-        &["PUBLISH", "fairlock:c:1", "w1:1 0\nx"],
+        &["PUBLISH", "fairlock:c:1", "0 w1:1\nx"],
         &["PUBLISH", "fairlock:{a}:events", "x"],
         &["FLUSHALL"],
         &["KEYS", "*"],

@@ -24,7 +24,7 @@ async fn tenants_cannot_touch_each_others_locks() {
             &["EVAL", "return redis.call('DEL', ARGV[1])", "0", &state],
             &["SUBSCRIBE", &format!("{other}:c:1")],
             &["PSUBSCRIBE", "*"],
-            &["PUBLISH", &format!("{other}:c:1"), "w1:1 0\nx"],
+            &["PUBLISH", &format!("{other}:c:1"), "0 w1:1\nx"],
             &["PUBLISH", &format!("{other}:listen"), "*"],
         ] {
             denied(&url, forbidden).await;
@@ -50,7 +50,7 @@ async fn a_forged_grant_is_believed_until_the_next_renewal() {
     server.until_queued("a", 1).await;
     let mut redis = server.redis().await;
     let request: Vec<String> = redis::cmd("ZRANGE")
-        .arg("fairlock:{a}:queue")
+        .arg("fairlock:{a}:q")
         .arg(0)
         .arg(0)
         .query_async(&mut redis)
@@ -59,7 +59,7 @@ async fn a_forged_grant_is_believed_until_the_next_renewal() {
     let client = &lock.status().await.unwrap().waiters[0].client.id;
     redis::cmd("PUBLISH")
         .arg(format!("fairlock:c:{client}"))
-        .arg(format!("{} {}\nfairlock:{{a}}", request[0], 1_u64 << 52))
+        .arg(format!("{} {}\nfairlock:{{a}}", 1_u64 << 52, request[0]))
         .exec_async(&mut redis)
         .await
         .unwrap();
@@ -75,7 +75,7 @@ async fn who_may_publish_on_a_clients_channel_can_deceive_it_but_not_the_lock() 
     let lock = connected(Client::builder(), server.url()).await.rw_lock("a");
     let guard = lock.write().acquire_fair().await.unwrap();
     let holder = lock.status().await.unwrap().holders[0].client.id.clone();
-    let message = format!("w{holder}:1 0\nfairlock:{{a}}");
+    let message = format!("0 w{holder}:1\nfairlock:{{a}}");
     let mut redis = server.redis().await;
     let channel = format!("fairlock:c:{holder}");
     redis::cmd("PUBLISH")

@@ -5,6 +5,7 @@ use crate::observe::{LONG, keys, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
 use fairlock::{Client, ClientBuilder, Error, Owner, RwLock, WriteGuard};
+use fairlock_support::packed::Packed;
 use futures::future::join_all;
 use redis::Value;
 use std::future::poll_fn;
@@ -17,9 +18,8 @@ use tokio::time::timeout;
 const PATIENT: Duration = Duration::from_secs(300);
 
 async fn writer(server: &Server, lock: &str) -> Option<String> {
-    let mut get = redis::cmd("HGET");
-    get.arg(&keys(lock)[0]).arg("writer");
-    get.query_async(&mut server.redis().await).await.expect("HGET")
+    let state = Packed::of(&mut server.redis().await, &keys(lock)[0]).await;
+    (state.writes > 0).then(|| state.writer().to_owned())
 }
 
 async fn knows_waitaof(server: &Server) -> bool {
@@ -295,12 +295,10 @@ async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() 
     wants_replicas(&server, 1).await;
     let rejected = async || {
         let stats = info(&server, "commandstats").await;
-        let evalsha = stats
+        let mut calls = stats
             .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"))
-            .unwrap_or_default()
-            .to_owned();
-        !(evalsha.contains("rejected_calls=0") && evalsha.contains("failed_calls=0"))
+            .filter(|line| line.starts_with("cmdstat_evalsha:") || line.starts_with("cmdstat_fcall:"));
+        calls.any(|line| !(line.contains("rejected_calls=0") && line.contains("failed_calls=0")))
     };
     eventually("renewals are refused", rejected).await;
     assert!(!waiter.is_finished());

@@ -106,7 +106,7 @@ async fn renewals_do_not_pile_up_during_an_outage() {
     waiters.iter().for_each(|waiter| waiter.abort());
     server.thaw();
     eventually("nobody waits", async || {
-        server.keys().await.iter().all(|key| !key.ends_with(":queue"))
+        server.keys().await.iter().all(|key| !key.ends_with(":q"))
     })
     .await;
     eventually("nothing is renewed any more", async || {

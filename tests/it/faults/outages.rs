@@ -106,9 +106,9 @@ async fn a_hold_survives_refusals_that_end_before_its_lease() {
             command.arg("SETUSER").arg("default").arg(rules);
             command.exec_async(&mut redis).await.unwrap();
         };
-        rules(&["-evalsha", "-eval"]).await;
+        rules(&["-@scripting"]).await;
         until(5000).await;
-        rules(&["+evalsha", "+eval"]).await;
+        rules(&["+@scripting"]).await;
         let lost = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
         assert!(lost.is_err(), "lost: {lost:?}");
         guard.release().await.unwrap();

@@ -151,7 +151,7 @@ async fn monitored(server: &Server, lock: &str) -> JoinHandle<Vec<String>> {
         loop {
             let line = lines.next_line().await.unwrap().expect("the server lives");
             let words: Vec<_> = line.split('"').skip(1).step_by(2).map(str::to_owned).collect();
-            if words[0] == "EVALSHA" && words.contains(&state) {
+            if ["FCALL", "EVALSHA"].contains(&words[0].as_str()) && words.contains(&state) {
                 return words;
             }
         }

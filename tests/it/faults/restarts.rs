@@ -87,13 +87,14 @@ async fn waiters_of_a_server_that_lost_its_data_queue_in_their_old_order() {
         let line = Line::up(&s.server, &[&s.far], "a", 10).await;
         // Whoever asks first would enter; so somebody else is inside until all have asked.
         let script = "redis.call('FLUSHALL')
-        redis.call('HSET', KEYS[1], 'mode', 'write', 'writer', 'f:1', 'wcount', 1, 'seq', ARGV[2])
-        redis.call('ZADD', KEYS[2], ARGV[1], 'wf:1')";
-        let [state, _, leases] = keys("a");
+        local token, at = ARGV[2], ARGV[1]
+        local s = struct.pack('<BBBI4I4I4dddddd', 2, 0, 1, 0, 1, 0, token, token, token, at, at + 60000, 4000)
+        redis.call('HSET', KEYS[1], 's', s .. 'wf:1', 'policy', 2, 'seq', 0)";
+        let [state, ..] = keys("a");
         let deadline = View::of(&s.server, "a").await.now_ms + 4000;
         let script = redis::Script::new(script);
         let mut call = script.key(state);
-        call.key(leases).arg(deadline).arg(held.fencing_token().get());
+        call.arg(deadline).arg(held.fencing_token().get());
         let _: () = call.invoke_async(&mut s.server.redis().await).await.unwrap();
         assert_eq!(lost(&held).await, LostReason::UnknownToServer);
         let (order, tokens) = line.through().await;

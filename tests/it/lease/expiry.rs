@@ -148,7 +148,7 @@ async fn a_key_of_another_type_ends_waits_with_an_error_and_a_hold_among_them_wi
     let held = lock.write().acquire_fair().await.unwrap();
     let waiter = queued(&server, lock.write(), 1).await;
     redis::cmd("SET")
-        .arg("fairlock:{a}:leases")
+        .arg("fairlock:{a}:l")
         .arg("somebody else's")
         .exec_async(&mut server.redis().await)
         .await

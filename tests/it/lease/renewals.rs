@@ -188,7 +188,7 @@ async fn no_command_carries_a_clients_clock() {
             break;
         }
         let words: Vec<_> = line.split('"').skip(1).step_by(2).collect();
-        if words.first() != Some(&"EVALSHA") || line.contains(" lua] ") {
+        if !matches!(words.first(), Some(&("FCALL" | "EVALSHA"))) || line.contains(" lua] ") {
             continue;
         }
         scripts.insert(words[1].to_owned());

@@ -1,14 +1,15 @@
-//! The flow charts of a reentrant read/write lock in one hash, branch by branch: the same fields, and what ours does
+//! The flow charts of a reentrant read/write lock in one hash, branch by branch: the same state, and what ours does
 //! differently.
 
 use super::{LEASE, client, is_lost};
 use crate::proxy::Proxy;
 use crate::server::{Server, in_time, soon};
 use fairlock::{Client, LostReason, Owner, RwLock};
+use fairlock_support::packed::Packed;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What the reentrant hash design keeps in its one hash, read from ours: the same fields by the same names.
+/// What the reentrant hash design keeps in its one hash, read from our state: the same values.
 #[derive(Debug, PartialEq, Eq)]
 struct Hash {
     mode: Option<String>,
@@ -21,21 +22,25 @@ struct Hash {
 
 impl Hash {
     async fn of(server: &Server, lock: &str) -> Self {
-        let fields: HashMap<String, String> = redis::cmd("HGETALL")
+        let fields: HashMap<String, Vec<u8>> = redis::cmd("HGETALL")
             .arg(format!("fairlock:{{{lock}}}"))
             .query_async(&mut server.redis().await)
             .await
             .expect("HGETALL");
-        let number = |text: &String| text.parse().expect("a number");
-        let count = |field| fields.get(field).map_or(0, number);
+        let state = fields
+            .get("s")
+            .and_then(|field| Packed::read(field))
+            .unwrap_or_default();
+        let number = |text: &Vec<u8>| String::from_utf8_lossy(text).parse().expect("a number");
         let of_owners = fields
             .iter()
             .filter_map(|(field, value)| Some((field.strip_prefix("r:")?, value)));
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         Self {
-            mode: fields.get("mode").cloned(),
-            rcount: count("rcount"),
-            wcount: count("wcount"),
-            writer: fields.get("writer").cloned(),
+            mode: some(state.mode()),
+            rcount: u64::from(state.reads),
+            wcount: u64::from(state.writes),
+            writer: some(state.writer()),
             r: of_owners
                 .map(|(owner, value)| (owner.to_owned(), number(value)))
                 .collect(),
@@ -287,7 +292,7 @@ async fn chart_renewals() {
         assert_eq!(Hash::of(&server, "a").await, Hash::write(&a, 1, 1));
 
         // self_cnt <= 0? Yes. writer != owner? Yes. Refused, which the guards report; the renewal does not make the lock again, and others can have it.
-        let state = ["fairlock:{a}", "fairlock:{a}:leases"];
+        let state = ["fairlock:{a}", "fairlock:{a}:l"];
         redis::cmd("DEL")
             .arg(&state)
             .exec_async(&mut server.redis().await)

@@ -64,7 +64,7 @@ async fn each_of_many_names_comes_once_also_if_the_reader_drops_its_reads() {
     let client = client(&server, "fairlock").await;
     let mut pipe = redis::pipe();
     for n in 0..MANY {
-        pipe.hset(format!("fairlock:{{lock {n}}}"), "seq", 1).ignore();
+        pipe.hset(format!("fairlock:{{lock {n}}}"), "s", 1).ignore();
     }
     pipe.exec_async(&mut server.redis().await).await.unwrap();
     let mut locks = client.locks("*");

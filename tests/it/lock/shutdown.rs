@@ -4,6 +4,7 @@ use crate::observe::{LONG, client};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, in_time, soon};
 use fairlock::{Error, Owner};
+use fairlock_support::packed::Packed;
 use futures::future::join_all;
 use std::time::Duration;
 
@@ -53,13 +54,7 @@ async fn an_owner_that_waits_for_its_former_request_does_not_enter_after_a_shutd
     assert!(matches!(again, Err(Error::Shutdown { .. })), "{again:?}");
     // That nobody holds it would be a matter of luck, had it been sent: its release may still have come through.
     let mut redis = server.redis().await;
-    let mut last = redis::cmd("HGET");
-    let last: u64 = last
-        .arg("fairlock:{a}")
-        .arg("seq")
-        .query_async(&mut redis)
-        .await
-        .unwrap();
+    let last = Packed::of(&mut redis, "fairlock:{a}").await.seq;
     assert_eq!(last, token, "it was granted after the shutdown had released it");
     let free = staying.rw_lock("a").write().try_acquire().await.unwrap();
     assert!(free.is_some(), "nobody holds it, and the lease is long");

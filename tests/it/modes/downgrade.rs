@@ -28,7 +28,7 @@ async fn a_downgrade_lets_in_the_readers_at_the_head_by_one_script_call() {
     assert_eq!(reading.fencing_token(), token);
     assert!(first.fencing_token() > token);
     assert_eq!(state(&server, "a").await["mode"], "read");
-    assert_eq!(state(&server, "a").await["rcount"], "3");
+    assert_eq!(state(&server, "a").await["reads"], "3");
     assert!(!writer.entered() && !behind.entered());
     for guard in [first, second, reading] {
         assert_eq!(server.queued("a").await, 2);
@@ -103,14 +103,13 @@ async fn a_downgrade_of_a_nested_write_leaves_the_lock_written() {
     let reader = queued(&server, other.read(), 1).await;
     let reading = downgrade(inner).await;
     assert_eq!(reading.fencing_token(), token);
-    let mut expected = held_by(&owner, 1, 1, token);
-    assert_eq!(state(&server, "a").await, expected);
+    assert_eq!(state(&server, "a").await, held_by(&owner, 1, 1, token));
     assert!(!reader.entered());
     outer.release().await.unwrap();
     let entered = reader.enters().await;
+    let last = entered.fencing_token();
     entered.release().await.unwrap();
-    expected = held_by(&owner, 1, 0, token);
-    assert_eq!(state(&server, "a").await, expected);
+    assert_eq!(state(&server, "a").await, held_by(&owner, 1, 0, last));
     reading.release().await.unwrap();
     assert!(state(&server, "a").await.is_empty());
 }
@@ -157,8 +156,11 @@ async fn a_downgrade_whose_reply_is_lost_counts_once() {
     let reading = downgrade(writing).await;
     assert_eq!(proxy.replies_to_lose(), 0);
     assert_eq!(reading.fencing_token(), token);
-    reader.enters().await.release().await.unwrap();
-    assert_eq!(state(&server, "a").await, held_by(&owner, 1, 0, token));
+    let entered = reader.enters().await;
+    let last = entered.fencing_token();
+    assert!(last > token, "later than what it was told while it waited");
+    entered.release().await.unwrap();
+    assert_eq!(state(&server, "a").await, held_by(&owner, 1, 0, last));
     reading.release().await.unwrap();
     assert!(state(&server, "a").await.is_empty());
 }
@@ -218,7 +220,7 @@ async fn a_request_without_an_owner_upgrades_and_downgrades_as_one_owner() {
     assert_eq!(writing.owner(), reading.owner());
     let again = writing.downgrade().await.unwrap();
     assert_eq!(again.owner(), reading.owner());
-    assert_eq!(state(&server, "a").await["rcount"], "2");
+    assert_eq!(state(&server, "a").await["reads"], "2");
     reading.release().await.unwrap();
     again.release().await.unwrap();
     assert!(state(&server, "a").await.is_empty());

@@ -192,7 +192,7 @@ async fn a_cancelled_upgrade_keeps_the_read_hold_and_lets_in_who_waited_behind()
     let reader = queued(&server, lock.read(), 2).await;
     upgrade.cancel().await;
     let reader = reader.enters().await;
-    assert_eq!(state(&server, "a").await["rcount"], "3");
+    assert_eq!(state(&server, "a").await["reads"], "3");
     assert!(mine.is_held() && other.is_held() && reader.is_held());
     // The way is free for another one.
     release(other).await;
@@ -257,7 +257,7 @@ async fn an_upgrader_that_dies_costs_the_others_its_lease() {
     // Its lease, and no other: the others' are longer than `PATIENCE`.
     let reader = reader.enters().await;
     eventually("the dead read hold gone", async || {
-        state(&server, "a").await["rcount"] == "2"
+        state(&server, "a").await["reads"] == "2"
     })
     .await;
     assert!(!dead.is_held() && other.is_held());

@@ -7,6 +7,7 @@ use crate::observe::{LONG, keys, ms};
 use crate::proxy::Proxy;
 use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, WriteGuard};
+use fairlock_support::packed::Packed;
 use futures::future::join_all;
 use redis::aio::MultiplexedConnection;
 use std::time::{Duration, Instant};
@@ -33,20 +34,19 @@ async fn left(redis: &mut MultiplexedConnection) -> Duration {
     let mut ask = redis::pipe();
     ask.cmd("TIME");
     for nth in 0..HOLDS {
-        ask.cmd("HGET").arg(&keys(&name(nth))[0]).arg("sole");
+        ask.cmd("HGET").arg(&keys(&name(nth))[0]).arg("s");
     }
     let mut replies: Vec<redis::Value> = ask.query_async(redis).await.expect("the locks");
-    let deadlines: Vec<String> = replies
+    let deadlines: Vec<u64> = replies
         .split_off(1)
         .into_iter()
-        .filter_map(|sole| redis::from_redis_value(sole).ok())
+        .filter_map(|field| redis::from_redis_value::<Vec<u8>>(field).ok())
+        .filter_map(|field| Packed::read(&field).filter(|state| state.sole))
+        .map(|state| state.near)
         .collect();
     let (seconds, us): (u64, u64) = redis::from_redis_value(replies.remove(0)).expect("the time");
     let now_ms = seconds * 1000 + us / 1000;
-    let left = deadlines.iter().map(|sole| {
-        let (_, deadline) = sole.split_once(' ').expect("a request and its deadline");
-        deadline.parse::<u64>().expect("ms").saturating_sub(now_ms)
-    });
+    let left = deadlines.iter().map(|deadline| deadline.saturating_sub(now_ms));
     ms(left.min().filter(|_| deadlines.len() == HOLDS).unwrap_or(0))
 }
 

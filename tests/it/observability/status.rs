@@ -71,10 +71,7 @@ async fn a_sole_holder_is_shown_with_owner_token_lease_and_client() {
         let lock = owner.map_or(lock.clone(), |owner| lock.with_owner(&owner));
         let begun = Instant::now();
         let guard = lock.write().acquire_fair().await.unwrap();
-        assert!(
-            !server.keys().await.iter().any(|key| key.ends_with(":leases")),
-            "not sole"
-        );
+        assert!(!server.keys().await.iter().any(|key| key.ends_with(":l")), "not sole");
         let status = watching.status().await.unwrap();
         assert_eq!((status.mode, status.holding, status.waiting), (Some(Mode::Write), 1, 0));
         let [holder] = &status.holders[..] else {
@@ -384,7 +381,7 @@ async fn a_key_of_another_kind_is_a_typed_error_and_stays_as_it_is() {
     let server = Server::start().await;
     let lock = client(&server, "here").await.rw_lock("a");
     let mut redis = server.redis().await;
-    for key in ["fairlock:{a}", "fairlock:{a}:queue", "fairlock:{a}:leases"] {
+    for key in ["fairlock:{a}", "fairlock:{a}:q", "fairlock:{a}:l"] {
         redis::cmd("SET")
             .arg(key)
             .arg("x")

@@ -198,7 +198,7 @@ async fn a_writer_that_still_reads_lets_in_the_readers_at_the_head_and_no_writer
     writing.release().await.unwrap();
     let (first, second) = (first.enters().await, second.enters().await);
     assert_eq!(state(&server, "a").await["mode"], "read");
-    assert_eq!(state(&server, "a").await["rcount"], "3");
+    assert_eq!(state(&server, "a").await["reads"], "3");
     assert_eq!(server.queued("a").await, 2);
     assert!(reading.is_held() && !writer.entered() && !behind.entered());
     for guard in [reading, first, second] {

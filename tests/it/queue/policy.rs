@@ -242,7 +242,7 @@ async fn another_policy_than_the_stored_one_is_refused_and_changes_nothing() {
 /// All three keys of the lock, as they are stored.
 async fn everything(server: &Server) -> HashMap<String, Vec<u8>> {
     let mut stored = HashMap::new();
-    for key in ["fairlock:{a}", "fairlock:{a}:queue", "fairlock:{a}:leases"] {
+    for key in ["fairlock:{a}", "fairlock:{a}:q", "fairlock:{a}:l"] {
         let mut redis = server.redis().await;
         let dump: Option<Vec<u8>> = redis::cmd("DUMP").arg(key).query_async(&mut redis).await.expect("DUMP");
         stored.insert(key.to_owned(), dump.unwrap_or_default());

@@ -78,6 +78,15 @@ impl Packed {
         }
     }
 
+    /// The owner that writes. Empty: nobody does.
+    pub fn writer(&self) -> &str {
+        match (self.writes, self.holder.splitn(3, ':').nth(2)) {
+            (0, _) => "",
+            (_, Some(named)) => named,
+            (_, None) => &self.holder[1..],
+        }
+    }
+
     /// Holds of all owners.
     pub fn holds(&self) -> usize {
         (self.reads + self.writes) as usize

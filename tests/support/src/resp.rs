@@ -34,9 +34,9 @@ pub fn is_push(frame: &[u8]) -> bool {
     frame.starts_with(b">")
 }
 
-/// Scripts answer with arrays.
+/// Scripts answer with arrays, or with one number.
 pub fn is_script_reply(frame: &[u8]) -> bool {
-    frame.starts_with(b"*")
+    frame.starts_with(b"*") || frame.starts_with(b":")
 }
 
 #[cfg(test)]
@@ -74,6 +74,11 @@ mod tests {
                 );
             }
         }
-        assert!(is_message(frames[7]) && !is_script_reply(frames[7]) && is_script_reply(frames[6]));
+        assert!(
+            is_message(frames[7])
+                && !is_script_reply(frames[7])
+                && is_script_reply(frames[6])
+                && is_script_reply(frames[1])
+        );
     }
 }

@@ -211,6 +211,12 @@ impl Server {
         count(&self.command_stats().await, command, "calls")
     }
 
+    /// Calls of a command so far that did not fail.
+    pub async fn executed(&self, command: &str) -> u64 {
+        let stats = self.command_stats().await;
+        count(&stats, command, "calls") - count(&stats, command, "failed_calls")
+    }
+
     /// Scripts that were executed so far, as functions or by EVAL. A refused EVALSHA is no execution.
     pub async fn script_calls(&self) -> u64 {
         let stats = self.command_stats().await;

@@ -1,5 +1,6 @@
 //! Users of a lock, as several tests need them: clients, holds, waiters, and what the server counts of them.
 
+use crate::packed::Packed;
 use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Access, Acquire, Client, Error, FencingToken, Guard, Owner, ReadGuard, RwLock, WriteGuard};
 use std::collections::BTreeMap;
@@ -91,39 +92,51 @@ pub async fn waiting<M: Access>(
     Waiting(task)
 }
 
-/// The hash of a lock, but for what outlives its holders.
+/// The state of a lock while somebody holds it or waits for it, in words: `mode`, `reads`, `writes`, `writer`, `token`, and
+/// the fields of owners. Empty: nobody does.
 pub async fn state(server: &Server, lock: &str) -> BTreeMap<String, String> {
-    let mut state: BTreeMap<String, String> = redis::cmd("HGETALL")
+    let fields: BTreeMap<String, Vec<u8>> = redis::cmd("HGETALL")
         .arg(format!("fairlock:{{{lock}}}"))
         .query_async(&mut server.redis().await)
         .await
         .expect("HGETALL");
-    for field in ["seq", "keep", "cap", "policy", "sole"] {
-        state.remove(field);
-    }
-    // With which token somebody came in who has upgraded since: that is told by renewals.
-    state.retain(|field, _| !field.starts_with("f:"));
+    let packed = fields
+        .get("s")
+        .and_then(|field| Packed::read(field))
+        .unwrap_or_default();
+    let owners = fields.iter().filter(|(field, _)| field.contains(':'));
+    let owners = owners.map(|(field, value)| (field.clone(), String::from_utf8_lossy(value).into_owned()));
+    let (reads, writes) = (packed.reads as usize, packed.writes as usize);
+    let mut state = words(packed.writer(), reads, writes, packed.token);
+    state.extend(owners);
     state
 }
 
-/// The hash when this owner, and nobody else, is inside so often.
-pub fn held_by(owner: &Owner, reads: usize, writes: usize, token: FencingToken) -> BTreeMap<String, String> {
-    let name = owner.uuid().simple().to_string();
+fn words(writer: &str, reads: usize, writes: usize, token: u64) -> BTreeMap<String, String> {
     let mut state = BTreeMap::new();
-    let mut put = |field: String, value: String| state.insert(field, value);
+    let mut put = |field: &str, value: String| state.insert(field.to_owned(), value);
     if writes > 0 {
-        put("mode".into(), "write".into());
-        put("writer".into(), name.clone());
-        put("wcount".into(), writes.to_string());
+        put("mode", "write".into());
+        put("writer", writer.to_owned());
+        put("writes", writes.to_string());
     } else if reads > 0 {
-        put("mode".into(), "read".into());
+        put("mode", "read".into());
     }
     if reads > 0 {
-        put("rcount".into(), reads.to_string());
-        put(format!("r:{name}"), reads.to_string());
+        put("reads", reads.to_string());
     }
     if reads + writes > 0 {
-        put(format!("t:{name}"), token.to_string());
+        put("token", token.to_string());
+    }
+    state
+}
+
+/// The state when this owner, and nobody else, is inside so often.
+pub fn held_by(owner: &Owner, reads: usize, writes: usize, token: FencingToken) -> BTreeMap<String, String> {
+    let name = owner.uuid().simple().to_string();
+    let mut state = words(&name, reads, writes, token.get());
+    if reads > 0 {
+        state.insert(format!("r:{name}"), reads.to_string());
     }
     state
 }
