@@ -1,13 +1,17 @@
 -- Acquires the lock: now, or by a place in the queue.
--- ARGV: 2 request, 3 lease in ms, 4 the ticket of a former place in the queue, or '',
+-- ARGV: 2 request, 3 lease in ms, 4 the ticket of a former place in the queue, or '' (with the option u: the token of the
+--       read hold that becomes a write hold),
 --       5 quarantine: ms for which nobody may enter a lock that looks free
 -- Returns the token: it holds; 0: busy; or { status, value, next ms, seq }: 2 it holds and there is more to do, value =
 --       token; 1 queued, value = ticket; -1 another reader already waits to upgrade; -2 this owner already waits here, value
---       = the number of that request if it is of the same client, otherwise 0; -3 another policy is stored, value = its byte
+--       = the number of that request if it is of the same client, otherwise 0; -3 another policy is stored, value = its byte;
+--       -4 the read hold of this upgrade is over
 -- Wakes: waiters that enter after an expiry. Twice: the same reply, and the lease restarts.
 local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), ARGV[4] and tonumber(ARGV[4])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
+local read_token
+if options ~= '' and find(options, 'u', 1, true) then read_token, ticket = ticket, nil end
 local named
 if not find(request, '^[rw]%x+:%d+$') then
   named = match(request, '^[rw]%x+:%d+:([^ \n]+)$')
@@ -54,6 +58,8 @@ if ARGV[5] and reads + writes == 0 then
 end
 
 local write = is_write(request)
+local held = named and reads_of(named) or 0
+if read_token and (held == 0 or first > read_token) then return answer(-4, 0) end   -- others may have written since
 -- A new ticket is behind every place in its own band, and only then the head need not be known.
 local head = waiting > 0 and (ticket or policy ~= 0) and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
 if head and not head[1] then start_over() end   -- the queue was lost
@@ -62,7 +68,6 @@ if reads + writes + waiting == 0 then
   deadline(lease_ms)
 else
   local writing = writer()
-  local held = named and reads_of(named) or 0
   local inside = held > 0 or writing and writing == (named or sub(request, 2))
   local upgrade = write and held > 0 and not writing
   local band = upgrade and -BAND or policy ~= 0 and (policy == 119) ~= write and BAND or 0

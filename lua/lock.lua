@@ -1,6 +1,7 @@
 -- The lock: its state, its expiry, and admit(). It comes before every script, and once in the library of functions.
 -- KEYS: 1 state (hash), 2 queue (sorted set: score), 3 leases (sorted set: deadline in ms)
--- ARGV[1]: options, letters: s this is a cluster; e somebody listens to events; t try; w, r policy
+-- ARGV[1]: options, letters: s this is a cluster; e somebody listens to events; t try; u upgrade;
+-- w, r policy
 -- begin() reads the state once, save() writes it once. PROTOCOL.md explains the fields.
 local BATCH = 1024         -- grants a call, so that a script takes a millisecond or two
 local EXPIRY_BATCH = 200   -- expired requests a call
@@ -240,7 +241,7 @@ local function drop(request)
   else
     told = count_down(request)
   end
-  if reads + writes + waiting == 0 then near = 0 end
+  if reads + writes + waiting == 0 then near, more = 0, 0 end
   return told
 end
 
@@ -248,7 +249,7 @@ end
 local function admit()
   more = 0
   if writes > 0 or waiting == 0 then return end
-  local from, to, entered, full = '0', '0', 0, false   -- mostly one writer enters, or none
+  local from, to, entered, full, again = '0', '0', 0, false, false   -- mostly one writer enters, or none
   repeat
     local heads = call('ZRANGE', QUEUE, from, to)
     if not heads[1] then return start_over() end   -- the queue was lost
@@ -258,7 +259,10 @@ local function admit()
       local write = not client
       local named = (write or at <= #request) and named_owner(request)
       full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
-      if full then break end
+      if full then
+        again = entered > 0 and named and find(named, ':', 1, true)   -- its owner may be the reader that entered just now
+        break
+      end
       if entered == 0 and reads > 0 and not write then token = draw() end
       entered = entered + 1
       left(named)
@@ -275,6 +279,7 @@ local function admit()
     call('ZREMRANGEBYRANK', QUEUE, '0', int(entered - 1))
   end
   if not full then more = 1 end
+  if again then admit() end
 end
 
 -- If a lease may have ended: expires requests past their deadline. Then admits the queue if a waiter may fit now.
