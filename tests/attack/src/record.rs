@@ -1,6 +1,7 @@
 //! What happened to one lock in one call of a script: the journal's entry, made by the scripts of test builds on real
 //! servers and by the model in simulation. Scripts are atomic, so the journal is the order in which things happened.
 
+use crate::model::{BUSY, GRANTED, NOT_TOLD};
 use std::fmt;
 
 /// The scripts that change something.
@@ -159,4 +160,14 @@ pub fn grants(payload: &str) -> Option<Vec<(&str, u64)>> {
         }
     }
     Some(grants)
+}
+
+/// A reply of one number as the model has it; any other reply as it is.
+pub fn told(script: Script, reply: Vec<i64>) -> Vec<i64> {
+    match (script, reply.as_slice()) {
+        (Script::Acquire, &[0]) => vec![BUSY, 0, NOT_TOLD, NOT_TOLD],
+        (Script::Acquire, &[token]) => vec![GRANTED, token, NOT_TOLD, NOT_TOLD],
+        (Script::Release, &[told]) => vec![NOT_TOLD, told],
+        _ => reply,
+    }
 }
