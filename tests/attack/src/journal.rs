@@ -105,8 +105,7 @@ if not journal_ok then error(journal_reply, 0) end
 return journal_reply
 ";
 
-/// Deletes a field of a lock's state, and says so in its journal. Not the policy: without it a lock that is not first come,
-/// first served refuses everybody until it has been unused for a minute.
+/// Deletes a field of a lock's state, and says so in its journal. Not the policy, by which layout 1 refuses the lock.
 pub async fn delete_field(redis: &mut MultiplexedConnection, lock_key: &str, which: u64) -> Result<(), String> {
     const DELETE: &str = "local fields, left = redis.call('HKEYS', KEYS[1]), {}
 for _, field in ipairs(fields) do if field ~= 'policy' then left[#left + 1] = field end end
