@@ -332,8 +332,9 @@ impl<'a> Run<'a> {
     async fn check_keys(&mut self, keys: &Keys) -> Result<(), String> {
         let mut found = self.lock.state().await;
         let wrong = |what: &str, found: &State| Err(format!("{what}: {found:?}"));
+        let now_ms = found.now_ms;
         let left = |deadline: u64, most: u64| {
-            let left = deadline.saturating_sub(found.now_ms);
+            let left = deadline.saturating_sub(now_ms);
             left <= most && left + 30_000 > most
         };
         let leases = keys.leases.iter().map(|(request, most)| {
