@@ -6,7 +6,7 @@
 use crate::judge::next_at;
 use crate::lua_world::{Seen, Step};
 use crate::model::{GRANTED, QUEUED, View, client_of, owner_of, writes};
-use crate::record::Script;
+use crate::record::{Script, grants};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +21,6 @@ pub struct Clients {
     requests: BTreeMap<String, Belief>,
     /// Waiters whom the server has forgotten, with their tickets: they ask again under a new name.
     forgotten: Vec<(String, u64)>,
-    /// What a renewal last told somebody of an owner that reads.
-    firsts: BTreeMap<String, u64>,
     /// What was lost does not say who holds: nobody may be let in beside a holder.
     pub exclusive: bool,
     /// What they have lost or given up, and have to release.
@@ -42,9 +40,8 @@ impl Clients {
             }
         }
         for (_, payload) in &seen.messages {
-            let words: Vec<&str> = payload.split('\n').next().unwrap_or("").split(' ').collect();
-            for pair in words.chunks_exact(2) {
-                self.told(pair[0], pair[1].parse().map_err(|_| format!("message {payload:?}"))?);
+            for (request, token) in grants(payload).ok_or_else(|| format!("message {payload:?}"))? {
+                self.told(request, token);
             }
         }
         if let Some(view) = &seen.view {
@@ -104,11 +101,9 @@ impl Clients {
     }
 
     fn renewed(&mut self, step: &Step, seen: &Seen) -> Result<(), String> {
-        for (pair, answer) in step.args.chunks_exact(2).zip(&seen.reply[1..]) {
+        let first = seen.reply[1];
+        for (pair, answer) in step.args.chunks_exact(2).zip(&seen.reply[2..]) {
             let request = pair[0].as_str();
-            if *answer > 0 && !writes(request) {
-                self.firsts.insert(owner_of(request).to_owned(), answer.unsigned_abs());
-            }
             let Some(belief) = self.requests.get_mut(request) else {
                 continue;
             };
@@ -122,7 +117,9 @@ impl Clients {
                 (Belief::Waits { .. }, token) => self.holds(request, token.unsigned_abs()),
                 (Belief::Holds { token, interrupted }, told) => {
                     let (token, interrupted) = (*token, *interrupted);
-                    if told <= 0 || told.unsigned_abs() > token {
+                    // A read hold lasts as long as its phase, in which tokens may grow.
+                    let since = if writes(request) { told } else { first };
+                    if told <= 0 || since.unsigned_abs() > token {
                         self.loses(request);
                     } else if interrupted {
                         return Err(format!(
@@ -137,10 +134,13 @@ impl Clients {
 
     fn downgraded(&mut self, step: &Step, seen: &Seen) {
         let (from, to, token) = (&step.args[0], &step.args[1], seen.reply[1]);
-        if let Some(Belief::Holds { .. }) = self.requests.remove(from)
+        if let Some(Belief::Holds { token: own, .. }) = self.requests.remove(from)
             && token > 0
         {
-            self.holds(to, token.unsigned_abs());
+            self.holds(to, own);
+            if token.unsigned_abs() > own {
+                self.loses(to);
+            }
         }
     }
 
@@ -153,13 +153,15 @@ impl Clients {
         }
     }
 
-    /// A hold lasts for as long as its owner holds; a write hold, for as long as its owner writes.
+    /// A write hold lasts for as long as its owner writes. A read hold lasts for as long as anybody reads, or its own owner
+    /// writes: nobody else has written in between.
     fn look(&mut self, view: &View) {
         for (request, belief) in &mut self.requests {
             if let Belief::Holds { interrupted, .. } = belief {
                 let owner = owner_of(request);
-                let lasts = |holder: &String| owner_of(holder) == owner && (writes(holder) || !writes(request));
-                *interrupted |= !view.holders.keys().any(lasts);
+                let state = &view.packed;
+                let writes_on = state.writes > 0 && owner_of(&state.holder) == owner;
+                *interrupted |= !(writes_on || state.reads > 0 && !writes(request));
             }
         }
     }
@@ -213,16 +215,6 @@ impl Clients {
     /// Who has to ask again, and with which ticket.
     pub fn forgotten(&mut self) -> Vec<(String, u64)> {
         std::mem::take(&mut self.forgotten)
-    }
-
-    /// What renewals said so far is of before.
-    pub fn forget_firsts(&mut self) {
-        self.firsts.clear();
-    }
-
-    /// With which token an owner came in, as a renewal of its read hold said.
-    pub fn came_in_with(&self, owner: &str) -> Option<u64> {
-        self.firsts.get(owner).copied()
     }
 
     /// Whether what `status` shows is what they believe.

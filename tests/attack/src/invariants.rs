@@ -2,7 +2,7 @@
 //! model, as the model judges the scripts. For locks that nothing was taken away from.
 
 use crate::lua_world::Step;
-use crate::model::{AtMost, BAND, Lock, Outcome, named_owner, owner_of, writes};
+use crate::model::{AtMost, BAND, Inside, Lock, Outcome, named_owner, owner_of, writes};
 use crate::record::{Script, What};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,23 +54,18 @@ pub fn of_state(lock: &Lock, settled: bool) -> Result<(), String> {
         "{counts:?} hold, not {known:?}"
     );
 
-    let tokens: Vec<u64> = lock.owners.values().map(|inside| inside.token).collect();
-    let distinct: BTreeSet<_> = tokens.iter().collect();
     hold!(
         2,
-        distinct.len() == tokens.len(),
-        "each owner inside has its own token: {tokens:?}"
-    );
-    hold!(
-        2,
-        tokens.iter().all(|token| *token <= lock.seq),
-        "tokens {tokens:?} beyond {}",
+        lock.first <= lock.token && lock.token <= lock.seq,
+        "the phase began with {}, and its token is {}, and the counter {}",
+        lock.first,
+        lock.token,
         lock.seq
     );
 
     hold!(
         4,
-        !settled || lock.next_in().is_none() || lock.is_tied(),
+        !settled || lock.next_in().is_none(),
         "the head {:?} could enter",
         lock.next_in()
     );
@@ -93,26 +88,40 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
         after.seq
     );
     let mut last = before.seq;
-    let mut entered: Vec<(&str, u64)> = Vec::new();
-    for note in outcome.notes.iter().filter(|note| note.what == What::Granted) {
+    let mut token = before.token;
+    // Requests that hold; once there were none, a phase has ended.
+    let mut holding: BTreeSet<&str> = before.alive().filter(|request| before.holds(request)).collect();
+    let mut begun = false;
+    let mut entered: Vec<&str> = Vec::new();
+    for note in &outcome.notes {
         let (request, owner) = (note.request.as_str(), owner_of(&note.request));
-        let was = before.owners.get(owner);
-        let again = entered.iter().any(|(who, _)| *who == owner);
-        let same = entered.contains(&(owner, note.token)) || was.is_some_and(|inside| inside.token == note.token);
-        if same {
-            let wrote = again || was.is_some_and(|inside| inside.writes > 0);
-            hold!(2, !writes(request) || wrote, "{request} writes with a reader's token");
-        } else {
-            hold!(2, note.token > last, "{request} got token {} after {last}", note.token);
-            last = note.token;
-            entered.push((owner, note.token));
+        if note.what != What::Granted {
+            holding.remove(request);
+            continue;
         }
+        let was = before.found(request);
+        let again = entered.contains(&owner);
+        let waited = before.queue().find(|(waiting, _)| *waiting == request).map(|(_, place)| place);
+        begun |= holding.is_empty();
+        if note.token > last {
+            (last, token) = (note.token, note.token);
+        } else {
+            hold!(2, !holding.is_empty() && note.token == token, "{request} got token {} after {last}", note.token);
+            let wrote = was.writes > 0 || holding.iter().any(|held| writes(held) && owner_of(held) == owner);
+            hold!(2, !writes(request) || wrote, "{request} writes with a reader's token");
+            hold!(
+                2,
+                waited.is_none() || note.token > before.seq,
+                "{request} was told {} while it waited, and got token {}",
+                before.seq,
+                note.token
+            );
+        }
+        holding.insert(request);
+        entered.push(owner);
         // A copy of an old ticket may stand beside another one.
-        let waited = before
-            .queue()
-            .find(|(waiting, _)| *waiting == request)
-            .map(|(_, place)| place);
-        let place = waited.or_else(|| (was.is_none() && !again).then(|| own_place(before, step, note.token)));
+        let newcomer = was == Inside::default() && !again;
+        let place = waited.or_else(|| newcomer.then(|| own_place(before, step)));
         for (waiting, at) in after.queue().filter(|place| before.queue().any(|was| was == *place)) {
             hold!(
                 3,
@@ -121,14 +130,22 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
             );
         }
     }
+    hold!(
+        2,
+        if begun { after.first > before.seq } else { after.first == before.first },
+        "a phase begins with {} after {}, and before that with {}",
+        after.first,
+        before.seq,
+        before.first
+    );
     if step.script == Script::Downgrade && outcome.reply[1] >= 0 {
         hold!(9, after.holds(&step.args[1]), "downgraded, and no reader");
     }
     Ok(())
 }
 
-/// Where a request that was never queued would have stood.
-fn own_place(before: &Lock, step: &Step, token: u64) -> i64 {
+/// Where a request that was never queued would have stood: behind every place of its own band, unless it brings a ticket.
+fn own_place(before: &Lock, step: &Step) -> i64 {
     let [request, _, _, policy, ticket] = step.args.as_slice() else {
         return 0;
     };
@@ -138,19 +155,20 @@ fn own_place(before: &Lock, step: &Step, token: u64) -> i64 {
         _ => false,
     };
     let band = if other { BAND } else { 0 };
-    band + ticket.parse::<i64>().unwrap_or(token as i64)
+    band + ticket.parse::<i64>().unwrap_or(BAND - 1)
 }
 
 /// Sent again at the same moment, a call changes nothing that the first one did not, and says the same.
 pub fn of_repetition(step: &Step, outcome: &Outcome, after: &Lock) -> Result<(), String> {
     // What waited may have begun to hold after it was told that it does not.
     let waited = step.script == Script::Downgrade && outcome.reply[1] < 0 && after.holds(&step.args[0]);
-    if outcome.unfinished || waited || after.is_tied() {
+    if outcome.unfinished || waited {
         return Ok(());
     }
     let mut again = after.clone();
     let second = again.call("", step.script, &step.args(), step.now_us, &mut AtMost(usize::MAX));
-    // The dead of a lock for which nobody waits may go at any time.
+    again.near_ms = after.near_ms;
+    // A release of a lock for which nobody waited leaves the dead where they are.
     let expired = |what: What| what == What::Expired;
     if second.notes.iter().any(|note| expired(note.what)) {
         return Ok(());

@@ -5,8 +5,8 @@
 //! the judge knows only that they expire. The model then goes on from what was seen.
 
 use crate::lua_world::{Seen, Step};
-use crate::model::{Choices, Draw, Lock, Outcome, RETENTION, View};
-use crate::record::{Note, Script, What};
+use crate::model::{BUSY, Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
+use crate::record::{Note, Script, What, grants};
 
 /// What the lock is after a call, or why the answer is wrong.
 pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock, Outcome), String> {
@@ -29,13 +29,17 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
     let next_ms = *seen.reply.get(next_at(step.script)).ok_or("an empty reply")?;
     if next_ms == 0 {
         demand(observed.did, || "there is more to do, and nothing was done".to_owned())?;
+    } else if next_ms == NOT_TOLD && step.script == Script::Acquire && seen.reply[0] == BUSY {
+        // A try that finds the lock busy is told no more than that.
     } else {
         demand(!outcome.unfinished, || {
             format!("left undone, and next ms is {next_ms}: {:?}", lock.view())
         })?;
-        same_next_ms(&lock, step, next_ms)?;
     }
-    lock.seq = lock.seq.max(same_reply(step.script, &outcome, seen)?);
+    demand(seen.bare == is_bare(step.script, &seen.reply), || {
+        format!("the reply {:?} came {}", seen.reply, if seen.bare { "as a number" } else { "as a list" })
+    })?;
+    same_reply(step.script, &outcome, seen)?;
     same_messages(&outcome, seen)?;
     same_events(step, &outcome, seen)?;
     if let Some(view) = &seen.view {
@@ -45,9 +49,59 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
         differ("write holds", &expected.writes, &view.writes)?;
         differ("holders", &expected.holders, &view.holders)?;
         differ("waiters", &expected.waiters, &view.waiters)?;
+        same_state(before, step, &mut lock, &outcome, seen)?;
         keys_expire(&lock, seen)?;
     }
+    same_next_ms(&lock, step, next_ms)?;
     Ok((lock, outcome))
+}
+
+/// The packed state: numbers that status shows, and what nobody sees. `near` is the server's choice.
+fn same_state(before: &Lock, step: &Step, lock: &mut Lock, outcome: &Outcome, seen: &Seen) -> Result<(), String> {
+    let Some(View { packed: state, .. }) = &seen.view else {
+        return Ok(());
+    };
+    let expected = lock.view().packed;
+    for (what, expected, seen) in [
+        ("seq", expected.seq, state.seq),
+        ("token", expected.token, state.token),
+        ("first", expected.first, state.first),
+        ("reads", expected.reads, state.reads),
+        ("writes", expected.writes, state.writes),
+        ("waiting", expected.waiting, state.waiting),
+    ] {
+        differ(what, &expected, &seen)?;
+    }
+    demand(state.up || !expected.up, || "an upgrade waits, and up is 0".to_owned())?;
+    demand(!state.sole || expected.sole, || "sole, and not alone".to_owned())?;
+    demand(state.more || !outcome.noted, || "left undone, and more is 0".to_owned())?;
+    let writer = expected.writes > 0 && lock.writer() == Some(owner_of(&state.holder)) && writes(&state.holder);
+    let right = match state.sole {
+        true => state.holder == expected.holder,
+        false => writer || expected.writes == 0 && state.holder.is_empty(),
+    };
+    demand(right, || format!("holder: {:?} of {:?}", state.holder, lock.view()))?;
+    same_near(if seen.expired[0] { 0 } else { before.near_ms }, step, lock, outcome, state.near_ms)?;
+    lock.near_ms = state.near_ms;
+    Ok(())
+}
+
+/// A lower bound of all deadlines, which grows; when it is over, a script makes it exact.
+fn same_near(before_ms: u64, step: &Step, lock: &Lock, outcome: &Outcome, near_ms: u64) -> Result<(), String> {
+    let nearest = lock.nearest_deadline_ms();
+    let bounds = match nearest {
+        None => 0..=0,
+        Some(_) if outcome.unfinished => 1..=u64::MAX,
+        Some(nearest) => {
+            let released = step.script == Script::Release && outcome.reply[0] == -1;
+            let over = before_ms == 0 || before_ms <= step.now_us / 1000 && !released;
+            let least = if over { nearest } else { nearest.min(before_ms) };
+            least.min(renewed_twice(step).unwrap_or(least))..=nearest
+        }
+    };
+    demand(bounds.contains(&near_ms), || {
+        format!("near was {before_ms} and is {near_ms}, and the nearest deadline is at {nearest:?}")
+    })
 }
 
 fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -86,16 +140,10 @@ impl Choices for Observed<'_> {
     fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
         // Who is let in from the queue is told; who asks has a reply.
         let told = |request: &str| {
-            let messages = self
-                .seen
-                .messages
-                .iter()
-                .map(|(_, payload)| payload.split('\n').next().unwrap_or(""));
-            messages
-                .flat_map(|grants| grants.split(' ').zip(grants.split(' ').skip(1)))
-                .filter(|(name, _)| *name == request)
-                // 0 and 1 are no tokens: it was evicted, or ended with its read hold.
-                .find_map(|(_, token)| token.parse().ok().filter(|token| *token > 1))
+            let all = self.seen.messages.iter().filter_map(|(_, payload)| grants(payload));
+            // 0 and 1 are no tokens: it was evicted, or ended with its read hold.
+            let mut tokens = all.flatten().filter(|(name, token)| *name == request && *token > 1);
+            tokens.next().map(|(_, token)| token)
         };
         let told = if let Draw::Token { request } = of {
             told(request)
@@ -136,61 +184,55 @@ impl Choices for Observed<'_> {
     }
 }
 
-/// Who waits looks when it is told to: then somebody's deadline is over. Who only holds need not.
+/// The nearest deadline, ms, of a request that one renewal renews twice: the first lease counts for a lower bound too.
+fn renewed_twice(step: &Step) -> Option<u64> {
+    let pairs = step.args.chunks_exact(2).filter(|_| step.script == Script::Renew);
+    let twice = pairs.clone().filter(|pair| pairs.clone().filter(|other| other[0] == pair[0]).nth(1).is_some());
+    let leases = twice.filter_map(|pair| pair[1].parse::<u64>().ok());
+    Some(leases.min()? + step.now_us / 1000)
+}
+
+/// Who waits looks when it is told to: then somebody's deadline is over, or may be.
 fn same_next_ms(lock: &Lock, step: &Step, next_ms: i64) -> Result<(), String> {
+    if next_ms == 0 || next_ms == NOT_TOLD {
+        return Ok(());
+    }
     let now_ms = step.now_us / 1000;
-    let nearest = |but: Option<&str>| {
-        let others = lock.alive().filter(|request| Some(*request) != but);
-        let deadlines = others.filter_map(|request| lock.deadline_ms(request));
-        deadlines.min().map_or(-1, |at| at.saturating_sub(now_ms).max(1) as i64)
+    let after = |at: u64| at.saturating_sub(now_ms).max(1) as i64;
+    let nearest = lock.nearest_deadline_ms();
+    let right = match nearest {
+        // Nobody waits, or nobody is there.
+        _ if next_ms == -1 => nearest.is_none() || step.script == Script::Release,
+        Some(nearest) => (after(lock.near_ms)..=after(nearest)).contains(&next_ms),
+        None => false,
     };
-    // Who enters need not look for itself.
-    let entered = step.script == Script::Acquire && lock.holds(&step.args[0]);
-    let right = next_ms == nearest(None)
-        || entered && next_ms == nearest(step.args.first().map(String::as_str))
-        || lock.queue().next().is_none() && next_ms == -1;
     demand(right, || {
-        format!("next ms {next_ms}, and the nearest deadline is in {}", nearest(None))
+        format!("next ms {next_ms}, and the nearest deadline is at {nearest:?}, near {}", lock.near_ms)
     })
 }
 
-/// Returns `seq`, if it is told: it may be greater than any number that was seen, and never less.
-fn same_reply(script: Script, outcome: &Outcome, seen: &Seen) -> Result<u64, String> {
+fn same_reply(script: Script, outcome: &Outcome, seen: &Seen) -> Result<(), String> {
     let expected = &outcome.reply;
     differ("length of the reply", &expected.len(), &seen.reply.len())?;
-    let mut seq = None;
     for (at, (expected, seen)) in expected.iter().zip(&seen.reply).enumerate() {
-        let told = match script {
-            _ if at == next_at(script) => continue,
-            Script::Acquire if at == 3 => Some(*seen),
-            // It waits, and is told how far the counter is.
-            Script::Renew if *expected <= 0 && *expected != -1 => Some(-*seen),
-            _ => None,
-        };
-        match told {
-            None => differ(&format!("reply at {at}"), expected, seen)?,
-            Some(told) => {
-                let least = expected.unsigned_abs();
-                let so_far = u64::try_from(told).map_err(|_| format!("reply at {at}: expected seq, seen {seen}"))?;
-                demand(so_far >= least, || format!("seq {so_far} after {least}"))?;
-                demand(seq.is_none_or(|seq| seq == so_far), || {
-                    format!("seq {seq:?} and {so_far}")
-                })?;
-                seq = Some(so_far);
-            }
+        // A release of a lock for which nobody waited says so.
+        let chosen = at == next_at(script) && !(script == Script::Release && *expected == -1 && *seen > 0);
+        if !chosen && *seen != NOT_TOLD {
+            differ(&format!("reply at {at}"), expected, seen)?;
         }
     }
-    Ok(seq.unwrap_or(0))
+    Ok(())
 }
 
 /// The evicted of one call come in any order, before those who enter.
 fn grants_in_order(payload: &str) -> String {
-    let (grants, key) = payload.split_once('\n').unwrap_or((payload, ""));
-    let words: Vec<&str> = grants.split(' ').collect();
-    let mut pairs: Vec<&[&str]> = words.chunks(2).collect();
-    let evicted = pairs.iter().take_while(|pair| pair.get(1) == Some(&"0")).count();
-    pairs[..evicted].sort();
-    format!("{}\n{key}", pairs.concat().join(" "))
+    let (words, key) = payload.split_once('\n').unwrap_or((payload, ""));
+    let Some(mut all) = grants(words) else {
+        return payload.to_owned();
+    };
+    let evicted = all.iter().take_while(|(_, token)| *token == 0).count();
+    all[..evicted].sort();
+    format!("{all:?}\n{key}")
 }
 
 fn same_messages(outcome: &Outcome, seen: &Seen) -> Result<(), String> {

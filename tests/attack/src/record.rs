@@ -42,8 +42,10 @@ pub struct Record {
     /// The server's clock, us.
     pub at_us: u64,
     pub script: Script,
-    /// From ARGV[4] on.
+    /// From ARGV[2] on; of acquire: request, lease in ms, `try` or `queue`, policy, old ticket or `u` and the
+    /// token of the read hold that upgrades (see [`acquire`]).
     pub args: Vec<String>,
+    /// A reply of one number with what it does not tell: [`NOT_TOLD`](crate::model::NOT_TOLD).
     pub reply: Vec<i64>,
     /// In the order in which it happened.
     pub notes: Vec<Note>,
@@ -110,4 +112,51 @@ impl fmt::Display for Record {
             .iter()
             .try_for_each(|note| write!(f, "; {} {} {}", note.what.name(), note.request, note.token))
     }
+}
+
+/// The arguments of acquire: what they say, and how they are sent.
+pub mod acquire {
+    /// ARGV[1] and those after it, from what they say.
+    pub fn sent(args: &[&str], more_options: &str) -> Vec<String> {
+        let [request, lease_ms, when, policy, ticket] = args else {
+            panic!("not the arguments of acquire: {args:?}");
+        };
+        let only_now = if *when == "try" { "t" } else { "" };
+        let (upgrade, number) = match ticket.strip_prefix('u') {
+            Some(token) => ("u", token),
+            None => ("", *ticket),
+        };
+        let mut sent = vec![format!("{more_options}{only_now}{policy}{upgrade}")];
+        sent.extend([request, lease_ms].map(|arg| (*arg).to_owned()));
+        if !number.is_empty() {
+            sent.push(number.to_owned());
+        }
+        sent
+    }
+
+    /// What they say, from ARGV[1] and those after it. Quarantine is not among it.
+    pub fn said(argv: &[&str]) -> Option<Vec<String>> {
+        let [options, request, lease_ms, rest @ ..] = argv else {
+            return None;
+        };
+        let when = if options.contains('t') { "try" } else { "queue" };
+        let policy = options.chars().find(|letter| "wr".contains(*letter));
+        let upgrade = if options.contains('u') { "u" } else { "" };
+        let ticket = format!("{upgrade}{}", rest.first().copied().unwrap_or_default());
+        let policy = policy.map(String::from).unwrap_or_default();
+        Some([request, *lease_ms, when, &policy, &ticket].map(str::to_owned).to_vec())
+    }
+}
+
+/// A message's grants, each request with its token; `None`: it cannot be read.
+pub fn grants(payload: &str) -> Option<Vec<(&str, u64)>> {
+    let mut token = None;
+    let mut grants = Vec::new();
+    for word in payload.split('\n').next()?.split(' ') {
+        match word.parse() {
+            Ok(number) => token = Some(number),
+            Err(_) => grants.push((word, token?)),
+        }
+    }
+    Some(grants)
 }

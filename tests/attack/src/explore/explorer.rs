@@ -134,7 +134,7 @@ impl Explorer {
         }
         for Sent { from, op, step } in sent.drain(..) {
             self.transitions += 1;
-            let seen = self.world.seen(KEY);
+            let seen = self.world.seen(KEY, step.script);
             let judged = seen.and_then(|seen| {
                 let (lock, outcome) = judge(&from.lock, KEY, &step, &seen)?;
                 invariants::of_state(&lock, !outcome.unfinished)

@@ -116,6 +116,10 @@ fn is_made_by_downgrade(request: &str) -> bool {
     matches!(request, "r3:4:3:2" | "r3:5:3:1")
 }
 
+/// The token of a read hold of this phase, and of a former one.
+const LASTS: &str = "u";
+const IS_OVER: &str = "u-";
+
 #[derive(Clone, Debug)]
 enum Op {
     Call(Script, Vec<String>),
@@ -143,6 +147,10 @@ fn ops(cast: Cast, policy: &str) -> Vec<Op> {
             if !is_made_by_downgrade(request) && (cast.all || when == "queue") {
                 ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
             }
+        }
+        // As the client asks, while its read hold lasts and after it ended.
+        if *request == "w3:3:3:1" && cast.all {
+            ops.extend([LASTS, IS_OVER].map(|token| call(Script::Acquire, &[request, &lease, "queue", policy, token])));
         }
         ops.push(call(Script::Release, &[request]));
         if cast.all {

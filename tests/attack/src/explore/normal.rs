@@ -1,6 +1,6 @@
 //! States without what differs between two runs: names and times in their order only.
 
-use super::{Cast, LEASE_MS, Op};
+use super::{Cast, IS_OVER, LASTS, LEASE_MS, Op};
 use crate::lua_world::Kept;
 use crate::model::{BAND, Lock};
 use crate::record::Script;
@@ -32,6 +32,15 @@ pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
             let Op::Call(script, _) = op else { return None };
             (unknown == args.first().map(String::as_str)).then(|| Doing::Call(*script, args.clone()))
         }
+        Op::Call(Script::Acquire, args) => {
+            let mut args = args.clone();
+            match args[4].as_str() {
+                LASTS => args[4] = format!("u{}", lock.token),
+                IS_OVER => args[4] = format!("u{}", lock.first.saturating_sub(1)),
+                _ => {}
+            }
+            Some(Doing::Call(Script::Acquire, args))
+        }
         Op::Call(script, args) => Some(Doing::Call(*script, args.clone())),
         Op::ReleaseAll | Op::RenewAll if alive().nth(1).is_none() => None,
         Op::ReleaseAll => Some(Doing::Call(Script::Release, alive().map(str::to_owned).collect())),
@@ -44,7 +53,8 @@ pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
 
 /// What lies under the keys, as it would be had it come about now, and with the least numbers: see the head of this file.
 pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
-    let words = || kept.words.iter().flatten();
+    let texts = kept.words.each_ref().map(|words| words.iter().map(|word| text_of(word)).collect::<Vec<_>>());
+    let words = || texts.iter().flatten();
     let now_ms = (now_us / 1000) as i64;
     let numbers: Vec<i64> = words()
         .flat_map(|word| pieces(word))
@@ -69,7 +79,7 @@ pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
         ),
     };
     // The order of a hash's fields is of no account.
-    let [hash, queue, leases] = kept.words.each_ref().map(|words| -> Vec<String> {
+    let [hash, queue, leases] = texts.each_ref().map(|words| -> Vec<String> {
         let shown = |word: &String| pieces(word).into_iter().map(shown).collect::<String>();
         let pairs = words
             .chunks(2)
@@ -83,6 +93,24 @@ pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
     all.push("leases".to_owned());
     all.extend(leases);
     all
+}
+
+/// The words of the packed state (see PROTOCOL.md) as text; any other word as it is.
+fn text_of(word: &[u8]) -> String {
+    const NUMBERS: usize = 63;
+    if word.len() < NUMBERS || word[0] != 2 {
+        return String::from_utf8_lossy(word).into_owned();
+    }
+    let bytes = word[..3].iter().map(|byte| u64::from(*byte));
+    let counts = word[3..15]
+        .chunks_exact(4)
+        .map(|four| u64::from(u32::from_le_bytes(four.try_into().expect("four bytes"))));
+    let numbers = word[15..NUMBERS]
+        .chunks_exact(8)
+        .map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as u64);
+    let all = bytes.chain(counts).chain(numbers).map(|n| n.to_string());
+    let all = all.collect::<Vec<_>>().join(" ");
+    format!("{all} {}", String::from_utf8_lossy(&word[NUMBERS..]))
 }
 
 /// Times in ms have 13 digits here, tickets and tokens 16.

@@ -7,7 +7,7 @@
 mod reading;
 
 use crate::model::View;
-use crate::record::{Note, Script};
+use crate::record::{Note, Script, acquire};
 use fairlock_support::scripts;
 use fairlock_support::server::Server;
 use reading::seen;
@@ -17,9 +17,6 @@ use std::time::Duration;
 
 /// The year 2065, us. Tickets fit their band until 2112.
 pub const BEGIN_US: u64 = 3_000_000_000_000_000;
-
-/// What clients' channels begin with.
-pub const CHANNEL: &str = "c:";
 
 /// A script that does not answer within this time never will.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -160,7 +157,7 @@ if ok and type(reply) == 'table' and reply.err then ok = false end
 if not ok then reply = type(reply) == 'table' and reply.err or tostring(reply) end
 local shown, kept = false, false
 if asked('s') then
-  ok, shown = pcall(status, KEYS, { 'PUBLISH', '', '', '0', '100000', '100000' })
+  ok, shown = pcall(status, KEYS, { '', '0', '100000', '100000' })
   if not ok then shown = type(shown) == 'table' and shown.err or tostring(shown) end
 end
 if asked('r') then
@@ -217,17 +214,20 @@ impl Step {
     }
 }
 
-/// What the keys contain: each one's words, and when it expires (-1: never).
+/// What the keys contain: each one's words, and when it expires (-1: never). The packed state is no text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    pub words: [Vec<String>; 3],
+    pub words: [Vec<Vec<u8>>; 3],
     pub expiries: [i64; 3],
 }
 
 /// What came of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
+    /// As the model has it: what a reply of one number does not tell is [`NOT_TOLD`](crate::model::NOT_TOLD).
     pub reply: Vec<i64>,
+    /// It was one number.
+    pub bare: bool,
     /// Client and payload.
     pub messages: Vec<(String, String)>,
     /// When, and what.
@@ -334,16 +334,19 @@ impl World {
             }
             // A member comes before its score, and is put the other way round.
             let [hash, queue, leases] = &kept.words;
-            cmd.arg(hash);
+            for word in hash {
+                cmd.arg(word);
+            }
             for pair in queue.chunks_exact(2).chain(leases.chunks_exact(2)) {
                 cmd.arg(&pair[1]).arg(&pair[0]);
             }
             cmd.arg(&kept.expiries[..]);
         }
-        cmd.arg("PUBLISH")
-            .arg(CHANNEL)
-            .arg(if step.listened { "1" } else { "" });
-        cmd.arg(&step.args);
+        let options = if step.listened { "e" } else { "" };
+        match step.script {
+            Script::Acquire => cmd.arg(acquire::sent(&step.args(), options)),
+            _ => cmd.arg(options).arg(&step.args),
+        };
         self.command(&cmd);
     }
 
@@ -363,11 +366,11 @@ impl World {
     }
 
     /// What came of a step.
-    pub fn seen(&mut self, key: &str) -> Result<Seen, String> {
-        seen(&self.receive()?, key)
+    pub fn seen(&mut self, key: &str, script: Script) -> Result<Seen, String> {
+        seen(&self.receive()?, key, script)
     }
 }
 
 fn keys(key: &str) -> [String; 3] {
-    [key.to_owned(), format!("{key}:queue"), format!("{key}:leases")]
+    [key.to_owned(), format!("{key}:q"), format!("{key}:l")]
 }

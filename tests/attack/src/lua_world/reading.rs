@@ -1,11 +1,11 @@
 //! What the wrapped script answered, read: reply, keys, messages, events, status.
 
-use super::{CHANNEL, Kept, Seen};
-use crate::model::View;
-use crate::record::{Note, What};
+use super::{Kept, Seen};
+use crate::model::{BUSY, GRANTED, NOT_TOLD, Packed, View};
+use crate::record::{Note, Script, What};
 use redis::Value;
 
-pub(super) fn seen(value: &Value, key: &str) -> Result<Seen, String> {
+pub(super) fn seen(value: &Value, key: &str, script: Script) -> Result<Seen, String> {
     let strange = || format!("the wrapper answered {}", shown(value));
     let Value::Array(parts) = value else {
         return Err(strange());
@@ -14,9 +14,11 @@ pub(super) fn seen(value: &Value, key: &str) -> Result<Seen, String> {
         return Err(strange());
     };
     let mut seen = Seen {
-        reply: numbers(reply).ok_or_else(|| format!("reply {}", shown(reply)))?,
+        bare: matches!(reply, Value::Int(_)),
+        reply: numbers_of(reply, script).ok_or_else(|| format!("reply {}", shown(reply)))?,
         ..Seen::default()
     };
+    let channel_of_clients = format!("{}c:", key.split('{').next().unwrap_or_default());
     for which in numbers(expired).ok_or_else(strange)? {
         seen.expired[which as usize - 1] = true;
     }
@@ -24,7 +26,7 @@ pub(super) fn seen(value: &Value, key: &str) -> Result<Seen, String> {
         let Some((channel, payload)) = pairs(item).next() else {
             return Err(format!("published {}", shown(item)));
         };
-        if let Some(client) = channel.strip_prefix(CHANNEL) {
+        if let Some(client) = channel.strip_prefix(&channel_of_clients) {
             seen.messages.push((client.to_owned(), payload.to_owned()));
         } else if channel == format!("{key}:events") && seen.events.is_none() {
             seen.events = Some(events(payload)?);
@@ -42,7 +44,7 @@ pub(super) fn seen(value: &Value, key: &str) -> Result<Seen, String> {
         at => Some(u64::try_from(at).ok()),
     });
     if let [hash, queue, leases] = items(kept) {
-        let words = [hash, queue, leases].map(|key| items(key).iter().map(|word| text(word).to_owned()).collect());
+        let words = [hash, queue, leases].map(|key| items(key).iter().map(bytes).collect());
         seen.kept = Some(Kept { words, expiries });
     }
     Ok(seen)
@@ -69,7 +71,7 @@ fn read_note(line: &str) -> Option<Note> {
 
 /// A reply of `status` in which everybody is listed.
 fn view(status: &Value) -> Option<View> {
-    let [_now, mode, policy, writes, holding, waiting, holders, waiters] = items(status) else {
+    let [_now, mode, policy, writes, holding, waiting, holders, waiters, state] = items(status) else {
         return None;
     };
     let view = View {
@@ -93,9 +95,40 @@ fn view(status: &Value) -> Option<View> {
                 ))
             })
             .collect::<Option<_>>()?,
+        packed: packed(items(state))?,
     };
     let all = text(holding).parse() == Ok(view.holders.len()) && text(waiting).parse() == Ok(view.waiters.len());
     all.then_some(view)
+}
+
+fn packed(state: &[Value]) -> Option<Packed> {
+    let number = |at: usize| text(state.get(at)?).parse::<u64>().ok();
+    Some(Packed {
+        seq: number(0)?,
+        token: number(1)?,
+        first: number(2)?,
+        near_ms: number(3)?,
+        keep_ms: number(4)?,
+        cap_ms: number(5)?,
+        reads: number(6)?,
+        writes: number(7)?,
+        waiting: number(8)?,
+        sole: number(9)? == 1,
+        more: number(10)? == 1,
+        up: number(11)? == 1,
+        holder: text(state.get(12)?).to_owned(),
+    })
+}
+
+/// A reply as the model has it.
+pub fn numbers_of(reply: &Value, script: Script) -> Option<Vec<i64>> {
+    match (script, number(reply)) {
+        (_, None) => numbers(reply),
+        (Script::Acquire, Some(0)) => Some(vec![BUSY, 0, NOT_TOLD, NOT_TOLD]),
+        (Script::Acquire, Some(token)) if token > 1 => Some(vec![GRANTED, token, NOT_TOLD, NOT_TOLD]),
+        (Script::Release, Some(told)) => Some(vec![NOT_TOLD, told]),
+        _ => None,
+    }
 }
 
 fn number(value: &Value) -> Option<i64> {
@@ -111,6 +144,13 @@ fn numbers(value: &Value) -> Option<Vec<i64>> {
 
 pub(super) fn items(value: &Value) -> &[Value] {
     if let Value::Array(items) = value { items } else { &[] }
+}
+
+fn bytes(value: &Value) -> Vec<u8> {
+    match value {
+        Value::BulkString(bytes) => bytes.clone(),
+        other => text(other).as_bytes().to_vec(),
+    }
 }
 
 pub(super) fn text(value: &Value) -> &str {

@@ -1,7 +1,8 @@
 //! A reference model of one lock: what each script answers, whom it tells, and who holds and waits afterwards.
 //!
 //! The model is made from `PROTOCOL.md`. It knows what clients asked for and when; it knows no key, no field and no
-//! batch. [`Lock`] is what somebody could write down who saw every call: requests, deadlines, places, tokens, the policy.
+//! batch. [`Lock`] is what somebody could write down who saw every call: requests, deadlines, places, the policy, and the
+//! tokens of the phase: the last one, and the one with which the phase began.
 //!
 //! The protocol leaves choices to a server: which numbers it draws, which of the dead a call removes, how many a call
 //! lets in before it says "call again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge
@@ -12,8 +13,8 @@ mod step;
 use crate::record::{Note, Script};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use step::{Ask, Step};
-pub use step::{GRANTED, QUEUED};
+use step::{Ask, Step, Told};
+pub use step::{BUSY, GRANTED, QUEUED};
 
 /// A request or an owner.
 pub type Name = Arc<str>;
@@ -74,12 +75,29 @@ impl Choices for AtMost {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub reply: Vec<i64>,
+    /// The reply is one number: see [`bare`].
+    pub bare: bool,
     /// In the order in which it happened. Of those evicted in one call none is before the other.
     pub notes: Vec<Note>,
     /// Client and payload, at most one message for each client; between clients there is no order.
     pub messages: Vec<(String, String)>,
     /// The choices left something undone that this call ought to do: the reply must say "call again".
     pub unfinished: bool,
+    /// What was left undone is noted: any script goes on, not only a renewal.
+    pub noted: bool,
+}
+
+/// What a reply of one number does not tell.
+pub const NOT_TOLD: i64 = i64::MIN;
+
+/// Whether a server puts this reply into one number: a grant or a release of one request after which nothing is left to
+/// do, and a try that finds the lock busy. The number is then the reply's second.
+pub fn is_bare(script: Script, reply: &[i64]) -> bool {
+    match script {
+        Script::Acquire => reply[0] == BUSY || reply[0] == GRANTED && reply[2] != 0,
+        Script::Release => reply.len() == 2 && reply[0] != 0,
+        _ => false,
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,10 +112,6 @@ struct Request {
 pub struct Inside {
     pub reads: u64,
     pub writes: u64,
-    /// The token with which it came in. That is what a read hold is told, also after an upgrade.
-    pub first: u64,
-    /// Its token now: what a write hold is told.
-    pub token: u64,
 }
 
 /// One lock.
@@ -113,6 +127,12 @@ pub struct Lock {
     readers: u64,
     /// `None`: nobody uses the lock, or has for a minute.
     pub(crate) policy: Option<Option<u8>>,
+    /// The last token that was given out, and the one with which the phase began. A phase is a writer's hold, or the time
+    /// in which readers are inside without a break.
+    pub(crate) token: u64,
+    pub(crate) first: u64,
+    /// What the server takes for a time before which no lease ends, ms; 0: nobody has one.
+    pub(crate) near_ms: u64,
     /// No number that was given out or told is greater.
     pub(crate) seq: u64,
     pub(crate) longest_lease_ms: u64,
@@ -148,14 +168,33 @@ pub struct View {
     pub policy: String,
     /// Write holds of the writing owner.
     pub writes: u64,
-    /// Deadline, read holds of its owner, its owner's token.
+    /// Deadline, read holds of its owner, the phase's token.
     pub holders: BTreeMap<String, (u64, u64, u64)>,
     /// Request, score, deadline.
     pub waiters: Vec<(String, i64, u64)>,
+    pub packed: Packed,
+}
+
+/// The numbers of the packed state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Packed {
+    pub seq: u64,
+    pub token: u64,
+    pub first: u64,
+    pub near_ms: u64,
+    pub keep_ms: u64,
+    pub cap_ms: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub waiting: u64,
+    pub sole: bool,
+    pub more: bool,
+    pub up: bool,
+    pub holder: String,
 }
 
 impl Lock {
-    /// One call of a script. `args` are ARGV[4] and those after it.
+    /// One call of a script. `args`: see [`Record`](crate::record::Record).
     pub fn call(
         &mut self,
         key: &str,
@@ -171,6 +210,7 @@ impl Lock {
             notes: Vec::new(),
             told: Vec::new(),
             unfinished: false,
+            noted: false,
         };
         let reply = match script {
             Script::Acquire => step.acquire(&Ask::read(args)),
@@ -179,13 +219,17 @@ impl Lock {
             Script::Downgrade => step.downgrade(args[0], args[1], number(args[2])),
             Script::Evict => step.evict(args[0]),
         };
-        let message = |(client, grants): (String, String)| (client, format!("{grants}\n{key}"));
-        Outcome {
+        let message = |told: Told| (told.client, format!("{}\n{key}", told.words));
+        let outcome = Outcome {
+            bare: is_bare(script, &reply),
             reply,
             unfinished: step.unfinished,
+            noted: step.noted,
             messages: step.told.into_iter().map(message).collect(),
             notes: step.notes,
-        }
+        };
+        self.near_ms = self.nearest_deadline_ms().unwrap_or(0);
+        outcome
     }
 
     /// What `status` would show.
@@ -197,7 +241,7 @@ impl Lock {
         };
         let holder = |(name, request): (&Name, &Request)| {
             let owner = self.owners.get(owner_of(name)).copied().unwrap_or_default();
-            (name.to_string(), (request.deadline_ms, owner.reads, owner.token))
+            (name.to_string(), (request.deadline_ms, owner.reads, self.token))
         };
         let holds = |request: &(&Name, &Request)| request.1.score.is_none();
         View {
@@ -214,25 +258,49 @@ impl Lock {
                 .iter()
                 .map(|(score, name)| (name.to_string(), *score, self.requests[name].deadline_ms))
                 .collect(),
+            packed: self.packed(),
+        }
+    }
+
+    /// What a server's packed state could be.
+    fn packed(&self) -> Packed {
+        let holding = self.requests.iter().filter(|(_, request)| request.score.is_none());
+        let sole = holding.clone().next().filter(|_| self.requests.len() == 1);
+        let by_writer = || holding.clone().find(|(name, _)| writes(name));
+        Packed {
+            seq: self.seq,
+            token: self.token,
+            first: self.first,
+            near_ms: self.near_ms,
+            keep_ms: self.last_ms + 2 * RETENTION,
+            cap_ms: self.longest_lease_ms,
+            reads: self.readers,
+            writes: self.owners.values().map(|owner| owner.writes).sum(),
+            waiting: self.queue.len() as u64,
+            sole: sole.is_some(),
+            up: self.queue.first().is_some_and(|(score, _)| *score < 0),
+            holder: sole.or_else(by_writer).map(|(name, _)| name.to_string()).unwrap_or_default(),
+            more: false,
         }
     }
 
     /// A lock that looks so: what is known of one that was damaged.
-    pub fn from_view(view: &View, policy: Option<Option<u8>>, seq: u64, longest_lease_ms: u64) -> Self {
+    pub fn from_view(view: &View, policy: Option<Option<u8>>, longest_lease_ms: u64) -> Self {
         let mut lock = Self {
             policy,
-            seq,
+            seq: view.packed.seq,
+            token: view.packed.token,
+            first: view.packed.first,
+            near_ms: view.packed.near_ms,
             longest_lease_ms,
             ..Self::default()
         };
-        for (request, (deadline_ms, _, token)) in &view.holders {
+        for (request, (deadline_ms, ..)) in &view.holders {
             lock.put(request, *deadline_ms, None);
-            lock.enter(request, *token);
-            lock.seq = lock.seq.max(*token);
+            lock.enter(request);
         }
         for (request, score, deadline_ms) in &view.waiters {
             lock.put(request, *deadline_ms, Some(*score));
-            lock.seq = lock.seq.max(score.rem_euclid(BAND).unsigned_abs());
         }
         lock
     }
@@ -288,30 +356,32 @@ impl Lock {
         self.writer.as_deref()
     }
 
-    fn nearest_deadline_ms(&self) -> Option<u64> {
+    pub(crate) fn nearest_deadline_ms(&self) -> Option<u64> {
         self.requests.values().map(|request| request.deadline_ms).min()
     }
 
+    /// What the request finds inside of its owner's. A request that does not name its owner is the first of its owner: it
+    /// finds only an owner that writes.
+    pub fn found(&self, request: &str) -> Inside {
+        let inside = self.owners.get(owner_of(request)).copied().unwrap_or_default();
+        if named_owner(request).is_none() && inside.writes == 0 {
+            return Inside::default();
+        }
+        inside
+    }
+
     /// Those who hold let this request in; the queue is not asked.
-    pub fn fits(&self, request: &str, owner: &str) -> bool {
+    pub fn fits(&self, request: &str) -> bool {
         match &self.writer {
-            Some(writer) => **writer == *owner,
-            None => !writes(request) || self.readers == self.owners.get(owner).map_or(0, |owner| owner.reads),
+            Some(writer) => **writer == *owner_of(request),
+            None => !writes(request) || self.readers == self.found(request).reads,
         }
     }
 
     /// The head of the queue, if it may enter: nobody is let in from the queue while somebody writes.
     pub fn next_in(&self) -> Option<&Name> {
         let (_, head) = self.queue.first()?;
-        (self.writer.is_none() && self.fits(head, owner_of(head))).then_some(head)
-    }
-
-    /// The head shares its ticket with the next: a late copy brought one that another request has by now. Whether such a
-    /// head may enter is looked at by the next call that lets in anybody.
-    pub fn is_tied(&self) -> bool {
-        let mut places = self.queue.iter().map(|(score, _)| *score);
-        let head = places.next();
-        head.is_some() && head == places.next()
+        (self.writer.is_none() && self.fits(head)).then_some(head)
     }
 
     fn put(&mut self, request: &str, deadline_ms: u64, score: Option<i64>) {
@@ -323,14 +393,9 @@ impl Lock {
         self.last_ms = self.last_ms.max(deadline_ms);
     }
 
-    fn enter(&mut self, request: &str, token: u64) {
+    fn enter(&mut self, request: &str) {
         let owner = owner_of(request);
-        let came = Inside {
-            first: token,
-            ..Inside::default()
-        };
-        let inside = self.owners.entry(Name::from(owner)).or_insert(came);
-        inside.token = token;
+        let inside = self.owners.entry(Name::from(owner)).or_default();
         if writes(request) {
             inside.writes += 1;
             self.writer = Some(Name::from(owner));
@@ -340,10 +405,9 @@ impl Lock {
         }
     }
 
-    /// What a request that holds is told: a greater token than its own says that it was interrupted.
-    fn told(&self, request: &str) -> u64 {
-        let inside = self.owners.get(owner_of(request)).copied().unwrap_or_default();
-        if writes(request) { inside.token } else { inside.first }
+    /// What a request that holds is compared with: a greater token than its own says that it was interrupted.
+    fn since(&self, request: &str) -> u64 {
+        if writes(request) { self.token } else { self.first }
     }
 
     /// A request ends. Returns its place, if it waited.

@@ -10,6 +10,8 @@ pub(super) struct Ask<'a> {
     pub(super) only_now: bool,
     pub(super) policy: Option<u8>,
     pub(super) ticket: Option<u64>,
+    /// The token of the read hold that upgrades.
+    pub(super) read_token: Option<u64>,
 }
 
 impl<'a> Ask<'a> {
@@ -22,7 +24,8 @@ impl<'a> Ask<'a> {
             lease_ms: number(lease_ms),
             only_now: when == "try",
             policy: policy.bytes().next(),
-            ticket: (!ticket.is_empty()).then(|| number(ticket)),
+            ticket: (!ticket.is_empty() && !ticket.starts_with('u')).then(|| number(ticket)),
+            read_token: ticket.strip_prefix('u').map(number),
         }
     }
 
@@ -41,13 +44,15 @@ pub const GRANTED: i64 = 2;
 
 pub const QUEUED: i64 = 1;
 
-pub(super) const BUSY: i64 = 0;
+pub const BUSY: i64 = 0;
 
 pub(super) const CONFLICT: i64 = -1;
 
 pub(super) const OWNER_WAITS: i64 = -2;
 
 pub(super) const OTHER_POLICY: i64 = -3;
+
+pub(super) const READ_IS_OVER: i64 = -4;
 
 /// How a request ended, as release says it: so, or by the token that it was told.
 pub(super) const WAITED: i64 = 1;
@@ -60,9 +65,17 @@ pub(super) struct Step<'a> {
     pub(super) now_us: u64,
     pub(super) choices: &'a mut dyn Choices,
     pub(super) notes: Vec<Note>,
-    /// What each client is going to be told: `request token request token...`
-    pub(super) told: Vec<(String, String)>,
+    pub(super) told: Vec<Told>,
     pub(super) unfinished: bool,
+    pub(super) noted: bool,
+}
+
+/// What a client is going to be told: `token request [request...] [token request...]`, each token for the requests behind
+/// it.
+pub(super) struct Told {
+    pub(super) client: String,
+    pub(super) words: String,
+    last: u64,
 }
 
 impl Step<'_> {
@@ -77,13 +90,17 @@ impl Step<'_> {
 
     pub(super) fn tell(&mut self, request: &str, token: u64) {
         let client = client_of(request);
-        let words = format!("{request} {token}");
-        match self.told.iter_mut().find(|(told, _)| told == client) {
-            Some((_, told)) => {
-                told.push(' ');
-                told.push_str(&words);
+        match self.told.iter_mut().find(|told| told.client == client) {
+            Some(told) if told.last == token => told.words.push_str(&format!(" {request}")),
+            Some(told) => {
+                told.words.push_str(&format!(" {token} {request}"));
+                told.last = token;
             }
-            None => self.told.push((client.to_owned(), words)),
+            None => self.told.push(Told {
+                client: client.to_owned(),
+                words: format!("{token} {request}"),
+                last: token,
+            }),
         }
     }
 
@@ -103,17 +120,21 @@ impl Step<'_> {
         }
     }
 
-    /// A request that fits enters. Its owner gets a new token if it was outside, and if it becomes the writer; that one is
-    /// greater than the ticket with which the request came.
+    /// A request that fits enters. A phase begins with a new token if nobody holds; a reader that becomes the writer gets
+    /// a new one too, and its phase goes on. Everybody else shares the last token. A new token is greater than the ticket
+    /// with which the request came.
     pub(super) fn grant(&mut self, request: &str, ticket: u64) -> u64 {
-        let owner = owner_of(request);
-        let token = match self.lock.owners.get(owner) {
-            Some(inside) if inside.writes > 0 || !writes(request) => inside.token,
-            _ => self.number(Draw::Token { request }, ticket),
-        };
-        self.lock.enter(request, token);
-        self.note(What::Granted, request, token);
-        token
+        let begins = self.lock.owners.is_empty();
+        if begins || writes(request) && self.lock.writer.is_none() {
+            self.lock.token = self.number(Draw::Token { request }, ticket);
+        }
+        if begins {
+            self.lock.first = self.lock.token;
+        }
+        self.lock.seq = self.lock.seq.max(ticket);
+        self.lock.enter(request);
+        self.note(What::Granted, request, self.lock.token);
+        self.lock.token
     }
 
     /// A request ends, and with the last hold of its owner the upgrade that waits for that hold. Returns how.
@@ -121,7 +142,7 @@ impl Step<'_> {
         if !self.lock.requests.contains_key(request) {
             return UNKNOWN;
         }
-        let told = self.lock.told(request);
+        let told = self.lock.since(request);
         if self.lock.end(request).is_some() {
             return WAITED;
         }
@@ -139,10 +160,9 @@ impl Step<'_> {
         told as i64
     }
 
-    /// Removes who is past the deadline, and lets in whom the holders let in, from the head of the queue on.
-    /// `must`: the dead have to go also if nobody waits.
-    pub(super) fn sweep(&mut self, must: bool) {
-        let must = must || !self.lock.queue.is_empty();
+    /// Removes who is past the deadline, the earliest first. Once all of them are gone, lets in whom the holders let in, from
+    /// the head of the queue on.
+    pub(super) fn sweep(&mut self) {
         let now_ms = self.now_ms();
         let requests = self.lock.requests.iter();
         let mut past: Vec<(u64, Name)> = requests
@@ -151,26 +171,31 @@ impl Step<'_> {
             .collect();
         past.sort();
         for (_, request) in past {
+            // An upgrade ends with its read hold.
             if !self.lock.requests.contains_key(&request) {
                 continue;
             }
-            if self.choices.expires(&request) {
-                self.end(&request);
-                self.note(What::Expired, &request, 0);
-            } else {
-                self.unfinished |= must;
+            if !self.choices.expires(&request) {
+                (self.unfinished, self.noted) = (true, true);
+                return;
             }
+            self.end(&request);
+            self.note(What::Expired, &request, 0);
         }
+        let mut beside_readers = self.lock.readers > 0;
         while let Some(head) = self.lock.next_in().cloned() {
-            let dead = self.lock.requests[&head].deadline_ms <= now_ms;
-            if dead || !self.choices.admits(&head) {
-                self.unfinished |= dead || !self.lock.is_tied();
+            if !self.choices.admits(&head) {
+                (self.unfinished, self.noted) = (true, true);
                 break;
             }
             if let Some(request) = self.lock.requests.get_mut(&head) {
                 request.score = None;
             }
             self.lock.queue.pop_first();
+            // While it waited it was told of greater numbers than the token that those inside share.
+            if !writes(&head) && std::mem::take(&mut beside_readers) {
+                self.lock.token = self.number(Draw::Token { request: &head }, 0);
+            }
             let token = self.grant(&head, 0);
             self.tell(&head, token);
         }
@@ -193,34 +218,40 @@ impl Step<'_> {
         let Request { score, .. } = self.lock.requests.get(request)?;
         Some(match score {
             Some(score) => self.answer(QUEUED, score.rem_euclid(BAND).unsigned_abs()),
-            None => self.answer(GRANTED, self.lock.owners[owner_of(request)].token),
+            None => self.answer(GRANTED, self.lock.token),
         })
     }
 
     pub(super) fn acquire(&mut self, ask: &Ask) -> Vec<i64> {
         let &Ask { request, lease_ms, .. } = ask;
-        let owner = owner_of(request);
         let known = self.lock.requests.contains_key(request);
         if known {
             self.lease(request, lease_ms);
         }
-        self.sweep(true);
+        self.sweep();
         if let Some(answer) = self.standing(request) {
             return answer;
         }
-        if *self.lock.policy.get_or_insert(ask.policy) != ask.policy {
+        if self.lock.policy.is_some_and(|stored| stored != ask.policy) {
             let stored = self.lock.policy.flatten().map_or(0, u64::from);
             return self.answer(OTHER_POLICY, stored);
         }
 
-        let inside = self.lock.owners.get(owner).copied().unwrap_or_default();
+        let inside = self.lock.found(request);
+        // Others may have written since.
+        if ask.read_token.is_some_and(|token| inside.reads == 0 || self.lock.first > token) {
+            return self.answer(READ_IS_OVER, 0);
+        }
+        self.lock.policy = Some(ask.policy);
         let is_inside = inside.reads + inside.writes > 0;
         let upgrade = inside.reads > 0 && inside.writes == 0 && writes(request);
         let band = ask.band(upgrade);
-        let first = self.lock.queue.first().is_none_or(|(head, _)| {
-            band < head.div_euclid(BAND) * BAND || ask.ticket.is_some_and(|ticket| ticket as i64 + band < *head)
+        // A new ticket is behind every place of its own band. Equal scores are in the order of the names.
+        let first = self.lock.queue.first().is_none_or(|(score, head)| match ask.ticket {
+            None => band < score.div_euclid(BAND) * BAND,
+            Some(ticket) => (ticket as i64 + band, request) < (*score, &**head),
         });
-        if self.lock.fits(request, owner) && (is_inside || first) {
+        if self.lock.fits(request) && (is_inside || first) {
             self.lock.put(request, self.now_ms() + lease_ms, None);
             self.lease(request, lease_ms);
             let token = self.grant(request, ask.ticket.unwrap_or(0));
@@ -255,8 +286,7 @@ impl Step<'_> {
     }
 
     pub(super) fn release(&mut self, requests: &[&str]) -> Vec<i64> {
-        // Whom somebody waits for must go now.
-        let must = !self.lock.queue.is_empty();
+        let waited = !self.lock.queue.is_empty();
         let mut reply = vec![-1];
         for request in requests {
             let ended = self.end(request);
@@ -267,8 +297,10 @@ impl Step<'_> {
             }
             reply.push(ended);
         }
-        self.sweep(must);
-        reply[0] = self.next_ms();
+        if waited {
+            self.sweep();
+            reply[0] = self.next_ms();
+        }
         reply
     }
 
@@ -281,12 +313,12 @@ impl Step<'_> {
             }
         }
         self.pull_back();
-        self.sweep(false);
-        let mut reply = vec![self.next_ms()];
+        self.sweep();
+        let mut reply = vec![self.next_ms(), self.lock.first as i64];
         reply.extend(requests.iter().map(|request| match self.lock.requests.get(*request) {
             None => -1,
             Some(Request { score: Some(_), .. }) => -(self.lock.seq as i64),
-            Some(_) => self.lock.told(request) as i64,
+            Some(_) => self.lock.token as i64,
         }));
         reply
     }
@@ -315,9 +347,9 @@ impl Step<'_> {
         if self.lock.requests.contains_key(to) {
             self.lease(to, lease_ms);
         }
-        self.sweep(false);
-        let inside = self.lock.holds(to).then(|| self.lock.owners[owner_of(to)]);
-        vec![self.next_ms(), inside.map_or(-1, |inside| inside.token as i64)]
+        self.sweep();
+        // As a release would tell the read request.
+        vec![self.next_ms(), if self.lock.holds(to) { self.lock.first as i64 } else { -1 }]
     }
 
     pub(super) fn evict(&mut self, owner: &str) -> Vec<i64> {
@@ -329,7 +361,7 @@ impl Step<'_> {
             self.tell(request, 0);
             self.note(What::Evicted, request, 0);
         }
-        self.sweep(false);
+        self.sweep();
         vec![self.next_ms(), evicted.len() as i64]
     }
 }

@@ -154,7 +154,7 @@ impl Lane<'_> {
                 self.story.lost(lost, losable);
             }),
             Doing::Call { step, heard } => {
-                let seen = world.seen(&self.key);
+                let seen = world.seen(&self.key, step.script);
                 let heard = if *heard { "" } else { " (late)" };
                 let reply = seen.as_ref().map_or(&[][..], |seen| &seen.reply);
                 self.trace.push(format!("{}{heard} -> {reply:?}", shown(step)));

@@ -268,7 +268,7 @@ pub fn crowds(scripts: &Scripts) -> Result<(), Box<Counterexample>> {
     for (step, status) in crowd() {
         world.step(&loaded, key, None, &step, Want { status, keys: false });
         trace.push(format!("{} {:?}", step.script.name(), step.args));
-        let seen = world.send().and_then(|_| world.seen(key));
+        let seen = world.send().and_then(|_| world.seen(key, step.script));
         let judged = seen.and_then(|seen| judge(&lock, key, &step, &seen));
         (lock, _) = judged.map_err(|difference| failed(&trace, difference))?;
     }

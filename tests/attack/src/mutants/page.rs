@@ -27,6 +27,10 @@ project, *found here* is a bug that this crate had, and *invented* one that some
 pub fn text() -> String {
     let mut page = HEAD.to_owned();
     table(&mut page, "Bugs in the scripts", lua::ALL);
+    page.push_str("\nRetired with layout 1:\n\n");
+    for (names, why) in lua::RETIRED {
+        let _ = writeln!(page, "* {names}: {why}");
+    }
     table(&mut page, "Bugs in the client", client::ALL);
     page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built. Tests are those of `tests/it` unless a file is named.\n\n");
     page.push_str("| the bug | how it was found | what holds it now |\n|---|---|---|\n");

@@ -1,6 +1,6 @@
 //! What an actor asks for next, made concrete.
 
-use super::{ACTORS, AHEAD, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Story, Time};
+use super::{ACTORS, AHEAD, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Story, Time, UPGRADES};
 use crate::lua_world::{BEGIN_US, Step};
 use crate::model::{client_of, owner_of, writes};
 use crate::record::Script;
@@ -59,6 +59,10 @@ impl<'a> Story<'a> {
     /// The ticket of a place that was lost. A place is taken by one request at a time: its next one comes when the first
     /// is over.
     pub(super) fn old_ticket(&self, ticket: u8) -> String {
+        if UPGRADES.contains(&ticket) {
+            let token = [self.lock.token, self.lock.first, self.lock.first.saturating_sub(1)];
+            return format!("u{}", token[usize::from(ticket - UPGRADES.start())]);
+        }
         if ticket == AHEAD {
             // Of before the server lost its data and its clock.
             let ahead = self.now_us.max(self.lock.seq) + 1_000 * self.next_number;

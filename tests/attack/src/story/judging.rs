@@ -80,13 +80,13 @@ impl<'a> Story<'a> {
         self.clients.note(step, &seen, *heard)?;
         self.expiries = seen.expiries;
         match self.part {
-            Part::Confused(_) | Part::Round(_) | Part::Forgotten | Part::Away => self.adopt(step, &seen),
+            Part::Confused(_) | Part::Round(_) | Part::Away => self.adopt(&seen),
             _ => self.judge(step, &seen)?,
         }
         if matches!(self.part, Part::Probes(_)) && step.script == Script::Acquire && seen.reply[0] != GRANTED {
             return Err(format!("a probe is answered {:?}", seen.reply));
         }
-        let confused = matches!(self.part, Part::Round(_) | Part::Leave | Part::Away | Part::Forgotten);
+        let confused = matches!(self.part, Part::Round(_) | Part::Leave | Part::Away);
         if confused && self.todo.is_empty() && says_more(step, &seen.reply) {
             self.call(Script::Renew, Vec::new());
         }
@@ -102,7 +102,7 @@ impl<'a> Story<'a> {
             self.lock.clone()
         };
         let (lock, outcome) = judge(&self.lock, &self.key, step, seen)?;
-        let settled = !says_more(step, &seen.reply);
+        let settled = !outcome.unfinished;
         invariants::of_state(&lock, settled)
             .and_then(|()| invariants::of_call(&before, step, &outcome, &lock))
             .and_then(|()| invariants::of_repetition(step, &outcome, &lock))
@@ -112,16 +112,10 @@ impl<'a> Story<'a> {
     }
 
     /// Takes what is shown for what is.
-    pub(super) fn adopt(&mut self, step: &Step, seen: &Seen) {
+    pub(super) fn adopt(&mut self, seen: &Seen) {
         let policy = Some(self.policy.bytes().next());
         let view = seen.view.clone().unwrap_or_default();
-        let told = if step.script == Script::Acquire {
-            seen.reply[3]
-        } else {
-            0
-        };
-        let seq = self.lock.seq.max(told.unsigned_abs());
-        self.lock = Lock::from_view(&view, policy, seq, LONGEST_MS);
+        self.lock = Lock::from_view(&view, policy, LONGEST_MS);
         self.lock.excess_ms = self.latest_ms.saturating_sub(self.lock.last_ms);
     }
 
@@ -130,17 +124,11 @@ impl<'a> Story<'a> {
         if self.part != Part::Round(ROUNDS) || !self.todo.is_empty() || self.clients.busy() {
             return Ok(());
         }
-        if self.lost.as_deref() == Some("field policy") && !self.policy.is_empty() {
-            self.part = Part::Forgotten;
-            return Ok(());
-        }
         if self.counted_wrong() {
             self.part = Part::Away;
             return Ok(());
         }
-        // With which token a writer came in is seen once it reads: perhaps it did before what was lost.
-        let unseen = self.lock.owners.values().any(|inside| inside.reads == 0);
-        self.part = if unseen { Part::Leave } else { Part::Again };
+        self.part = Part::Again;
         let view = self
             .last
             .as_ref()
@@ -150,23 +138,19 @@ impl<'a> Story<'a> {
         if (&counted.mode, counted.writes, &counted.holders) != (&view.mode, view.writes, &view.holders) {
             return Err(format!("status shows {view:?}, and its requests make {counted:?}"));
         }
-        for (owner, inside) in &mut self.lock.owners {
-            inside.first = self
-                .clients
-                .came_in_with(owner)
-                .unwrap_or(inside.first)
-                .min(inside.token);
-        }
         invariants::of_state(&self.lock, true)?;
         self.clients.agree(&view)
     }
 
-    /// What the state says of a named owner that has several requests is not compared with them, so a loss of it may last for
-    /// as long as they do: fewer read holds than there are, or a second place in the queue.
+    /// What the state says of a named owner is not compared with its requests, so a loss of it may last for as long as they
+    /// do: fewer read holds than there are, or a second place in the queue.
     pub(super) fn counted_wrong(&self) -> bool {
         let lost = self.lost.as_deref().unwrap_or_default();
-        let owner = lost.strip_prefix("field r:").or(lost.strip_prefix("field q:"));
-        owner.is_some_and(|owner| self.lock.alive().filter(|request| owner_of(request) == owner).count() > 1)
+        let counts = |owner: &str| self.lock.alive().filter(|request| owner_of(request) == owner).count();
+        match lost.strip_prefix("field r:") {
+            Some(owner) => counts(owner) > 0,
+            None => lost.strip_prefix("field q:").is_some_and(|owner| counts(owner) > 1),
+        }
     }
 
     /// What was lost, and how much there was to lose. Returns whether the story goes on.
@@ -175,7 +159,7 @@ impl<'a> Story<'a> {
         // The counter may be ahead of the clock, by as many us as it gave numbers in one: a loss of it costs so much.
         self.now_us += 2_000;
         self.lost.clone_from(&lost);
-        let innocent = ["queue", "field keep", "field cap", "field more", "field policy"];
+        let innocent = ["queue", "field policy", "field seq"];
         let marks = |lost: &str| lost.starts_with("field q:") || innocent.contains(&lost);
         self.clients.exclusive = lost.as_deref().is_some_and(marks);
         self.part = if lost.is_some() {
