@@ -10,7 +10,7 @@ use crate::protocol::key::{self, Lock};
 use crate::protocol::lookup;
 use crate::transport::link::Lane;
 use crate::transport::route::Master;
-use crate::types::error::{Error, runtime_ended};
+use crate::types::error::Error;
 use crate::types::limits::call_limit;
 use futures::stream::{self, StreamExt as _};
 use redis::RedisError;
@@ -103,9 +103,6 @@ impl Search {
             return Err(Error::Shutdown { lock });
         }
         let failed = |error: RedisError| Error::of_server(ALL_LOCKS, error);
-        if shared.registry.has_ended() {
-            return Err(failed(runtime_ended()));
-        }
         let masters = match &mut self.masters {
             Some(masters) => masters,
             None => self.masters.insert(session.route.masters().map_err(failed)?),
@@ -115,7 +112,8 @@ impl Search {
         };
         let scan = lookup::scan(&shared.prefix, &self.pattern, self.cursor);
         let limit = call_limit(shared.lease);
-        let reply = session.route.command_to(master, Lane::Users, limit, &scan).await;
+        let call = session.route.command_to(master, Lane::Users, limit, &scan);
+        let reply = shared.registry.unless_ended(call).await;
         let page = reply.and_then(lookup::read_page).map_err(failed)?;
         self.cursor = page.next.unwrap_or(0);
         if page.next.is_none() {

@@ -9,7 +9,7 @@ use crate::protocol::key::Lock;
 use crate::protocol::lookup;
 use crate::status::Status;
 use crate::transport::link::Lane;
-use crate::types::error::{Error, runtime_ended, shown};
+use crate::types::error::{Error, shown};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Policy, Read, Write};
 use crate::types::owner::Owner;
@@ -139,10 +139,8 @@ impl RwLock {
         let session = self.session()?;
         let limit = call_limit(session.shared.lease);
         let look = lookup::look_for(&self.lock);
-        let reply = match session.shared.registry.has_ended() {
-            true => Err(runtime_ended()),
-            false => session.route.command(Lane::Users, limit, &self.lock.state, &look).await,
-        };
+        let call = session.route.command(Lane::Users, limit, &self.lock.state, &look);
+        let reply = session.shared.registry.unless_ended(call).await;
         let exists = reply.and_then(|reply| lookup::read_existence(&reply));
         exists.map_err(|error| Error::of_server(&self.lock.name, error))
     }

@@ -69,18 +69,13 @@ fn more(page: &mut String, all: usize, shown: usize) {
     }
 }
 
+/// A table of requests, with three columns beside their origin.
+fn table([times, lease, last]: [&str; 3]) -> Table {
+    Table::new(["OWNER", "MODE", "LABEL", "PROCESS", "HOST", times, lease, last]).indented("  ")
+}
+
 pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> String {
-    let heading = [
-        "OWNER",
-        "MODE",
-        "LABEL",
-        "PROCESS",
-        "HOST",
-        "HELD",
-        "LEASE LEFT",
-        "TOKEN",
-    ];
-    let mut table = Table::new(heading).indented("  ");
+    let mut table = table(["HELD", "LEASE LEFT", "TOKEN"]);
     for holder in holders {
         let [label, process, host] = origin(&holder.client);
         let mode = match holder.holds {
@@ -102,17 +97,7 @@ pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> Stri
 }
 
 pub(crate) fn waiters<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> String {
-    let heading = [
-        "OWNER",
-        "MODE",
-        "LABEL",
-        "PROCESS",
-        "HOST",
-        "WAITED",
-        "LEASE LEFT",
-        "POSITION",
-    ];
-    let mut table = Table::new(heading).indented("  ");
+    let mut table = table(["WAITED", "LEASE LEFT", "POSITION"]);
     for waiter in waiters {
         let [label, process, host] = origin(&waiter.client);
         let mode = if waiter.upgrade {

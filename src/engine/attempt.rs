@@ -80,7 +80,8 @@ impl Attempt {
         let begun = Instant::now();
         let mut backoff = Backoff::new();
         loop {
-            // Former requests of this owner were dropped and may still be in the queue.
+            // Former requests of this owner were dropped, and the server may still know them. If one is in the queue, the
+            // server refuses this one. If one holds, this one reenters past all waiters.
             while let Some(former) = self.leaving()
                 && begun.elapsed() < self.patience
                 && !self.session().is_closed()

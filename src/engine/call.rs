@@ -12,7 +12,7 @@ use crate::protocol::snapshot::Snapshot;
 use crate::state::registry::Registry;
 use crate::transport::link::{How, Lane};
 use crate::transport::route::Route;
-use crate::types::error::{is_refusal, runtime_ended};
+use crate::types::error::is_refusal;
 use redis::{RedisError, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -57,16 +57,17 @@ impl Call<'_> {
         lease: Duration,
         wish: Replication,
     ) -> Result<(Standing, Reached), RedisError> {
-        if self.registry.has_ended() {
-            return Err(runtime_ended());
-        }
         let key = &self.lock.state;
         let renew = |whole| self.order(Ask::Confirm(request, lease), whole);
-        let (renewed, reached) = match self.route.confirm(self.limit, key, wish, &renew(false)).await {
-            Err(_) if self.registry.has_ended() => return Err(runtime_ended()),
-            Err(error) if is_unknown_script(&error) => self.route.confirm(self.limit, key, wish, &renew(true)).await?,
-            other => other?,
+        let confirm = async {
+            match self.route.confirm(self.limit, key, wish, &renew(false)).await {
+                Err(error) if is_unknown_script(&error) => {
+                    self.route.confirm(self.limit, key, wish, &renew(true)).await
+                }
+                other => other,
+            }
         };
+        let (renewed, reached) = self.registry.unless_ended(confirm).await?;
         let (standings, _) = read_renewed(&renewed, std::iter::once(request))?;
         let standing = standings.into_iter().next().unwrap_or(Standing::Unknown);
         Ok((standing, reached))
@@ -101,20 +102,19 @@ impl Call<'_> {
     }
 
     async fn reply(&self, lane: Lane, ask: Ask<'_>) -> Result<Value, RedisError> {
-        if self.registry.has_ended() {
-            return Err(runtime_ended());
-        }
         let how = How {
             patience: self.patience,
             ..How::plainly(lane, self.limit)
         };
         let key = &self.lock.state;
-        match self.route.call(how, key, &self.order(ask, false)).await {
-            Err(_) if self.registry.has_ended() => Err(runtime_ended()),
-            // EVAL fills the server's cache of scripts again, on this server only.
-            Err(error) if is_unknown_script(&error) => self.route.call(how, key, &self.order(ask, true)).await,
-            other => other,
-        }
+        let call = async {
+            match self.route.call(how, key, &self.order(ask, false)).await {
+                // EVAL fills the server's cache of scripts again, on this server only.
+                Err(error) if is_unknown_script(&error) => self.route.call(how, key, &self.order(ask, true)).await,
+                other => other,
+            }
+        };
+        self.registry.unless_ended(call).await
     }
 
     fn order<'a>(&'a self, ask: Ask<'a>, whole: bool) -> Order<'a> {

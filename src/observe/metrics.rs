@@ -66,34 +66,21 @@ mod recorded {
     }
 
     fn describe() {
-        describe_gauge!(WAITING, Unit::Count, "Acquisitions under way: asking, or in the queue");
-        describe_gauge!(HELD, Unit::Count, "Guards whose hold is not over");
-        describe_gauge!(
-            DISCONNECTED,
-            Unit::Count,
-            "Lost connections that the client has not replaced yet"
-        );
-        describe_histogram!(
-            WAIT,
-            Unit::Seconds,
-            "From the first poll of an acquisition to its end, by outcome"
-        );
-        describe_histogram!(HOLD, Unit::Seconds, "From guard to the end of the hold, by outcome");
-        describe_histogram!(
-            HANDOVER,
-            Unit::Seconds,
-            "From the arrival of a grant's message to the guard"
-        );
-        describe_counter!(ACQUISITIONS, Unit::Count, "Acquisitions that ended, by outcome");
-        describe_counter!(GRANTS, Unit::Count, "Guards handed out, by what told of the grant");
-        describe_counter!(
-            REQUEUED,
-            Unit::Count,
-            "Places in the queue that were lost and asked for again"
-        );
-        describe_counter!(LOST, Unit::Count, "Holds that were lost, by reason");
-        describe_counter!(RENEWALS, Unit::Count, "Calls that renew all that is due of one lock");
-        describe_counter!(RECONNECTS, Unit::Count, "Reconnects after a lost connection");
+        let gauge = |name: &'static str, text: &'static str| describe_gauge!(name, Unit::Count, text);
+        let counter = |name: &'static str, text: &'static str| describe_counter!(name, Unit::Count, text);
+        let histogram = |name: &'static str, text: &'static str| describe_histogram!(name, Unit::Seconds, text);
+        gauge(WAITING, "Acquisitions under way: asking, or in the queue");
+        gauge(HELD, "Guards whose hold is not over");
+        gauge(DISCONNECTED, "Lost connections that the client has not replaced yet");
+        histogram(WAIT, "From the first poll of an acquisition to its end, by outcome");
+        histogram(HOLD, "From guard to the end of the hold, by outcome");
+        histogram(HANDOVER, "From the arrival of a grant's message to the guard");
+        counter(ACQUISITIONS, "Acquisitions that ended, by outcome");
+        counter(GRANTS, "Guards handed out, by what told of the grant");
+        counter(REQUEUED, "Places in the queue that were lost and asked for again");
+        counter(LOST, "Holds that were lost, by reason");
+        counter(RENEWALS, "Calls that renew all that is due of one lock");
+        counter(RECONNECTS, "Reconnects after a lost connection");
     }
 
     /// Adds one to a gauge until it is dropped. It keeps that gauge, so a recorder that is installed in between sees

@@ -9,7 +9,6 @@ use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use super::table::{Due, Table};
 use crate::protocol::key::Lock;
 use crate::types::error::{LostReason, runtime_ended};
-#[cfg(feature = "cluster")]
 use redis::RedisError;
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -170,6 +169,19 @@ impl Registry {
     /// Whether the client's tasks are gone, so that nothing renews, releases or receives any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Makes a call of the client, unless its tasks are gone. If they go meanwhile, the error says that, and not how the
+    /// connection ended.
+    pub(crate) async fn unless_ended<T>(
+        &self,
+        call: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        if self.has_ended() {
+            return Err(runtime_ended());
+        }
+        let reply = call.await;
+        reply.map_err(|error| if self.has_ended() { runtime_ended() } else { error })
     }
 
     /// The client's tasks are gone: ends all waits and wakes all tasks. Holds last as long as their proofs. A request

@@ -63,6 +63,9 @@ impl Subscription {
     }
 
     /// Sends a ping. `false`: there was no reply in time, and another ping may still have one.
+    ///
+    /// An error reply counts as life, because it came over this connection. Another connection would get the same reply,
+    /// and the waiters would be deaf meanwhile.
     pub(crate) async fn ping(&mut self) -> Result<bool, RedisError> {
         let ping = redis::cmd("PING");
         match self.pulse.answer(PING_TIMEOUT, self.wire.send(&ping)).await {

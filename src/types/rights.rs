@@ -123,35 +123,11 @@ impl Role {
     }
 
     fn tasks(self) -> &'static [Task] {
+        use Task::{Connect, Events, Evict, Find, Inspect, Introduce, Lock, Look, Status};
         match self {
-            Self::Service => &[
-                Task::Connect,
-                Task::Introduce,
-                Task::Look,
-                Task::Lock,
-                Task::Status,
-                Task::Events,
-            ],
-            Self::Reader => &[
-                Task::Connect,
-                Task::Introduce,
-                Task::Look,
-                Task::Status,
-                Task::Events,
-                Task::Find,
-                Task::Inspect,
-            ],
-            Self::Evictor => &[
-                Task::Connect,
-                Task::Introduce,
-                Task::Look,
-                Task::Lock,
-                Task::Status,
-                Task::Events,
-                Task::Find,
-                Task::Inspect,
-                Task::Evict,
-            ],
+            Self::Service => &[Connect, Introduce, Look, Lock, Status, Events],
+            Self::Reader => &[Connect, Introduce, Look, Status, Events, Find, Inspect],
+            Self::Evictor => &[Connect, Introduce, Look, Lock, Status, Events, Find, Inspect, Evict],
         }
     }
 

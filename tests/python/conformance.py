@@ -2,15 +2,20 @@
 
 import json
 import pathlib
+import struct
 import sys
 import time
 import uuid
 
 import fairlock
+from composed import library, scripts
 from resp import Connection, ServerError
 
 SUITE = pathlib.Path(__file__).resolve().parents[1] / "conformance"
 PATIENCE = 60.0
+FORMAT = "<BBBIII6d"
+NUMBERS = ["version", "policy", "flags", "reads", "writes", "waiting", "seq", "token", "first", "near", "keep", "cap"]
+FLAGS = ["sole", "more", "up"]
 
 
 class Failed(Exception):
@@ -50,18 +55,36 @@ def with_number(value, n):
     return [with_number(item, n) for item in value] if isinstance(value, list) else value
 
 
+def decoded(s):
+    """The packed state by the names of its fields."""
+    packed = s.encode("utf-8", "surrogateescape")
+    size = struct.calcsize(FORMAT)
+    fields = {name: int(number) for name, number in zip(NUMBERS, struct.unpack(FORMAT, packed[:size]))}
+    flags = fields.pop("flags")
+    fields.update({name: flags >> bit & 1 for bit, name in enumerate(FLAGS)})
+    return {**fields, "holder": packed[size:].decode()}
+
+
+def encoded(fields):
+    fields = {**fields, "flags": sum(fields[name] << bit for bit, name in enumerate(FLAGS))}
+    return struct.pack(FORMAT, *[fields[name] for name in NUMBERS]) + fields["holder"].encode()
+
+
 class Run:
     """One run of a scenario, on a lock of its own."""
 
-    def __init__(self, server, login, scripts, sharded):
-        self.scripts, self.numbers = scripts, {}
+    def __init__(self, server, login, calls, sharded):
+        self.functions, self.numbers, self.sharded = calls, {}, sharded
         self.keys = fairlock.keys("fairlock", f"conformance:{uuid.uuid4()}")
-        self.publish = "SPUBLISH" if sharded else "PUBLISH"
         self.channels = f"{self.keys[0]}:c:" if sharded else "fairlock:c:"
         self.calls = Connection(*server, timeout=PATIENCE, **login)
         self.ear = Connection(*server, timeout=PATIENCE, **login)
-        channels = [f"{self.keys[0]}:events"] + [f"{self.channels}{client}" for client in range(10)]
-        self.ear.send("SSUBSCRIBE" if sharded else "SUBSCRIBE", *channels)
+        self.subscribe(*[f"{self.channels}{client}" for client in range(10)])
+        if not sharded:
+            self.subscribe(f"{self.keys[0]}:events")
+
+    def subscribe(self, *channels, un=""):
+        self.ear.send(("S" if self.sharded else "") + un + "SUBSCRIBE", *channels)
         for _ in channels:
             self.ear.read()
 
@@ -86,6 +109,8 @@ class Run:
                 self.call(one)
             for request in one.get("expire", []):
                 self.expire(request)
+            if "set" in one:
+                self.set(one["set"])
             if "redis" in one:
                 state, waiting, leases = self.keys
                 places = {"{state}": state, "{queue}": waiting, "{leases}": leases}
@@ -100,17 +125,24 @@ class Run:
             return dumps, []
 
     def expire(self, request):
-        if self.calls.call("ZADD", self.keys[2], "XX", "CH", 1, request) == 0:
-            self.calls.call("HSET", self.keys[0], "sole", f"{request} 1")
+        self.calls.call("ZADD", self.keys[2], "XX", "CH", 1, request)
+        self.set({"near": 1})
+
+    def set(self, numbers):
+        found = decoded(self.calls.call("HGET", self.keys[0], "s"))
+        self.calls.call("HSET", self.keys[0], "s", encoded({**found, **numbers}))
 
     def call(self, step):
         args = [self.numbers[arg["value"]] if isinstance(arg, dict) else arg for arg in step["args"]]
-        listened = "1" if step.get("listened") else ""
+        options = step.get("options", "") + ("s" if self.sharded else "")
+        if step.get("listened") and self.sharded:
+            self.subscribe(f"{self.keys[0]}:events")
+        elif step.get("listened"):
+            options += "e"
         until = time.monotonic() + (PATIENCE if step.get("until") else 0)
         while True:
             try:
-                reply = self.calls.call(
-                    "EVALSHA", self.scripts[step["call"]], 3, *self.keys, self.publish, self.channels, listened, *args)
+                reply = self.calls.call(*self.functions[step["call"]], 3, *self.keys, options, *args)
             except ServerError as error:
                 if "error" not in step or step["error"] not in str(error):
                     raise
@@ -128,12 +160,14 @@ class Run:
                 if time.monotonic() >= until:
                     raise
         self.numbers = numbers
+        if step.get("listened") and self.sharded:
+            self.subscribe(f"{self.keys[0]}:events", un="UN")
         self.check_heard(step, grants, events)
 
     def hear(self):
         """Returns all messages that were published until now."""
         mark = f"{self.channels}0"
-        self.calls.call(self.publish, mark, "end")
+        self.calls.call("SPUBLISH" if self.sharded else "PUBLISH", mark, "end")
         grants, events = {}, []
         while True:
             _, channel, payload = self.ear.read()
@@ -153,12 +187,12 @@ class Run:
             raise Failed(f"messages came: {grants}")
         for client, payload in sorted(grants.items()):
             message = fairlock.read_message(payload)
-            if message is None or message[1] != self.keys[0]:
+            if message is None or payload != text_of(groups(message[0])) + "\n" + self.keys[0]:
                 raise Failed(f"not a message: {payload!r}")
             if isinstance(expected[client], int):
                 fits(expected[client], len(message[0]), self.numbers)
             else:
-                fits(expected[client], [list(grant) for grant in message[0]], self.numbers)
+                fits(expected[client], groups(message[0]), self.numbers)
         lines = [line.split(" ") for payload in events for line in payload.split("\n")[1:]]
         if len(events) != bool(step.get("events")):
             raise Failed(f"events came: {events}")
@@ -182,28 +216,65 @@ class Run:
             raise Failed(f"leases: {scores}")
         if not all(is_deadline(at, expected["leases"][request]) for request, at in scores.items()):
             raise Failed(f"leases at {now_ms}: {scores}")
-        fields = dict(expected["state"])
-        if ("sole" in fields) != ("sole" in hash_):
-            raise Failed(f"sole: {hash_}")
-        if "sole" in fields:
-            (request, most), (found, at) = fields.pop("sole"), hash_.pop("sole").split(" ")
-            if request != found or not is_deadline(int(at), most):
-                raise Failed(f"sole at {now_ms}: {found} {at}")
-        for field in ("keep", "cap"):
-            hash_.pop(field, None)
-        if hash_.keys() != fields.keys():
-            raise Failed(f"fields: {hash_}")
-        for field, pattern in fields.items():
-            fits(pattern, hash_[field], self.numbers)
+        self.check_state(expected["state"], hash_, scores, is_deadline)
         for key in self.keys:
             if self.calls.call("PTTL", key) == -1:
                 raise Failed(f"{key} does not expire")
+
+
+    def check_state(self, expected, hash_, scores, is_deadline):
+        if not expected:
+            return fits([], list(hash_), self.numbers)
+        found = decoded(hash_.pop("s"))
+        fits(["2", "0"], [hash_.pop("policy"), hash_.pop("seq")], self.numbers)
+        version, sole, near, *_ = [found.pop(name) for name in ("version", "sole", "near", "keep", "cap")]
+        fits([2, int("sole" in expected)], [version, sole], self.numbers)
+        if "sole" in expected and not is_deadline(near, expected["sole"]):
+            raise Failed(f"near, of the only request: {near}")
+        if scores and not 0 < near <= min(scores.values()):
+            raise Failed(f"near: {near}, {scores}")
+        for name, number in found.items():
+            fits(expected.get(name, "" if name == "holder" else 0), number, self.numbers)
+        if not scores and "sole" not in expected and found["reads"] + found["writes"] == 0:
+            fits(0, near, self.numbers)
+        if hash_ != {name: value for name, value in expected.items() if ":" in name}:
+            raise Failed(f"fields: {hash_}")
+
+
+def groups(grants):
+    """The groups of a message: lists of a token and its requests."""
+    grouped = []
+    for request, token in grants:
+        if not grouped or grouped[-1][0] != token:
+            grouped.append([token])
+        grouped[-1].append(request)
+    return grouped
+
+
+def text_of(groups):
+    return " ".join(str(word) for group in groups for word in group)
 
 
 def check_names():
     for names in json.loads((SUITE / "names.json").read_text()):
         found = fairlock.keys(names["prefix"], names["name"])
         fits([names["state"], names["queue"], names["leases"]], list(found), {})
+
+
+def by_hash(connection, flagged):
+    """How to call each script: by EVALSHA."""
+    return {name: ("EVALSHA", connection.call("SCRIPT", "LOAD", text)) for name, text in scripts(flagged).items()}
+
+
+def by_name(connection):
+    """How to call each script: as a function."""
+    name, text = library()
+    try:
+        connection.call("FUNCTION", "LOAD", text)
+    except ServerError as error:
+        if "already exists" not in str(error):
+            raise
+    return {script: ("FCALL", f"{name}_{script}") for script in scripts(flagged=False)}
 
 
 def main():
@@ -215,12 +286,14 @@ def main():
     hello = connection.call("HELLO")
     modern = int(hello[hello.index("version") + 1].split(".")[0]) >= 7
     passed, failed = 0, 0
-    for sharded in [False, True] if modern else [False]:
-        texts = fairlock.scripts(flagged=sharded)
-        scripts = {name: connection.call("SCRIPT", "LOAD", text) for name, text in texts.items()}
+    ways = [(False, by_hash(connection, flagged=False))]
+    if modern:
+        functions = by_name(connection)
+        ways += [(True, by_hash(connection, flagged=True)), (False, functions), (True, functions)]
+    for sharded, calls in ways:
         for path in sorted((SUITE / "scenarios").glob("*.json")):
             for scenario in json.loads(path.read_text()):
-                run = Run(server, login, scripts, sharded)
+                run = Run(server, login, calls, sharded)
                 try:
                     for step in scenario["steps"]:
                         run.step(step)

@@ -4,17 +4,15 @@ This client exists only to prove the protocol: its waiters share a queue with th
 one server, threads and two connections. `Client.acquire` waits. One background thread renews, another one subscribes.
 """
 
-import json
 import os
-import pathlib
 import secrets
 import socket
 import threading
 import time
 
+from composed import library, scripts, sha1
 from resp import Connection, ServerError
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHUNK = 500              # requests in one call
 PING_EVERY = 1.0
 DEAD_AFTER = 3.0         # seconds without a sign of life
@@ -31,31 +29,26 @@ class Refused(Exception):
     """The server replied with a refusal."""
 
 
-def scripts(flagged):
-    """The scripts by name, composed of the files in lua/."""
-    composed = {}
-    for name, script in json.loads((ROOT / "tests/conformance/scripts.json").read_text()).items():
-        text = "".join((ROOT / "lua" / file).read_text() for file in script["files"])
-        flags = f" flags={script['flags']}" if script["flags"] else ""
-        composed[name] = f"#!lua{flags}\n{text}" if flagged else text
-    return composed
-
-
 def keys(prefix, name):
     """The state, the queue and the leases of a lock."""
     if not 1 <= len(name.encode()) <= 1024:
         raise ValueError("a name has 1 to 1024 bytes")
     state = "%s:{%s}" % (prefix, name.replace("%", "%25").replace("}", "%7D"))
-    return state, state + ":queue", state + ":leases"
+    return state, state + ":q", state + ":l"
 
 
 def read_message(payload):
-    """The requests and tokens of a message, and the key of their lock. None: no script of ours wrote it."""
-    grants, line_feed, key = payload.partition("\n")
-    words = grants.split(" ")
-    if not line_feed or len(words) % 2 or not all(word.isdecimal() for word in words[1::2]):
-        return None
-    return list(zip(words[::2], map(int, words[1::2]))), key
+    """Pairs of a request and its token, and the key of their lock. None: no script of ours wrote it."""
+    groups, line_feed, key = payload.partition("\n")
+    token, grants = None, []
+    for word in groups.split(" "):
+        if word.isdecimal():
+            token = int(word)
+        elif token is None or not word:
+            return None
+        else:
+            grants.append((word, token))
+    return (grants, key) if line_feed and grants else None
 
 
 class Request:
@@ -118,8 +111,8 @@ class Request:
         elif self.phase == "waiting" and token > self.seq:   # otherwise it is of a former life
             self.granted(token, time.monotonic())
 
-    def stands(self, sent, standing):
-        """Takes in the reply to a renewal that was sent at that time."""
+    def stands(self, sent, standing, first):
+        """Takes in the reply to a renewal that was sent at that time. `first` is the token with which the phase began."""
         self.lapse()
         if self.phase in ("asked", "over"):
             return
@@ -130,10 +123,10 @@ class Request:
         elif self.phase == "waiting":
             if standing > self.seq or sent >= self.renewed:  # otherwise a later call overtook this reply
                 self.granted(standing, time.monotonic())
-        elif self.phase == "granted":
-            self.token = max(self.token, standing)
-        elif standing > self.token:                          # its owner entered once more: the hold was interrupted
-            return self.end("lost")
+        elif (first if self.name.startswith("r") else standing) > self.token:
+            if self.phase == "held":                         # the hold was interrupted, and its owner entered once more
+                return self.end("lost")
+            self.token = standing
         self.prove(sent)
 
     def lapse(self):
@@ -182,7 +175,7 @@ class Client:
         self.audience = {}          # lock's key or "*" -> until when the client believes that somebody listens
         self.closed = False
         self.changed = threading.Condition(threading.RLock())
-        self.commands, self.texts, self.hashes = None, {}, {}
+        self.commands, self.texts, self.hashes, self.functions = None, {}, {}, None
         self.connecting = threading.RLock()
         self.introduce()
         self.ear = self.listen()
@@ -199,10 +192,10 @@ class Client:
                 if self.commands is None:
                     self.commands = Connection(*self.server, **self.login)
                     hello = self.commands.call("HELLO")
-                    version = hello[hello.index("version") + 1]
-                    self.texts = scripts(int(version.split(".")[0]) >= 7)
-                    load = self.commands.call
-                    self.hashes = {name: load("SCRIPT", "LOAD", text) for name, text in self.texts.items()}
+                    modern = int(hello[hello.index("version") + 1].split(".")[0]) >= 7
+                    self.texts = scripts(modern)
+                    self.hashes = {name: sha1(text) for name, text in self.texts.items()}
+                    self.functions = self.load() if modern else None
                 return self.commands.call(*words)
             except ServerError:
                 raise
@@ -212,17 +205,31 @@ class Client:
                 self.commands = None
                 raise ConnectionError(str(error)) from error
 
-    def script(self, name, lock, *args):
-        listened = any(self.audience.get(subject, 0) > time.monotonic() for subject in (lock[0], "*"))
-        rest = [3, *lock, "PUBLISH", f"{self.prefix}:c:", "1" if listened else "", *args]
+    def load(self):
+        """Loads the library of functions. Returns its name, or None: scripts are called by EVALSHA."""
+        name, text = library()
         try:
-            with self.connecting:
-                if self.commands is None:
-                    self.command("PING")
-                return self.command("EVALSHA", self.hashes[name], *rest)
+            self.commands.call("FUNCTION", "LOAD", text)
         except ServerError as error:
-            if error.code != "NOSCRIPT":
-                raise
+            return name if "already exists" in str(error) else None
+        return name
+
+    def script(self, name, lock, *args, options=""):
+        """Calls a script: as a function, by its hash, or with its text."""
+        if any(self.audience.get(subject, 0) > time.monotonic() for subject in (lock[0], "*")):
+            options += "e"
+        rest = [3, *lock, options, *args]
+        with self.connecting:
+            if self.commands is None:
+                self.command("PING")
+            called = ["FCALL", f"{self.functions}_{name}"] if self.functions else ["EVALSHA", self.hashes[name]]
+            try:
+                return self.command(*called, *rest)
+            except ServerError as error:
+                if "Function not found" in str(error):
+                    self.functions = self.load()
+                elif error.code != "NOSCRIPT":
+                    raise
             return self.command("EVAL", self.texts[name], *rest)
 
     def finish(self, lock, next_ms):
@@ -260,12 +267,14 @@ class Client:
         while True:
             sent = time.monotonic()
             try:
-                how = "try" if only_now else "queue"
-                reply = self.script("acquire", lock, name, int(self.lease * 1000), how, policy, ticket)
+                options = policy + ("t" if only_now else "")
+                reply = self.script("acquire", lock, name, int(self.lease * 1000), ticket, options=options)
+                if isinstance(reply, int):       # a token; or 0: busy
+                    reply = [2 if reply else 0, reply, -1, 0]
                 if reply[0] == -2 and 0 < reply[1] <= self.number and reply[1] not in self.requests:
                     # An orphan: the server executed an acquire after its release.
                     orphans = [f"{mode}{self.id}:{reply[1]}:{owner}" for mode in "rw"]
-                    self.finish(lock, self.script("release", lock, *orphans)[0])
+                    self.end(lock, *orphans)
                     continue
                 break
             except ConnectionError:
@@ -274,7 +283,10 @@ class Client:
                     self.leave(request)
                     raise
                 time.sleep(0.02)
-            except ServerError:
+            except ServerError as error:
+                if error.code == "LAYOUT":
+                    self.forget(request)
+                    raise Refused(str(error)) from error
                 self.leave(request)
                 raise
         status, value, next_ms, seq = reply
@@ -287,6 +299,8 @@ class Client:
                 request.queued(sent, value, seq)
                 self.look(lock, next_ms)
             self.changed.notify_all()
+        if status == 2:
+            self.finish(lock, next_ms)
         if status in (1, 2):
             return request
         if lost_replies:
@@ -296,7 +310,7 @@ class Client:
         if status == 0:
             return None
         said = {-1: "another reader is upgrading", -2: "this owner waits here already"}
-        raise Refused(said.get(status, f"the lock has another policy or layout: {chr(value)!r}"))
+        raise Refused(said.get(status, f"the lock has another policy: {chr(value)!r}"))
 
     def wait(self, request, until):
         while True:
@@ -321,10 +335,16 @@ class Client:
 
     def release(self, request):
         """Returns a token: it held; 1: it waited; 0: the server does not know it."""
-        next_ms, status = self.script("release", request.lock, request.name)
+        status = self.end(request.lock, request.name)
         self.forget(request)
-        self.finish(request.lock, next_ms)
         return status
+
+    def end(self, lock, *names):
+        reply = self.script("release", lock, *names)
+        if isinstance(reply, int):               # of one request, and there is nothing left to do
+            return reply
+        self.finish(lock, reply[0])
+        return reply[1]
 
     def leave(self, request):
         """Releases it in the background, until its lease must have ended."""
@@ -395,7 +415,7 @@ class Client:
         sent = time.monotonic()
         pairs = [word for request in requests for word in (request.name, int(request.lease * 1000))]
         try:
-            next_ms, *standings = self.script("renew", lock, *pairs)
+            next_ms, first, *standings = self.script("renew", lock, *pairs)
         except (ConnectionError, ServerError):
             time.sleep(0.02)
             with self.changed:
@@ -403,7 +423,7 @@ class Client:
             return
         with self.changed:
             for request, standing in zip(requests, standings):
-                request.stands(sent, standing)
+                request.stands(sent, standing, first)
             if not requests or any(standing <= 0 and standing != -1 for standing in standings):
                 self.look(lock, next_ms)
             self.changed.notify_all()
@@ -479,7 +499,7 @@ class Client:
                     request.heard(token)
                 elif client == self.id and token > 0 and int(number) <= self.number:
                     # An orphan, which nobody will use: the server executed an acquire after its release.
-                    lock = (key, key + ":queue", key + ":leases")
+                    lock = (key, key + ":q", key + ":l")
                     self.leave(Request(int(number), name, lock, self.lease))
             self.changed.notify_all()
 

@@ -167,7 +167,7 @@ fn a_wait_is_dropped_while_it_is_granted() {
 fn a_guard_is_dropped_while_its_hold_lapses() {
     explore(&["1", "2"], |world| {
         let request = world.held();
-        let keeper = world.run(|world| {
+        let watchdog = world.run(|world| {
             // Much later it checks again.
             for leases in [1, 1000] {
                 let due = world.shared.registry.take_due(world.t + LEASE * leases);
@@ -177,7 +177,7 @@ fn a_guard_is_dropped_while_its_hold_lapses() {
             }
         });
         world.shared.abandon(Arc::clone(&request));
-        keeper.join().unwrap();
+        watchdog.join().unwrap();
         assert!(request.claim().ended().is_some());
         // Twice if the watchdog was first: the second release finds nothing.
         world.releases().to_string()
@@ -202,7 +202,7 @@ fn a_wait_is_dropped_during_a_shutdown_while_it_is_granted() {
 // The watchdog's sleep.
 
 /// Runs the watchdog until all these locks were due. No time later than `at` comes.
-fn keep(world: &World, at: Instant, mut locks: BTreeSet<&str>) {
+fn run_watchdog(world: &World, at: Instant, mut locks: BTreeSet<&str>) {
     while !locks.is_empty() {
         block_on(world.shared.registry.something_due(|due| async move {
             if due > at {
@@ -216,8 +216,8 @@ fn keep(world: &World, at: Instant, mut locks: BTreeSet<&str>) {
 }
 
 #[test]
-fn the_keeper_does_not_sleep_past_what_is_inserted_and_looked_at() {
-    explore(&["kept"], |world| {
+fn the_watchdog_does_not_sleep_past_what_is_inserted_or_scheduled() {
+    explore(&["taken"], |world| {
         let far = world.asked();
         let at = world.t + Duration::from_secs(1);
         let inserts = world.run(move |world| {
@@ -225,42 +225,42 @@ fn the_keeper_does_not_sleep_past_what_is_inserted_and_looked_at() {
             world.shared.registry.insert(near, world.t);
         });
         let looks = world.run(move |world| world.shared.registry.schedule_check(&far.lock, at));
-        keep(world, at, BTreeSet::from(["a", "b"]));
+        run_watchdog(world, at, BTreeSet::from(["a", "b"]));
         inserts.join().unwrap();
         looks.join().unwrap();
-        "kept".to_owned()
+        "taken".to_owned()
     });
 }
 
 #[test]
-fn the_keeper_sleeps_without_an_end_until_the_first_insert() {
-    explore(&["kept"], |world| {
+fn the_watchdog_sleeps_without_an_end_until_the_first_insert() {
+    explore(&["taken"], |world| {
         let at = world.t + LEASE;
         let inserts = world.run(|world| drop(world.asked()));
         let another = world.run(|world| {
             let request = world.request(2, "b", LEASE / 2);
             world.shared.registry.insert(request, world.t);
         });
-        keep(world, at, BTreeSet::from(["a", "b"]));
+        run_watchdog(world, at, BTreeSet::from(["a", "b"]));
         inserts.join().unwrap();
         another.join().unwrap();
-        "kept".to_owned()
+        "taken".to_owned()
     });
 }
 
 #[test]
-fn the_keeper_renews_what_waits_when_messages_may_have_been_missed() {
-    explore(&["kept"], |world| {
+fn the_watchdog_renews_what_waits_when_messages_may_have_been_missed() {
+    explore(&["taken"], |world| {
         let waiting = world.waiting();
         let again = world.run(|world| world.shared.registry.resync(world.t));
         let sooner = world.run(move |world| {
             let at = world.t + Duration::from_secs(2);
             world.shared.registry.schedule_check_if_waiting(&waiting.lock, at);
         });
-        keep(world, world.t, BTreeSet::from(["a"]));
+        run_watchdog(world, world.t, BTreeSet::from(["a"]));
         again.join().unwrap();
         sooner.join().unwrap();
-        "kept".to_owned()
+        "taken".to_owned()
     });
 }
 

@@ -56,7 +56,8 @@ pub(super) struct World {
     pub(super) shared: Arc<Shared>,
     /// When all this happens.
     pub(super) t: Instant,
-    releases: mpsc::UnboundedSender<Arc<Request>>,
+    /// Keeps the channel open, as a client's handles do.
+    _releases: mpsc::UnboundedSender<Arc<Request>>,
     released: Arc<Mutex<mpsc::UnboundedReceiver<Arc<Request>>>>,
 }
 
@@ -66,7 +67,7 @@ impl World {
         Self {
             shared: Arc::new(Shared::new(ClientId::new(), "p".to_owned(), LEASE, &releases)),
             t: Instant::now(),
-            releases,
+            _releases: releases,
             released: Arc::new(Mutex::new(released)),
         }
     }

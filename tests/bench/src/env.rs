@@ -16,7 +16,7 @@ pub struct Env {
     pub server: Server,
     pub rounds: usize,
     pub quick: bool,
-    program: String,
+    pub program: String,
 }
 
 impl Env {

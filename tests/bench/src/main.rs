@@ -6,13 +6,17 @@ mod bare;
 mod check;
 mod clock;
 mod contend;
+mod counter;
 mod env;
 mod handover;
 mod hot;
+mod instructions;
+mod instructions_client;
 mod lua;
 mod masters;
 mod memory;
 mod mixes;
+mod monitor;
 mod p1;
 mod p10;
 mod p2;
@@ -82,8 +86,20 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 12] = [
-    "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "mix", "masters",
+const ROWS: [&str; 13] = [
+    "p1",
+    "p2",
+    "p3",
+    "p4",
+    "p5",
+    "p6",
+    "p7",
+    "p8",
+    "p9",
+    "p10",
+    "mix",
+    "masters",
+    "instructions",
 ];
 
 async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, report: &mut Report) {
@@ -100,6 +116,7 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
         "p10" => p10::run(env, report).await,
         "mix" => mixes::run(env, report).await,
         "masters" => masters::run(env, report).await,
+        "instructions" => instructions::run(env, report).await,
         _ => unreachable!("the names of the rows are checked"),
     }
 }

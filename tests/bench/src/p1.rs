@@ -125,7 +125,7 @@ async fn served(env: &Env) -> f64 {
 }
 
 /// The least that a lock with a lease needs.
-struct Plain {
+pub struct Plain {
     redis: MultiplexedConnection,
     key: &'static str,
     delete: Script,
@@ -133,7 +133,7 @@ struct Plain {
 }
 
 impl Plain {
-    fn new(redis: MultiplexedConnection, key: &'static str) -> Self {
+    pub fn new(redis: MultiplexedConnection, key: &'static str) -> Self {
         let delete = Script::new(
             "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end",
         );
@@ -145,7 +145,7 @@ impl Plain {
         }
     }
 
-    async fn cycle(&mut self) {
+    pub async fn cycle(&mut self) {
         self.n += 1;
         let token = format!("{:032x}", self.n);
         let mut set = redis::cmd("SET");

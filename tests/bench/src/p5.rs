@@ -1,16 +1,15 @@
 //! p5: what a contended grant costs in commands and in wake-ups. Counts, not times: MONITOR may slow the server down.
 
 use crate::env::{Env, connect};
+use crate::monitor::{self, Monitor};
 use crate::report::{Goal, Report};
 use fairlock::{Client, WriteGuard};
-use fairlock_support::server::{Server, eventually, soon};
+use fairlock_support::server::{Server, eventually};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::TcpStream;
 
 const TASKS: usize = 64;
 const LOCK: &str = "p5";
@@ -85,7 +84,10 @@ async fn commands(server: &Server, client: &Client, times: usize) -> (Commands, 
     let before = server.calls("evalsha").await;
     let polls = hot(client, times).await;
     let after = server.calls("evalsha").await;
-    let commands = monitor.end(server).await;
+    let mut commands = Commands::default();
+    for line in monitor.until_now(server).await {
+        commands.count(&line);
+    }
     let scripts = commands.acquires + commands.releases + commands.renewals;
     assert_eq!(scripts as u64, after - before, "MONITOR and INFO count the same");
     (commands, polls)
@@ -166,14 +168,9 @@ struct Commands {
 impl Commands {
     /// A line of MONITOR.
     fn count(&mut self, line: &str) {
-        let Some((head, arguments)) = line.split_once(" \"") else {
+        let Some(arguments) = monitor::command(line) else {
             return;
         };
-        // What scripts do is no command of ours.
-        if head.ends_with(" lua]") {
-            return;
-        }
-        let arguments: Vec<&str> = arguments.trim_end_matches('"').split("\" \"").collect();
         let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         match arguments.as_slice() {
             [command, ..] if !command.to_lowercase().starts_with("eval") => match command.to_lowercase().as_str() {
@@ -185,46 +182,6 @@ impl Commands {
             [.., lease] if number(lease) => self.renewals += 1,
             _ => self.releases += 1,
         }
-    }
-}
-
-/// Every command that the server executes.
-struct Monitor {
-    lines: Lines<BufReader<TcpStream>>,
-}
-
-impl Monitor {
-    async fn start(server: &Server) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", server.port()))
-            .await
-            .expect("the server answers");
-        let mut stream = BufReader::new(stream);
-        stream.write_all(b"MONITOR\r\n").await.expect("the server listens");
-        let mut lines = stream.lines();
-        assert_eq!(lines.next_line().await.expect("text").as_deref(), Some("+OK"));
-        Self { lines }
-    }
-
-    /// What was executed until now.
-    async fn end(&mut self, server: &Server) -> Commands {
-        let mark = uuid::Uuid::new_v4().to_string();
-        let mut echo = redis::cmd("ECHO");
-        let _: String = echo
-            .arg(&mark)
-            .query_async(&mut server.redis().await)
-            .await
-            .expect("a reply");
-        let reading = async {
-            let mut commands = Commands::default();
-            while let Some(line) = self.lines.next_line().await.expect("text") {
-                if line.contains(&mark) {
-                    return commands;
-                }
-                commands.count(&line);
-            }
-            panic!("MONITOR ended");
-        };
-        soon("the mark", reading).await
     }
 }
 

@@ -3,8 +3,7 @@
 use crate::clock;
 use crate::env::Env;
 use crate::peers::{Kind, Locks};
-use crate::svg::STYLE;
-use std::fmt::Write;
+use crate::svg::{Canvas, MIDDLE};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -128,7 +127,7 @@ const GAP: f64 = 36.0;
 const TOP: f64 = 92.0;
 const ROW: f64 = 8.0;
 
-const COLOURS: &str = "\
+const COLOURS: &str = "\n\
     .head { font-weight: 600 } .wait { fill: #c3ccd6 } .inside { fill: #0550ae } .unlucky { fill: #e8873a }\n\
     @media (prefers-color-scheme: dark) { .wait { fill: #444c56 } .inside { fill: #58a6ff } .unlucky { fill: #f0883e } }";
 
@@ -146,71 +145,45 @@ fn svg(panels: &[Panel]) -> String {
         APART.as_millis(),
         HOLD.as_millis(),
     );
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
-         <style>\n{STYLE}\n{COLOURS}\n</style>\n<rect class=\"back\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
-         <text class=\"title\" x=\"{LEFT}\" y=\"26\">{title}</text>\n\
-         <text transform=\"translate(24 {middle}) rotate(-90)\" text-anchor=\"middle\">\u{2190} who came later</text>\n",
-        middle = (TOP + bottom) / 2.0,
-    );
+    let mut canvas = Canvas::new([WIDTH, height], COLOURS, &title);
+    canvas.text("class=\"title\"", [LEFT, 26.0], &title);
+    canvas.upward([24.0, (TOP + bottom) / 2.0], "\u{2190} who came later");
     let marked = unluckiest(panels);
     for (n, panel) in panels.iter().enumerate() {
         let left = LEFT + (PANEL + GAP) * n as f64;
-        panel.draw(&mut svg, left, bottom, end, marked);
+        panel.draw(&mut canvas, left, bottom, end, marked);
     }
-    let (key, at) = (LEFT, height - 14.0);
-    for (n, (class, text)) in [
+    let at = height - 14.0;
+    let keys = [
         ("wait", "waits"),
         ("inside", "has the lock"),
         ("unlucky", "the same task in both"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let x = key + 130.0 * n as f64;
-        writeln!(
-            svg,
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{:.1}\" width=\"18\" height=\"7\"/><text x=\"{:.1}\" y=\"{at}\">{text}</text>",
-            at - 9.0,
-            x + 25.0,
-        )
-        .expect("memory");
+    ];
+    for (n, (class, text)) in keys.into_iter().enumerate() {
+        let x = LEFT + 130.0 * n as f64;
+        canvas.rect(class, [x, at - 9.0, 18.0, 7.0]);
+        canvas.text("", [x + 25.0, at], text);
     }
-    svg + "</svg>\n"
+    canvas.done()
 }
 
 impl Panel {
-    fn draw(&self, svg: &mut String, left: f64, bottom: f64, end: f64, marked: usize) {
+    fn draw(&self, canvas: &mut Canvas, left: f64, bottom: f64, end: f64, marked: usize) {
         let x = |ms: f64| left + ms / end * PANEL;
-        let mut add = |text: std::fmt::Arguments<'_>| writeln!(svg, "{text}").expect("memory");
-        add(format_args!(
-            "<text class=\"head\" x=\"{left}\" y=\"56\">{}</text>",
-            self.title
-        ));
-        add(format_args!("<text x=\"{left}\" y=\"75\">{}</text>", self.said(marked)));
+        canvas.text("class=\"head\"", [left, 56.0], self.title);
+        canvas.text("", [left, 75.0], &self.said(marked));
         let mut tick = 0.0;
         while tick <= end {
-            let at = x(tick);
-            add(format_args!(
-                "<line class=\"grid\" x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{bottom}\"/>\
-                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{tick} ms</text>",
-                bottom + 18.0
-            ));
+            canvas.line("grid", [x(tick), TOP, x(tick), bottom]);
+            canvas.text(MIDDLE, [x(tick), bottom + 18.0], &format!("{tick} ms"));
             tick += 100.0;
         }
         for (at, stay) in self.stays.iter().enumerate() {
             let y = TOP + 3.0 + ROW * at as f64;
             let waits = if at == marked { "unlucky" } else { "wait" };
-            add(format_args!(
-                "<rect class=\"{waits}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
-                 <rect class=\"inside\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>",
-                x(stay.asked),
-                x(stay.entered) - x(stay.asked),
-                ROW - 2.0,
-                x(stay.entered),
-                x(stay.left) - x(stay.entered),
-                ROW - 2.0,
-            ));
+            for (class, from, to) in [(waits, stay.asked, stay.entered), ("inside", stay.entered, stay.left)] {
+                canvas.rect(class, [x(from), y, x(to) - x(from), ROW - 2.0]);
+            }
         }
     }
 }

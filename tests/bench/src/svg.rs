@@ -40,7 +40,7 @@ const TOP: f64 = 44.0;
 const BOTTOM: f64 = 56.0;
 
 /// For as many lines as any chart has; told apart by those who do not tell red from green, too.
-pub const STYLE: &str = "\
+const STYLE: &str = "\
     text { font: 13px system-ui, sans-serif; fill: #1f2328 } .title { font-size: 15px; font-weight: 600 }\n\
     .back { fill: #ffffff } .grid { stroke: #d8dee4; stroke-width: 1 } .axis { stroke: #59636e; stroke-width: 1 }\n\
     polyline { fill: none; stroke-width: 2.2; stroke-linejoin: round }\n\
@@ -52,98 +52,90 @@ pub const STYLE: &str = "\
     .d0 { fill: #58a6ff } .d1 { fill: #f0883e } .d2 { fill: #56d4a8 } .d3 { fill: #bc8cff }\n\
     }";
 
+/// A picture that is being drawn.
+pub struct Canvas(String);
+
+impl Canvas {
+    pub fn new([width, height]: [f64; 2], style: &str, title: &str) -> Self {
+        let title = escaped(title);
+        let mut canvas = Self(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+             aria-label=\"{title}\">\n<style>\n{STYLE}{style}\n</style>\n"
+        ));
+        canvas.rect("back", [0.0, 0.0, width, height]);
+        canvas
+    }
+
+    pub fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4]) {
+        let at = format!("x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"");
+        self.add(format_args!("<rect class=\"{class}\" {at}/>"));
+    }
+
+    pub fn line(&mut self, class: &str, [x1, y1, x2, y2]: [f64; 4]) {
+        let at = format!("x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"");
+        self.add(format_args!("<line class=\"{class}\" {at}/>"));
+    }
+
+    /// `how`: its class or its anchor, as attributes.
+    pub fn text(&mut self, how: &str, [x, y]: [f64; 2], text: &str) {
+        let text = escaped(text);
+        self.add(format_args!("<text {how} x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>"));
+    }
+
+    /// From below to above.
+    pub fn upward(&mut self, [x, y]: [f64; 2], text: &str) {
+        let turned = format!("{MIDDLE} transform=\"translate({x:.1} {y:.1}) rotate(-90)\"");
+        self.text(&turned, [0.0, 0.0], text);
+    }
+
+    pub fn add(&mut self, what: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{what}").expect("memory");
+    }
+
+    pub fn done(self) -> String {
+        self.0 + "</svg>\n"
+    }
+}
+
+pub const MIDDLE: &str = "text-anchor=\"middle\"";
+
 impl Chart<'_> {
     pub fn svg(&self) -> String {
-        let across = Range::of(
-            self.x,
-            self.lines
-                .iter()
-                .flat_map(|line| line.points.iter().map(|point| point.0)),
-        );
-        let up = Range::of(
-            self.y,
-            self.lines
-                .iter()
-                .flat_map(|line| line.points.iter().map(|point| point.1)),
-        );
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let across = Range::of(self.x, points().map(|point| point.0));
+        let up = Range::of(self.y, points().map(|point| point.1));
         let x = |value: f64| LEFT + across.share(value) * (WIDTH - LEFT - RIGHT);
         let y = |value: f64| HEIGHT - BOTTOM - up.share(value) * (HEIGHT - TOP - BOTTOM);
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-             aria-label=\"{title}\">\n<style>\n{STYLE}\n</style>\n\
-             <rect class=\"back\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
-             <text class=\"title\" x=\"{LEFT}\" y=\"24\">{title}</text>\n",
-            title = escaped(self.title),
-        );
-        let mut add = |text: std::fmt::Arguments<'_>| writeln!(svg, "{text}").expect("memory");
+        let mut canvas = Canvas::new([WIDTH, HEIGHT], "", self.title);
+        canvas.text("class=\"title\"", [LEFT, 24.0], self.title);
         for tick in across.ticks() {
-            let at = x(tick);
-            add(format_args!(
-                "<line class=\"grid\" x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{bottom}\"/>"
-            ));
-            let text = shown(tick, self.x.unit);
-            add(format_args!(
-                "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
-                bottom + 18.0
-            ));
+            canvas.line("grid", [x(tick), TOP, x(tick), bottom]);
+            canvas.text(MIDDLE, [x(tick), bottom + 18.0], &shown(tick, self.x.unit));
         }
         for tick in up.ticks() {
-            let at = y(tick);
-            add(format_args!(
-                "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\"/>"
-            ));
-            let text = shown(tick, self.y.unit);
-            add(format_args!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
-                LEFT - 8.0,
-                at + 4.5
-            ));
+            canvas.line("grid", [LEFT, y(tick), right, y(tick)]);
+            let at = [LEFT - 8.0, y(tick) + 4.5];
+            canvas.text("text-anchor=\"end\"", at, &shown(tick, self.y.unit));
         }
-        add(format_args!(
-            "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\"/>"
-        ));
-        add(format_args!(
-            "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{TOP}\" x2=\"{LEFT}\" y2=\"{bottom}\"/>"
-        ));
-        let (middle, under) = ((LEFT + right) / 2.0, HEIGHT - 14.0);
-        let label = escaped(self.x.label);
-        add(format_args!(
-            "<text x=\"{middle:.1}\" y=\"{under:.1}\" text-anchor=\"middle\">{label}</text>"
-        ));
-        let (half, label) = ((TOP + bottom) / 2.0, escaped(self.y.label));
-        add(format_args!(
-            "<text transform=\"translate(18 {half:.1}) rotate(-90)\" text-anchor=\"middle\">{label}</text>"
-        ));
+        canvas.line("axis", [LEFT, bottom, right, bottom]);
+        canvas.line("axis", [LEFT, TOP, LEFT, bottom]);
+        canvas.text(MIDDLE, [(LEFT + right) / 2.0, HEIGHT - 14.0], self.x.label);
+        canvas.upward([18.0, (TOP + bottom) / 2.0], self.y.label);
         for (n, line) in self.lines.iter().enumerate() {
-            let points: Vec<String> = line
-                .points
-                .iter()
-                .map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1)))
-                .collect();
-            add(format_args!(
-                "<polyline class=\"l{n}\" points=\"{}\"/>",
-                points.join(" ")
-            ));
-            for point in line.points.iter().filter(|_| line.dots) {
-                add(format_args!(
-                    "<circle class=\"d{n}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"/>",
-                    x(point.0),
-                    y(point.1)
+            let points = line.points.iter().map(|point| (x(point.0), y(point.1)));
+            let path: Vec<String> = points.clone().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            canvas.add(format_args!("<polyline class=\"l{n}\" points=\"{}\"/>", path.join(" ")));
+            for (x, y) in points.filter(|_| line.dots) {
+                canvas.add(format_args!(
+                    "<circle class=\"d{n}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"
                 ));
             }
             let (key, at) = (right + 14.0, TOP + 10.0 + 22.0 * n as f64);
-            add(format_args!(
-                "<rect class=\"d{n}\" x=\"{key:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\"/>",
-                at - 6.0
-            ));
-            add(format_args!(
-                "<text x=\"{:.1}\" y=\"{at:.1}\">{}</text>",
-                key + 20.0,
-                escaped(line.name)
-            ));
+            canvas.rect(&format!("d{n}"), [key, at - 6.0, 14.0, 4.0]);
+            canvas.text("", [key + 20.0, at], line.name);
         }
-        svg + "</svg>\n"
+        canvas.done()
     }
 }
 

@@ -1,7 +1,7 @@
 //! This program started again as another process. The two talk in lines, over the worker's stdin and stdout; it ends
 //! when its stdin does, hence also when whoever started it is gone.
 
-use crate::{handover, hot};
+use crate::{handover, hot, instructions_client};
 use fairlock_support::server::PATIENCE;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin, Stdout};
@@ -22,6 +22,7 @@ pub async fn run(args: Args) {
     };
     match args.job.as_str() {
         "handover" => handover::worker(&args.url, &mut line).await,
+        "cycles" => instructions_client::worker(&args.url, &mut line).await,
         "hot" => hot::worker(&args.url, &mut line).await,
         job => panic!("no such job: {job}"),
     }
@@ -48,25 +49,29 @@ impl Line {
 
 /// The end of the process that started it.
 pub struct Worker {
-    _child: Child,
+    child: Child,
     stdin: ChildStdin,
     stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
     pub async fn start(job: &str, url: &str) -> Self {
-        let program = std::env::current_exe().expect("the path of this program");
-        let mut command = Command::new(program);
-        command.args(["worker", job, url]);
+        Self::start_program(&[this_program()], job, url).await
+    }
+
+    /// In another program, such as one that counts what the worker does.
+    pub async fn start_program(program: &[String], job: &str, url: &str) -> Self {
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).args(["worker", job, url]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("another process of this program");
         let stdin = child.stdin.take().expect("piped");
         let stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self {
-            _child: child,
-            stdin,
-            stdout,
-        }
+        Self { child, stdin, stdout }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("the worker has not ended")
     }
 
     pub async fn say(&mut self, text: &str) {
@@ -79,4 +84,10 @@ impl Worker {
         let line = line.expect("the worker says something in time").expect("text");
         line.expect("the worker has not ended")
     }
+}
+
+/// The path of this program.
+pub fn this_program() -> String {
+    let path = std::env::current_exe().expect("the path of this program");
+    path.into_os_string().into_string().expect("a path in UTF-8")
 }

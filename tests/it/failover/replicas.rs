@@ -4,12 +4,13 @@ use crate::failover::demotion::{info, replica_of, until_server_waits};
 use crate::observe::{LONG, keys, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
-use fairlock::{Client, ClientBuilder, Error, Owner};
+use fairlock::{Client, ClientBuilder, Error, Owner, RwLock, WriteGuard};
 use futures::future::join_all;
 use redis::Value;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Whatever has this time limit is waited for.
@@ -52,16 +53,21 @@ fn is_not_replicated<T: std::fmt::Debug>(outcome: &Result<T, Error>) -> bool {
     )
 }
 
-#[tokio::test]
-async fn a_guard_is_handed_out_when_the_replica_knows_of_it() {
+/// A grant that waits for its replica, which is frozen.
+async fn asked_without_replica() -> (Server, Server, RwLock, JoinHandle<Result<WriteGuard, Error>>) {
     let master = Server::start().await;
     let replica = replica_of(&master).await;
-    let lock = client(&master, |builder| builder.wait_for_replicas(1, PATIENT))
-        .await
-        .rw_lock("a");
+    let client = client(&master, |builder| builder.wait_for_replicas(1, PATIENT)).await;
+    let lock = client.rw_lock("a");
     replica.freeze();
     let asked = tokio::spawn(lock.write().acquire_fair());
     until_server_waits(&master).await;
+    (master, replica, lock, asked)
+}
+
+#[tokio::test]
+async fn a_guard_is_handed_out_when_the_replica_knows_of_it() {
+    let (master, replica, _, asked) = asked_without_replica().await;
     assert!(writer(&master, "a").await.is_some(), "granted");
     assert!(!asked.is_finished(), "but it does not count yet");
     replica.thaw();
@@ -166,14 +172,7 @@ async fn an_upgrade_that_is_not_replicated_leaves_the_reader() {
 
 #[tokio::test]
 async fn a_wait_for_replicas_can_be_dropped() {
-    let master = Server::start().await;
-    let replica = replica_of(&master).await;
-    let lock = client(&master, |builder| builder.wait_for_replicas(1, PATIENT))
-        .await
-        .rw_lock("a");
-    replica.freeze();
-    let asked = tokio::spawn(lock.write().acquire_fair());
-    until_server_waits(&master).await;
+    let (master, replica, lock, asked) = asked_without_replica().await;
     asked.abort();
     until_free(&master, "a").await;
     replica.thaw();

@@ -2,7 +2,7 @@
 
 use super::{Setting, lost};
 use crate::observe::{LONG, View, client, ms, until_free};
-use crate::server::{PATIENCE, Server, in_time, soon};
+use crate::server::{PATIENCE, Server, eventually, in_time, soon};
 use fairlock::{Client, FencingToken, LostReason, Owner, RwLock};
 use fairlock_support::random::{self, Rng};
 use futures::future::join_all;
@@ -23,6 +23,40 @@ async fn connections_that_fell_silent_are_made_again() {
     held.release().await.unwrap();
     let guard = soon("it enters", waiter).await.unwrap().unwrap();
     assert!(guard.is_held());
+}
+
+/// What the server's statistics of a command have under a name.
+async fn counted(server: &Server, command: &str, name: &str) -> usize {
+    let info = redis::cmd("INFO").arg("commandstats").to_owned();
+    let info: String = info.query_async(&mut server.redis().await).await.unwrap();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let value = line.and_then(|line| {
+        line.split(',')
+            .find_map(|field| field.strip_prefix(&format!("{name}=")))
+    });
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_ping_that_the_server_refuses_is_a_reply_and_ends_no_subscription() {
+    let s = Setting::new(600_000).await;
+    let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(s.far.rw_lock("a").write().acquire_fair());
+    s.server.until_queued("a", 1).await;
+    let subscribed = counted(&s.server, "subscribe", "calls").await;
+    let mut connection = s.server.redis().await;
+    let rules = redis::cmd("ACL").arg(&["SETUSER", "default", "-ping"]).to_owned();
+    rules.exec_async(&mut connection).await.unwrap();
+    // So many pings of each client's subscription that it would have ended if they counted as missed.
+    eventually("pings are refused", async || {
+        counted(&s.server, "ping", "rejected_calls").await >= 6
+    })
+    .await;
+    assert_eq!(counted(&s.server, "subscribe", "calls").await, subscribed);
+    held.release().await.unwrap();
+    drop(soon("the grant", waiter).await.unwrap().unwrap());
 }
 
 /// Who is inside by the users' own account.

@@ -3,6 +3,7 @@
 use crate::observe::{LONG, client};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, in_time, soon};
+use crate::users::write;
 use fairlock::Client;
 use futures::future::join_all;
 use futures::stream;
@@ -15,13 +16,7 @@ async fn a_burst_of_requests_does_not_cost_a_healthy_connection() {
     // A server that gets no CPU for a second looks dead.
     in_time(async || {
         let server = Server::start().await;
-        let _held = client(server.url(), Duration::from_secs(60))
-            .await
-            .rw_lock("a")
-            .write()
-            .acquire_fair()
-            .await
-            .unwrap();
+        let _held = write(&client(server.url(), Duration::from_secs(60)).await.rw_lock("a")).await;
         // A call's time limit is a second: less than all of them take together.
         let builder = Client::builder().lease(LONG).label("burst");
         let client = builder.connect(server.url()).await.unwrap();

@@ -50,15 +50,15 @@ impl Line {
 }
 
 /// A server, one client next to it and one behind a proxy.
-struct Setting {
-    server: Server,
-    proxy: Proxy,
-    far: Client,
-    near: Client,
+pub struct Setting {
+    pub server: Server,
+    pub proxy: Proxy,
+    pub far: Client,
+    pub near: Client,
 }
 
 impl Setting {
-    async fn new(far_lease: u64) -> Self {
+    pub async fn new(far_lease: u64) -> Self {
         let server = Server::start().await;
         let proxy = Proxy::to(server.port()).await;
         let (far, near) = (

@@ -3,6 +3,7 @@
 use super::{Line, lost};
 use crate::observe::{client, ms, until_free};
 use crate::server::{Server, eventually, in_time};
+use crate::users::write;
 use fairlock::{Error, LostReason};
 use std::time::{Duration, Instant};
 
@@ -73,13 +74,7 @@ async fn a_hold_survives_an_outage_that_ends_before_its_lease() {
     in_time(async || {
         let lease = Duration::from_secs(6);
         let server = Server::start().await;
-        let guard = client(server.url(), lease)
-            .await
-            .rw_lock("a")
-            .write()
-            .acquire_fair()
-            .await
-            .unwrap();
+        let guard = write(&client(server.url(), lease).await.rw_lock("a")).await;
         // From here on: a renewal that is sent less than its time limit before the thaw is answered.
         let begun = Instant::now();
         let until = |ms| tokio::time::sleep_until((begun + Duration::from_millis(ms)).into());

@@ -3,6 +3,7 @@
 use super::{Line, Setting};
 use crate::observe::{View, keys, ms, until_free};
 use crate::server::{Server, eventually, in_time, soon};
+use crate::users::passes;
 use fairlock::Owner;
 use std::time::Instant;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -46,13 +47,7 @@ async fn an_acquire_whose_reply_is_lost_counts_once() {
     let waiter = tokio::spawn(s.far.rw_lock("b").write().acquire_fair());
     eventually("it was lost", async || s.proxy.replies_to_lose() == 0).await;
     held.release().await.unwrap();
-    soon("it enters", waiter)
-        .await
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    passes("it enters", waiter).await;
     until_free(&s.server, "b").await;
     s.far.shutdown().await;
     until_free(&s.server, "a").await;
@@ -182,13 +177,7 @@ async fn an_acquire_executed_after_its_own_cancel_is_passed_on_when_it_is_grante
     let next = tokio::spawn(s.near.rw_lock("a").write().acquire_fair());
     s.server.until_queued("a", 2).await;
     held.release().await.unwrap();
-    soon("the next enters", next)
-        .await
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    passes("the next enters", next).await;
     until_free(&s.server, "a").await;
 }
 

@@ -1,4 +1,4 @@
-//! The files and tests that design.md names exist, and the lock that it shows is as a server has it.
+//! The files, functions and tests that design.md names exist, and the lock that it shows is as a server has it.
 
 use super::{FLOORS, ROOT, files};
 use crate::server::Server;
@@ -12,21 +12,42 @@ fn blocks<'a>(page: &'a str, fence: &'a str) -> impl Iterator<Item = &'a str> {
     page.split(fence).skip(1).filter_map(|rest| rest.split("```").next())
 }
 
-/// Files of the figures that do not exist. A line tells its floor, or goes on with the floor before.
+/// Files of the figures that do not exist, and functions that the file before them does not have. A line tells its floor, or
+/// goes on with the floor before.
 fn missing(page: &str) -> Vec<&str> {
-    let (mut missing, mut floor) = (Vec::new(), "");
+    let (mut missing, mut floor, mut source) = (Vec::new(), "", String::new());
     for line in blocks(page, "```text\n").flat_map(str::lines) {
         let is_begun = |floor: &&str| line.starts_with(&format!("  {floor} "));
         floor = FLOORS.split(' ').find(is_begun).unwrap_or(floor);
         for word in line.split_whitespace().map(|word| word.trim_end_matches([':', ','])) {
             let mut folders = [format!("src/{floor}"), "src".to_owned()].into_iter();
-            let is_file = word.ends_with(".rs") || word.len() > 1 && word.ends_with('/');
-            if is_file && !folders.any(|folder| Path::new(ROOT).join(folder).join(word).exists()) {
+            let file =
+                folders.find_map(|folder| Some(Path::new(ROOT).join(folder).join(word)).filter(|file| file.exists()));
+            let is_there = if let Some(name) = word.strip_suffix("()") {
+                ["(", "<"]
+                    .iter()
+                    .any(|next| source.contains(&format!("fn {name}{next}")))
+            } else if word.ends_with(".rs") || word.len() > 1 && word.ends_with('/') {
+                source = file
+                    .as_ref()
+                    .and_then(|file| read_to_string(file).ok())
+                    .unwrap_or_default();
+                file.is_some()
+            } else {
+                true
+            };
+            if !is_there {
                 missing.push(word);
             }
         }
     }
     missing
+}
+
+/// Lines of figures that are wider than a page shows.
+fn wide(page: &str) -> Vec<&str> {
+    let lines = blocks(page, "```text\n").flat_map(str::lines);
+    lines.filter(|line| line.chars().count() > 100).collect()
 }
 
 /// The invariants that name no test and no conformance scenario, or one that does not exist.
@@ -57,9 +78,16 @@ fn unproven(page: &str) -> Vec<usize> {
 fn the_design_is_short_and_names_what_exists() {
     assert!(PAGE.lines().count() <= 250, "move what is not the design to docs/");
     assert_eq!(missing(PAGE), [""; 0]);
+    assert_eq!(wide(PAGE), [""; 0]);
     assert_eq!(unproven(PAGE), [0; 0]);
     // The rules see what is gone.
-    assert_eq!(missing(&PAGE.replace("5 route.rs", "5 road.rs")), ["road.rs"]);
+    assert_eq!(missing(&PAGE.replace("5 route.rs", "5 road.rs")), ["road.rs", "call()"]);
+    assert_eq!(
+        missing(&PAGE.replace("route.rs call()", "route.rs ask()")),
+        ["ask()"; 2]
+    );
+    let is_wide = wide(&PAGE.replace("5 route.rs", &"5 route.rs".repeat(10))).len();
+    assert_eq!(is_wide, 1);
     assert_eq!(unproven(&PAGE.replace("names_used_once", "no_such_name")), [6]);
 }
 

@@ -2,6 +2,7 @@
 
 use super::{assert_connects, refused, run, run_all};
 use crate::server::{Server, free_port};
+use crate::users::write;
 use fairlock::Client;
 
 #[tokio::test]
@@ -49,15 +50,7 @@ async fn a_login_that_is_refused_is_told_apart() {
     let client = Client::connect(format!("redis://:right@127.0.0.1:{port}"))
         .await
         .unwrap();
-    client
-        .rw_lock("a")
-        .write()
-        .acquire_fair()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    write(&client.rw_lock("a")).await.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod refusals;
 mod rights;
 
 use crate::server::{Server, eventually, soon};
+use crate::users::passes;
 use fairlock::{Client, Error, RwLock};
 use std::time::Duration;
 
@@ -48,13 +49,7 @@ async fn assert_connects(server: &Server, url: &str) {
     let waiter = tokio::spawn(there.write().acquire_fair());
     eventually("a queue", async || run_all(server).await == 3 + 2).await;
     guard.release().await.unwrap();
-    soon("the hand-over", waiter)
-        .await
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    passes("the hand-over", waiter).await;
 }
 
 /// Keys in all databases.

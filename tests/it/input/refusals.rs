@@ -2,7 +2,8 @@
 
 use super::{assert_helpful, assert_refused, client, run};
 use crate::server::{Server, in_time, soon};
-use fairlock::{Client, Error, Owner, Policy};
+use crate::users::{self, LEASE};
+use fairlock::{Error, Owner, Policy};
 use std::time::{Duration, Instant};
 
 #[tokio::test]
@@ -24,11 +25,7 @@ async fn when_memory_is_exhausted_new_requests_are_refused_but_holds_stay_and_ar
             println!("skipped: before Redis 7 no script writes without memory");
             return;
         }
-        let client = Client::builder()
-            .lease(Duration::from_secs(1))
-            .connect(server.url())
-            .await
-            .unwrap();
+        let client = users::client(server.url(), LEASE).await;
         let lock = client.rw_lock("the lock");
         let guard = lock.write().acquire_fair().await.unwrap();
         let waiter = tokio::spawn(lock.write().acquire_fair());
@@ -102,11 +99,7 @@ async fn every_refusal_of_an_owner_or_a_policy_names_the_lock_and_says_what_to_d
 #[tokio::test]
 async fn every_way_to_end_without_the_lock_names_it_and_says_what_to_do() {
     let mut server = Server::start().await;
-    let client = Client::builder()
-        .lease(Duration::from_secs(1))
-        .connect(server.url())
-        .await
-        .unwrap();
+    let client = users::client(server.url(), LEASE).await;
     let lock = client.rw_lock("the lock");
     let guard = lock.write().acquire_fair().await.unwrap();
     server.kill();

@@ -3,6 +3,7 @@
 use super::{Process, after_renewals, lost_because};
 use crate::observe::{LONG, View, client, ms, until_free};
 use crate::server::{Server, eventually, in_time, soon};
+use crate::users::write;
 use fairlock::{Error, LostReason};
 use futures::future::join_all;
 use tokio::sync::oneshot;
@@ -101,13 +102,7 @@ async fn a_hold_that_expired_and_was_had_by_another_is_lost_and_not_taken_back()
     let url = server.url();
     let (holds, held) = oneshot::channel();
     let first = Process::start(move || async move {
-        let guard = client(url, ms(1000))
-            .await
-            .rw_lock("a")
-            .write()
-            .acquire_fair()
-            .await
-            .unwrap();
+        let guard = write(&client(url, ms(1000)).await.rw_lock("a")).await;
         holds.send(guard.fencing_token()).expect("the test waits");
         assert_eq!(guard.lost().await, LostReason::LeaseExpired);
         assert!(!guard.is_held());

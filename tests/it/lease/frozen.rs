@@ -15,7 +15,7 @@ async fn a_frozen_waiter(server: &Server) -> (Frozen, oneshot::Receiver<(Client,
         let guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
         assert!(guard.is_held());
         says.send((client, guard)).expect("the test waits");
-        // Time for the keeper to be told if the server disagrees.
+        // Time for the watchdog to be told if the server disagrees.
         tokio::time::sleep(ms(500)).await;
     });
     server.until_queued("a", 1).await;

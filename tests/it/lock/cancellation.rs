@@ -2,16 +2,16 @@
 //!
 //! Leases are long here: who enters soon did not wait for one to run out.
 
+use crate::faults::Setting;
 use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
-use fairlock::{Client, Error, Owner, RwLock, WriteGuard};
+use fairlock::{Error, Owner, RwLock, WriteGuard};
 use fairlock_support::random;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// When a future is dropped.
@@ -84,32 +84,16 @@ async fn enters(waiter: JoinHandle<Result<WriteGuard, Error>>) -> WriteGuard {
     soon("the next waiter enters", waiter).await.unwrap().unwrap()
 }
 
-struct Setting {
-    server: Server,
-    proxy: Proxy,
-    /// Its replies come late.
-    far: Client,
-    near: Client,
-}
-
-impl Setting {
-    async fn new(delay: Duration) -> Self {
-        let server = Server::start().await;
-        let proxy = Proxy::to(server.port()).await;
-        let (far, near) = (client(proxy.url(), LONG).await, client(server.url(), LONG).await);
-        proxy.delay_replies(delay);
-        Self {
-            server,
-            proxy,
-            far,
-            near,
-        }
-    }
+/// A client far away, whose replies come late, and one near.
+async fn setting() -> Setting {
+    let setting = Setting::new(600_000).await;
+    setting.proxy.delay_replies(ms(30));
+    setting
 }
 
 #[tokio::test]
 async fn a_call_dropped_at_any_await_point_of_a_held_lock_leaves_the_queue() {
-    let s = Setting::new(ms(30)).await;
+    let s = setting().await;
     let cases = WAYS.iter().flat_map(|way| MOMENTS.map(|moment| (*way, moment)));
     let cases = cases.map(async |(way, moment)| {
         let name = format!("{way} {moment:?}");
@@ -130,7 +114,7 @@ async fn a_call_dropped_at_any_await_point_of_a_held_lock_leaves_the_queue() {
 
 #[tokio::test]
 async fn a_call_dropped_at_any_await_point_of_a_free_lock_gives_it_back() {
-    let s = Setting::new(ms(30)).await;
+    let s = setting().await;
     let cases = WAYS.iter().flat_map(|way| MOMENTS.map(|moment| (*way, moment)));
     let cases = cases.map(async |(way, moment)| {
         let name = format!("{way} {moment:?}");
@@ -144,7 +128,7 @@ async fn a_call_dropped_at_any_await_point_of_a_free_lock_gives_it_back() {
 
 #[tokio::test]
 async fn a_call_dropped_after_any_time_leaves_nothing() {
-    let s = Setting::new(ms(30)).await;
+    let s = setting().await;
     let mut random = random::seeded();
     let cases: Vec<_> = (0..100)
         .map(|i| (i, WAYS[random.usize(..6)], random.u64(..100), random.u64(..60)))
@@ -211,7 +195,7 @@ async fn cancelling_a_queued_writer_lets_the_reader_behind_it_join_the_reader_in
 
 #[tokio::test]
 async fn a_release_dropped_at_any_await_point_still_releases_once() {
-    let s = Setting::new(ms(30)).await;
+    let s = setting().await;
     let cases = MOMENTS.map(async |moment| {
         let name = format!("{moment:?}");
         let held = s.far.rw_lock(&*name).write().acquire_fair().await.unwrap();
@@ -240,7 +224,7 @@ async fn a_release_dropped_at_any_await_point_still_releases_once() {
 
 #[tokio::test]
 async fn a_release_of_an_inner_hold_dropped_at_any_await_point_leaves_the_outer_one() {
-    let s = Setting::new(ms(30)).await;
+    let s = setting().await;
     let cases = MOMENTS.map(async |moment| {
         let name = format!("{moment:?}");
         let mine = s.far.rw_lock(&*name).with_owner(&Owner::new());
@@ -351,7 +335,7 @@ async fn a_thousand_waiters_dropped_at_once_leave_an_empty_queue() {
 
 #[tokio::test]
 async fn a_server_out_of_reach_is_an_error_and_not_a_no() {
-    let s = Setting::new(Duration::ZERO).await;
+    let s = Setting::new(600_000).await;
     s.proxy.stall(true);
     let within = s.far.rw_lock("a").write().try_acquire_for(ms(2500)).await;
     assert!(matches!(within, Err(Error::Unavailable { .. })), "{within:?}");
@@ -361,7 +345,7 @@ async fn a_server_out_of_reach_is_an_error_and_not_a_no() {
 
 #[tokio::test]
 async fn a_server_out_of_reach_for_a_short_limit_is_an_error_too() {
-    let s = Setting::new(Duration::ZERO).await;
+    let s = Setting::new(600_000).await;
     s.proxy.stall(true);
     let within = s.far.rw_lock("a").write().try_acquire_for(ms(300)).await;
     assert!(matches!(within, Err(Error::Unavailable { .. })), "{within:?}");

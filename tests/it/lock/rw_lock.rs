@@ -90,14 +90,33 @@ async fn an_owner_may_ask_again_right_after_its_future_was_dropped() {
     let lock = client(&server).await.rw_lock("a");
     let mine = lock.with_owner(&Owner::new());
     let guard = lock.write().acquire_fair().await.unwrap();
-    for _ in 0..20 {
-        let dropped = tokio::time::timeout(Duration::from_millis(5), mine.write().acquire_fair()).await;
-        assert!(dropped.is_err());
-    }
+    // In a task that the runtime schedules like the releaser's, so that a refusal arrives before the release's reply.
+    let asking = tokio::spawn(async move {
+        for _ in 0..20 {
+            let dropped = tokio::time::timeout(Duration::from_millis(5), mine.write().acquire_fair()).await;
+            assert!(dropped.is_err());
+        }
+        mine
+    });
+    let mine = soon("the refusals", asking).await.unwrap();
     // It waits a lease for its former requests, if they do not go: longer than this test does.
     let waiting = tokio::spawn(mine.write().lease(Duration::from_secs(600)).acquire_fair());
     server.until_queued("a", 1).await;
     drop(guard);
+    drop(soon("its turn", waiting).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn an_owner_that_dropped_its_guard_asks_again_behind_who_waits() {
+    let server = Server::start().await;
+    let (mine, other) = (client(&server).await.rw_lock("a"), client(&server).await.rw_lock("a"));
+    let mine = mine.with_owner(&Owner::new());
+    let guard = mine.write().acquire_fair().await.unwrap();
+    let waiting = tokio::spawn(other.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    drop(guard);
+    // If this came to the server before the release, the owner would enter again and pass the waiter.
+    assert!(mine.write().try_acquire().await.unwrap().is_none());
     drop(soon("its turn", waiting).await.unwrap().unwrap());
 }
 

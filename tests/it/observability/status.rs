@@ -2,6 +2,7 @@
 
 use crate::proxy::Proxy;
 use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::users::write;
 use fairlock::{Client, Error, Holder, LostReason, Mode, Owner, Policy, RwLock, WriteGuard};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -54,15 +55,7 @@ async fn a_free_lock_has_no_mode_no_holders_and_no_keys() {
     }
     assert_eq!(dumps(&server).await, before);
     // The same when it has been used.
-    client
-        .rw_lock("a")
-        .write()
-        .acquire_fair()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    write(&client.rw_lock("a")).await.release().await.unwrap();
     let status = client.rw_lock("a").status().await.unwrap();
     assert_eq!((status.mode, status.holding, status.waiting), (None, 0, 0));
     assert!(status.holders.is_empty());

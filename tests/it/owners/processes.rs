@@ -3,21 +3,22 @@
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually};
 use crate::users::{LEASE, LONG, client, held_by, queued, read, state, user, write};
-use fairlock::Owner;
+use fairlock::{Owner, RwLock};
+
+/// One owner in two processes, the first process without it, and a third process.
+async fn processes(server: &Server) -> (Owner, [RwLock; 4]) {
+    let (here, there, owner) = (user(server, LONG).await, user(server, LONG).await, Owner::new());
+    let also_mine = there.with_owner(&Owner::from_uuid(owner.uuid()));
+    (
+        owner,
+        [here.with_owner(&owner), also_mine, here, user(server, LONG).await],
+    )
+}
 
 #[tokio::test]
 async fn a_reader_reenters_past_a_waiting_writer_also_from_another_process() {
     let server = Server::start().await;
-    let (here, there, other) = (
-        user(&server, LONG).await,
-        user(&server, LONG).await,
-        user(&server, LONG).await,
-    );
-    let owner = Owner::new();
-    let (mine, also_mine) = (
-        here.with_owner(&owner),
-        there.with_owner(&Owner::from_uuid(owner.uuid())),
-    );
+    let (owner, [mine, also_mine, here, other]) = processes(&server).await;
     let outer = read(&mine).await;
     let writer = queued(&server, other.write(), 1).await;
     assert!(
@@ -53,16 +54,7 @@ async fn a_reader_reenters_past_a_waiting_writer_also_from_another_process() {
 #[tokio::test]
 async fn a_writer_reenters_past_waiting_readers_and_writers_also_from_another_process() {
     let server = Server::start().await;
-    let (here, there, other) = (
-        user(&server, LONG).await,
-        user(&server, LONG).await,
-        user(&server, LONG).await,
-    );
-    let owner = Owner::new();
-    let (mine, also_mine) = (
-        here.with_owner(&owner),
-        there.with_owner(&Owner::from_uuid(owner.uuid())),
-    );
+    let (owner, [mine, also_mine, _, other]) = processes(&server).await;
     let outer = write(&mine).await;
     let writer = queued(&server, other.write(), 1).await;
     let reader = queued(&server, other.read(), 2).await;

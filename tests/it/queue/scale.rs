@@ -1,6 +1,7 @@
 //! What many waiters, locks and names cost.
 
 use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::users::{passes, write};
 use fairlock::{Client, Guard, Owner, RwLock};
 use futures::stream::{self, StreamExt};
 use std::time::{Duration, Instant};
@@ -109,13 +110,7 @@ async fn ten_thousand_waiters_of_one_client_share_two_connections_and_few_renewa
 
         held.release().await.unwrap();
         for waiter in waiters.drain(..50) {
-            soon("its turn", waiter)
-                .await
-                .unwrap()
-                .unwrap()
-                .release()
-                .await
-                .unwrap();
+            passes("its turn", waiter).await;
         }
         // A task that is done keeps its guard until its handle goes.
         waiters.iter().for_each(|waiter| waiter.abort());
@@ -201,13 +196,7 @@ async fn ten_thousand_readers_of_one_lock_enter_and_leave_within_their_lease() {
 
 /// Waiters that come all at once and go all at once, behind a holder.
 async fn come_and_go(server: &Server, lock: impl Fn(usize) -> RwLock) {
-    let held = client(server, LEASE)
-        .await
-        .rw_lock("a")
-        .write()
-        .acquire_fair()
-        .await
-        .unwrap();
+    let held = write(&client(server, LEASE).await.rw_lock("a")).await;
     let before = (server.connections().await, channels(server).await);
     let waiters: Vec<_> = (0..MANY).map(|i| tokio::spawn(lock(i).read().acquire_fair())).collect();
     let begun = Instant::now();

@@ -164,6 +164,27 @@ async fn a_first_attempt_ends_with_its_clients_runtime() {
 }
 
 #[tokio::test]
+async fn looks_under_way_end_with_their_clients_runtime() {
+    let server = Server::start().await;
+    let mut elsewhere = Elsewhere::new();
+    let gone = elsewhere.client(&server, LONG).await;
+    server.freeze();
+    let lock = gone.rw_lock("a");
+    let mut locks = gone.locks("*");
+    let mut looks = Box::pin(async { tokio::join!(lock.exists(), lock.status(), locks.next()) });
+    // They have sent their calls by then.
+    assert!(futures::poll!(looks.as_mut()).is_pending());
+    // All tasks are gone when this returns, and nobody has polled the looks meanwhile.
+    let runtime = elsewhere.runtime.take();
+    tokio::task::spawn_blocking(move || drop(runtime)).await.unwrap();
+    let (exists, status, found) = soon("the end of the looks", looks).await;
+    assert!(is_of_the_ended_runtime(&exists), "{exists:?}");
+    assert!(is_of_the_ended_runtime(&status), "{status:?}");
+    let found = found.expect("an error before the end of the stream");
+    assert!(is_of_the_ended_runtime(&found), "{found:?}");
+}
+
+#[tokio::test]
 async fn a_runtime_that_ends_under_waiters_costs_the_others_one_lease() {
     in_time(async || {
         let server = Server::start().await;

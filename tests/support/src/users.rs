@@ -33,6 +33,12 @@ pub async fn downgrade(writing: WriteGuard) -> ReadGuard {
     soon("the downgrade", writing.downgrade()).await.expect("a read hold")
 }
 
+/// A request that waits in a task of its own enters, and leaves.
+pub async fn passes<M: Access>(what: &str, waiter: JoinHandle<Result<Guard<M>, Error>>) {
+    let guard = soon(what, waiter).await.expect("no panic").expect("the lock");
+    guard.release().await.expect("a confirmation");
+}
+
 /// A request that waits in a task of its own. Dropped, it leaves the queue.
 pub struct Waiting<M>(JoinHandle<Result<Guard<M>, Error>>);
 

@@ -185,11 +185,11 @@ pub const ALL: &[Mutant] = &[
         check: Check::Loom("a_message_comes_before_or_after_the_reply"),
     },
     Mutant {
-        name: "keeper-not-woken", file: "src/state/registry.rs",
+        name: "watchdog-not-woken", file: "src/state/registry.rs",
         edits: &[("        if earlier {\n            self.wake.notify_one();", "        if earlier && false {\n            self.wake.notify_one();")],
         seen: "invented",
-        story: "The keeper sleeps until what it knew to be due; a request with a shorter lease comes and is not renewed in time.",
-        check: Check::Loom("the_keeper_does_not_sleep_past_what_is_inserted_and_looked_at"),
+        story: "The watchdog sleeps until what it knew to be due; a request with a shorter lease comes and is not renewed in time.",
+        check: Check::Loom("the_watchdog_does_not_sleep_past_what_is_inserted_or_scheduled"),
     },
     Mutant {
         name: "no-resync", file: "src/state/registry.rs",
@@ -233,7 +233,7 @@ pub const ALL: &[Mutant] = &[
         story: "A call's time limit runs although replies to others come in, which only shows that it has to wait its turn.",
         check: Check::Lib("transport::pulse::tests::replies_to_others_are_no_silence"),
     },
-    // ---- the keeper
+    // ---- the watchdog
     Mutant {
         name: "failed-renewal-waits-its-turn", file: "src/engine/renew.rs",
         edits: &[("session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);", "let _ = RETRY_PAUSE;")],
@@ -273,7 +273,7 @@ pub const ALL: &[Mutant] = &[
         name: "end-of-max-hold-not-looked-at", file: "src/acquire.rs",
         edits: &[("        handle.shared().registry.schedule_check(&request.lock, end);\n", "        let _ = end;\n")],
         seen: "found here",
-        story: "A `max_hold` below a third of the lease is over, and the keeper looks at the hold when its renewal is due.",
+        story: "A `max_hold` below a third of the lease is over, and the watchdog looks at the hold when its renewal is due.",
         check: Check::It("lock::rw_lock::a_hold_that_reached_a_max_hold_far_below_its_lease_lets_in_who_waits"),
     },
     Mutant {
@@ -344,8 +344,8 @@ pub const ALL: &[Mutant] = &[
         name: "owner-does-not-wait-for-its-release", file: "src/engine/attempt.rs",
         edits: &[("        request.owner()?;\n        self.registry().leaving(request)", "        request.owner()?;\n        self.registry().leaving(request).filter(|_| false)")],
         seen: "invented",
-        story: "An owner whose future was dropped asks again before its former request is out of the queue, and is refused.",
-        check: Check::It("lock::rw_lock::an_owner_may_ask_again_right_after_its_future_was_dropped"),
+        story: "An owner drops its guard and asks again before the release: the owner reenters, past all waiters.",
+        check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
     },
     Mutant {
         name: "owner-waits-for-its-lost-guard", file: "src/state/claim.rs",
