@@ -115,6 +115,17 @@ impl fmt::Display for Record {
     }
 }
 
+/// ARGV of a call, from its arguments. `options`: further letters of the options.
+pub fn argv(script: Script, args: &[&str], options: &str) -> Vec<String> {
+    match script {
+        Script::Acquire => acquire::sent(args, options),
+        _ => std::iter::once(&options)
+            .chain(args)
+            .map(|arg| (*arg).to_owned())
+            .collect(),
+    }
+}
+
 /// The arguments of acquire: what they say, and how they are sent.
 pub mod acquire {
     /// ARGV[1] and those after it, from what they say.

@@ -70,7 +70,12 @@ impl Lock {
             if begins || wants_write && !writes_already || !shares {
                 ensure!(token > self.seq, 2, "{name} got {token} after {}", self.seq);
             } else {
-                ensure!(token == self.token, 2, "{name} shares {token} instead of {}", self.token);
+                ensure!(
+                    token == self.token,
+                    2,
+                    "{name} shares {token} instead of {}",
+                    self.token
+                );
             }
         }
         if token > self.seq {

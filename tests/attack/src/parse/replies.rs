@@ -180,9 +180,7 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
         (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
-        (Words::Release(asked), _) => {
-            each(&released, asked)
-        }
+        (Words::Release(asked), _) => each(&released, asked),
         (Words::Renew(asked), &[next_ms, first, ..]) if first == 0 || counts(first) => {
             // To read and to write by turns.
             let standing = |(at, n): (usize, i64)| match n {

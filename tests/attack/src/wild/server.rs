@@ -393,14 +393,19 @@ impl Shared {
                 let mut list = |fields: &[&str]| Value::Array(fields.iter().map(|tame| field(runner, tame)).collect());
                 let holders = list(&[holder, "1760400000999", "0", "1760400000000000"]);
                 let waiters = list(&[waiter, "1760400000000001", "1760400000999"]);
-                let mut status = ["1760400000000002", "write", "", "1", "1", "1"]
-                    .map(|tame| field(runner, tame))
-                    .to_vec();
                 let holder = "w0123456789abcde:7";
-                let numbers = ["1760400000000001", "1760400000000000", "1760400000000000", "1760400000999"];
+                let numbers = [
+                    "1760400000000001",
+                    "1760400000000000",
+                    "1760400000000000",
+                    "1760400000999",
+                ];
                 let more = ["1760400060999", "1000", "0", "1", "1", "0", "0", "0"];
                 let state: Vec<&str> = numbers.into_iter().chain(more).chain([holder]).collect();
                 let state = list(&state);
+                let mut status = ["1760400000000002", "write", "", "1", "1", "1"]
+                    .map(|tame| field(runner, tame))
+                    .to_vec();
                 status.extend([holders, waiters, state]);
                 return Value::Array(status);
             }
