@@ -83,7 +83,7 @@ loom: ## Check the interleavings of the client's threads, up to PREEMPTIONS pree
 # What measures the lock: tests/bench. Each takes ARGS, such as ARGS=--help.
 BENCH = cargo run --release -p fairlock-bench --
 
-bench: setup ## Measure the cost beside the floors and other locks, as ratios: e.g. ARGS=--quick, or ARGS="p1 p3"
+bench: setup ## Measure the cost beside the floors and other locks, as ratios: e.g. ARGS=--quick, ARGS="p1 p3", ARGS=peers
 	$(BENCH) run $(ARGS)
 
 bench-check: setup ## Measure again and compare with the figures in the repository

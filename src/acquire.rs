@@ -8,6 +8,7 @@ use crate::guard::{Guard, ReadGuard};
 use crate::observe::{Hold, Wait};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
+use crate::protocol::order::Origin;
 use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
@@ -35,6 +36,8 @@ pub struct Acquire<M> {
     replication: Option<Replication>,
     /// Made from a hold: its owner may be that of a single request.
     further: bool,
+    /// The token of the read hold that is to become a write hold.
+    upgraded: Option<u64>,
     mode: PhantomData<fn() -> M>,
 }
 
@@ -50,6 +53,7 @@ impl<M> Acquire<M> {
             max_hold: None,
             replication,
             further: false,
+            upgraded: None,
             mode: PhantomData,
         }
     }
@@ -65,8 +69,15 @@ impl<M> Acquire<M> {
             lease: hold.claim().lease(),
             max_hold: None,
             further: true,
+            upgraded: None,
             mode: PhantomData,
         }
+    }
+
+    /// The request is to turn the read hold with that token into a write hold.
+    pub(crate) fn upgrading(mut self, token: u64) -> Self {
+        self.upgraded = Some(token);
+        self
     }
 
     /// Sets the lease of this request: how long others wait if this process dies, and how long the process may be cut
@@ -311,7 +322,12 @@ impl<M: Access> Acquire<M> {
         let claim = Claim::new(self.lease, self.max_hold.unwrap_or(Duration::MAX), now);
         let request = Arc::new(Request::new(number, name, Arc::clone(&self.lock), self.policy, claim));
         shared.registry.insert(Arc::clone(&request), now);
-        Attempt::new(Arc::clone(&self.handle), request, when, ticket, self.lease)
+        let origin = match (self.upgraded, ticket) {
+            (Some(token), _) => Origin::Upgrade(token),
+            (None, Some(ticket)) => Origin::Requeued(ticket),
+            (None, None) => Origin::New,
+        };
+        Attempt::new(Arc::clone(&self.handle), request, when, origin, self.lease)
     }
 }
 

@@ -75,7 +75,8 @@ impl ReadGuard {
         if !self.is_held() {
             return Err(self.lost_because(self.reason()));
         }
-        Ok(Acquire::again(Arc::clone(&self.handle), self.request(), self.owner()))
+        let again = Acquire::again(Arc::clone(&self.handle), self.request(), self.owner());
+        Ok(again.upgrading(self.token.get()))
     }
 
     /// If the owner stopped reading meanwhile, this is no upgrade, because others may have written in between.

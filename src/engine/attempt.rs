@@ -8,7 +8,7 @@ use super::call::Call;
 use super::release::finish;
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
-use crate::protocol::order::AskToAcquire;
+use crate::protocol::order::{AskToAcquire, Origin};
 use crate::protocol::reply::{Acquired, Answer};
 use crate::state::claim::{EndedBy, Outcome};
 use crate::state::registry::Registry;
@@ -37,7 +37,7 @@ pub(crate) struct Attempt {
     only_now: bool,
     /// How long the attempt asks without any reply.
     patience: Duration,
-    ticket: Option<u64>,
+    origin: Origin,
     lease: Duration,
     /// Why the last call got no reply.
     unanswered: Option<RedisError>,
@@ -56,7 +56,7 @@ impl Attempt {
         handle: Arc<Handle>,
         request: Arc<Request>,
         when: When,
-        ticket: Option<u64>,
+        origin: Origin,
         lease: Duration,
     ) -> Self {
         let patience = match when {
@@ -69,7 +69,7 @@ impl Attempt {
             request: Some(request),
             only_now: matches!(when, When::Now),
             patience: patience.max(call_limit(lease) * 2),
-            ticket,
+            origin,
             lease,
             unanswered: None,
         }
@@ -117,6 +117,10 @@ impl Attempt {
                     self.forget();
                     return Ok(Some(Attempted::Busy));
                 }
+                Ok(Acquired::NotReading) => {
+                    let (lock, reason) = (self.lock_name(), LostReason::UnknownToServer);
+                    return self.refused(Error::Lost { lock, reason });
+                }
                 Ok(Acquired::Conflict) => return self.refused(Error::UpgradeConflict { lock: self.lock_name() }),
                 Ok(Acquired::OtherPolicy(stored)) => {
                     let lock = self.lock_name();
@@ -142,7 +146,7 @@ impl Attempt {
             lease: self.lease,
             only_now: self.only_now,
             policy: request.policy,
-            ticket: self.ticket,
+            origin: self.origin,
         };
         loop {
             let call = self.session().call(&request.lock, self.lease);

@@ -51,7 +51,17 @@ pub(crate) struct AskToAcquire<'a> {
     pub(crate) lease: Duration,
     pub(crate) only_now: bool,
     pub(crate) policy: Policy,
-    pub(crate) ticket: Option<u64>,
+    pub(crate) origin: Origin,
+}
+
+/// What a request was before the client asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    New,
+    /// A request with that ticket, which lost its place in the queue.
+    Requeued(u64),
+    /// A read hold with that token, which is to become a write hold.
+    Upgrade(u64),
 }
 
 impl ScriptCall<'_> {
@@ -81,6 +91,9 @@ impl ScriptCall<'_> {
             if ask.only_now {
                 letters.push('t');
             }
+            if let Origin::Upgrade(_) = ask.origin {
+                letters.push('u');
+            }
             match ask.policy {
                 Policy::Fifo => {}
                 Policy::WriterFirst => letters.push('w'),
@@ -93,8 +106,8 @@ impl ScriptCall<'_> {
     /// The place of the rest of a quarantine, which only acquire takes.
     fn quarantine(&self) -> Option<Place> {
         match self.ask {
-            Ask::Acquire(AskToAcquire { ticket: Some(_), .. }) => Some(Place::Next),
-            Ask::Acquire(_) => Some(Place::AfterNext),
+            Ask::Acquire(ask) if ask.origin == Origin::New => Some(Place::AfterNext),
+            Ask::Acquire(_) => Some(Place::Next),
             _ => None,
         }
     }
@@ -106,8 +119,8 @@ impl ScriptCall<'_> {
         match self.ask {
             Ask::Acquire(ask) => {
                 cmd.arg(ask.request).arg(millis(ask.lease));
-                if let Some(ticket) = ask.ticket {
-                    cmd.arg(ticket);
+                if let Origin::Requeued(number) | Origin::Upgrade(number) = ask.origin {
+                    cmd.arg(number);
                 }
             }
             Ask::Release(requests) => {

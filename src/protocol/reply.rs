@@ -44,6 +44,8 @@ pub(crate) enum Acquired {
     /// The number of the owner's waiting request, if this client made it.
     OwnerWaits(Option<u64>),
     OtherPolicy(Policy),
+    /// The read hold of this upgrade is over.
+    NotReading,
 }
 
 /// The time after which to look at the lock again. `None`: nobody has to.
@@ -80,6 +82,7 @@ impl Acquired {
                 .ok()
                 .map(|number| Self::OwnerWaits((number > 0).then_some(number))),
             -3 => policy_of(value).map(Self::OtherPolicy),
+            -4 => Some(Self::NotReading),
             _ => None,
         };
         acquired.ok_or_else(|| unexpected(&reply))

@@ -84,7 +84,7 @@ impl Env {
 }
 
 /// From the text of INFO; 0 if the command has not been called yet.
-fn usec(text: &str, command: &str) -> f64 {
+pub fn usec(text: &str, command: &str) -> f64 {
     let prefix = format!("cmdstat_{command}:");
     let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
     line.map_or(0.0, |line| {

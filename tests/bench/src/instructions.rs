@@ -161,7 +161,7 @@ impl Rows {
 const HANDED: &str = "instructions-handed";
 
 fn queue(lock: &str) -> String {
-    format!("fairlock:{{{lock}}}:queue")
+    format!("fairlock:{{{lock}}}:q")
 }
 
 /// Two writers take turns, and each is queued before the other releases: `n` grants by hand-over. The first acquire and the
@@ -299,7 +299,7 @@ impl Renewals {
 fn renewal(lines: &[String], lock: &str, requests: usize) -> Option<Cmd> {
     let of_lock = lines.iter().filter(|line| line.contains(&format!("{{{lock}}}")));
     let mut calls = of_lock.filter_map(|line| monitor::command(line));
-    let call = calls.find(|arguments| arguments[0].eq_ignore_ascii_case("EVALSHA") && arguments.len() > requests)?;
+    let call = calls.find(|arguments| arguments[0].eq_ignore_ascii_case("FCALL") && arguments.len() > requests)?;
     assert!(
         !call.iter().any(|text| text.contains('\\')),
         "MONITOR has escaped some: {call:?}"

@@ -12,6 +12,7 @@ mod handover;
 mod hot;
 mod instructions;
 mod instructions_client;
+mod languages;
 mod lua;
 mod masters;
 mod memory;
@@ -68,7 +69,8 @@ enum Command {
 /// Which rows to measure, and how.
 #[derive(Args, Debug)]
 struct Run {
-    /// The rows to measure, such as `p1 p3`: all if none are given. The file keeps what it has of the others
+    /// The rows to measure, such as `p1 p3`: all but `peers` if none are given. The file keeps what it has of the others.
+    /// `peers` builds drivers in Go, Java and Node.js, which takes minutes and a network the first time
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(ROWS))]
     rows: Vec<String>,
     /// Rounds of each row: its number is their median [default: 9, or 3 with --quick]
@@ -86,7 +88,7 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 13] = [
+const ROWS: [&str; 14] = [
     "p1",
     "p2",
     "p3",
@@ -100,7 +102,11 @@ const ROWS: [&str; 13] = [
     "mix",
     "masters",
     "instructions",
+    "peers",
 ];
+
+/// Measured only when it is asked for: it needs the toolchains of other languages.
+const ON_REQUEST: &str = "peers";
 
 async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, report: &mut Report) {
     match row {
@@ -117,6 +123,7 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
         "mix" => mixes::run(env, report).await,
         "masters" => masters::run(env, report).await,
         "instructions" => instructions::run(env, report).await,
+        "peers" => languages::run(env, report).await,
         _ => unreachable!("the names of the rows are checked"),
     }
 }
@@ -134,6 +141,9 @@ async fn main() -> ExitCode {
                 std::process::exit(1);
             });
             print!("{}", report.table());
+            if let Some(tables) = languages::table::tables(&report.json()) {
+                print!("\n{tables}");
+            }
         }
         Command::Check(args) => return check::run(args).await,
         Command::Page(args) => return said(page::run(&args)),
@@ -176,7 +186,10 @@ async fn measured(run: Run) -> Report {
     let before = Machine::look(&env).await;
     eprintln!("{}", before.summary());
     let mut report = Report::new(before);
-    let wanted = |row: &str| run.rows.is_empty() || run.rows.iter().any(|asked| asked == row);
+    let wanted = |row: &str| match run.rows.as_slice() {
+        [] => row != ON_REQUEST,
+        rows => rows.iter().any(|asked| asked == row),
+    };
     // What p9 waits for begins now, a minute before it is looked at.
     let mut retention = match wanted("p9") {
         true => Some(p9::Retention::begin(&env).await),

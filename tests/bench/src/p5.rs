@@ -81,9 +81,9 @@ async fn hot(client: &Client, times: usize) -> usize {
 /// What the server was sent meanwhile, and how often acquire's futures were polled.
 async fn commands(server: &Server, client: &Client, times: usize) -> (Commands, usize) {
     let mut monitor = Monitor::start(server).await;
-    let before = server.calls("evalsha").await;
+    let before = server.calls("fcall").await;
     let polls = hot(client, times).await;
-    let after = server.calls("evalsha").await;
+    let after = server.calls("fcall").await;
     let mut commands = Commands::default();
     for line in monitor.until_now(server).await {
         commands.count(&line);
@@ -171,16 +171,15 @@ impl Commands {
         let Some(arguments) = monitor::command(line) else {
             return;
         };
-        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        match arguments.as_slice() {
-            [command, ..] if !command.to_lowercase().starts_with("eval") => match command.to_lowercase().as_str() {
-                // The bench's own.
-                "info" | "echo" | "hello" | "client" => {}
-                _ => self.others += 1,
-            },
-            arguments if arguments.iter().any(|text| *text == "queue" || *text == "try") => self.acquires += 1,
-            [.., lease] if number(lease) => self.renewals += 1,
-            _ => self.releases += 1,
+        let command = arguments[0].to_lowercase();
+        let function = arguments.get(1).filter(|_| command == "fcall");
+        match function.and_then(|name| name.rsplit('_').next()) {
+            Some("acquire") => self.acquires += 1,
+            Some("release") => self.releases += 1,
+            Some("renew") => self.renewals += 1,
+            // The bench's own.
+            None if ["info", "echo", "hello", "client"].contains(&command.as_str()) => {}
+            _ => self.others += 1,
         }
     }
 }
@@ -191,15 +190,15 @@ mod tests {
 
     #[test]
     fn lines_of_monitor_are_told_apart() {
-        let script = |arguments: &str| {
-            format!(r#"+1.5 [0 127.0.0.1:9] "EVALSHA" "0f" "3" "k" "q" "l" "PUBLISH" "fairlock:c:" "" {arguments}"#)
+        let call = |function: &str, arguments: &str| {
+            format!(r#"+1.5 [0 127.0.0.1:9] "FCALL" "fairlock_0f_{function}" "3" "k" "q" "l" "" {arguments}"#)
         };
         let mut commands = Commands::default();
-        commands.count(&script(r#""wabc:1" "10000" "queue" "" """#));
-        commands.count(&script(r#""wabc:1""#));
-        commands.count(&script(r#""wabc:1" "10000""#));
-        commands.count(&script(r#""wabc:1" "wabc:2""#));
-        commands.count(r#"+1.5 [0 lua] "HMGET" "k" "mode""#);
+        commands.count(&call("acquire", r#""wabc:1" "10000""#));
+        commands.count(&call("release", r#""wabc:1""#));
+        commands.count(&call("renew", r#""wabc:1" "10000""#));
+        commands.count(&call("release", r#""wabc:1" "wabc:2""#));
+        commands.count(r#"+1.5 [0 lua] "HGET" "k" "s""#);
         commands.count(r#"+1.5 [0 127.0.0.1:9] "PING""#);
         commands.count(r#"+1.5 [0 127.0.0.1:9] "info" "commandstats""#);
         let expected = Commands {

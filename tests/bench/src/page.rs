@@ -1,5 +1,6 @@
 //! The page of results and its pictures, from what a run has written.
 
+use crate::languages;
 use crate::report::{Goal, quantile, shown};
 use crate::svg::{Axis, Chart, Line, Scale};
 use serde_json::Value;
@@ -24,6 +25,13 @@ pub fn run(args: &Args) -> Result<String, String> {
     let all = serde_json::from_slice(&text).map_err(|error| format!("{json}: {error}"))?;
     let results = Results(all);
     let mut written = Vec::new();
+    if let Some(page) = languages::table::page(&results.0) {
+        write(&args.dir, "PEERS.md", &page, &mut written)?;
+    }
+    // A run of that row alone makes no page of goals.
+    if results.keys().is_empty() && !written.is_empty() {
+        return Ok(format!("wrote {}", written.join(", ")));
+    }
     let mut pictures = Vec::new();
     for picture in [hand_over(&results), waits(&results), cost(&results)]
         .into_iter()
@@ -503,6 +511,25 @@ mod tests {
         assert!(page.contains("| p2_floor | 7 | ? to ? | per second |"), "{page}");
         assert!(page.contains("A quick run") && page.contains("busy"), "{page}");
         assert!(page.contains("they are of 2026-01-02, 2026-01-03"), "{page}");
+    }
+
+    #[test]
+    fn a_run_of_peers_alone_leaves_the_page_of_goals_alone() {
+        let dir = std::env::temp_dir().join(format!("fairlock-page-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let args = Args {
+            json: dir.join("bench.json"),
+            dir: dir.clone(),
+        };
+        let pages = |results: Value| {
+            std::fs::write(&args.json, results.to_string()).expect("written");
+            run(&args).expect("a page");
+            ["PEERS.md", "RESULTS.md"].map(|page| std::fs::remove_file(dir.join(page)).is_ok())
+        };
+        assert_eq!(pages(json!({ "peers_locks": [] })), [true, false]);
+        assert_eq!(pages(json!({ "peers_locks": [], "p1": 1.0 })), [true, true]);
+        assert_eq!(pages(json!({ "p1": 1.0 })), [false, true]);
+        std::fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]

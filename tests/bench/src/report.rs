@@ -56,6 +56,7 @@ pub struct Report {
     measured: Map<String, Value>,
     numbers: Vec<Number>,
     samples: BTreeMap<String, Vec<f64>>,
+    listings: BTreeMap<String, Vec<Value>>,
     /// Of the machine as it was at the end.
     ended: Option<Value>,
 }
@@ -67,6 +68,7 @@ impl Report {
             measured: Map::new(),
             numbers: Vec::new(),
             samples: BTreeMap::new(),
+            listings: BTreeMap::new(),
             ended: None,
         }
     }
@@ -94,6 +96,11 @@ impl Report {
     /// Many values, for a picture: such as [`quantiles`] of a distribution.
     pub fn samples(&mut self, key: &str, values: Vec<f64>) {
         self.samples.insert(key.to_owned(), values);
+    }
+
+    /// What has tables of its own. The key begins with the row's name, like that of a number.
+    pub fn listing(&mut self, key: &str, entries: Vec<Value>) {
+        self.listings.insert(key.to_owned(), entries);
     }
 
     fn add(&mut self, key: &str, title: &str, unit: &str, goal: Goal, rounds: &[f64]) {
@@ -147,6 +154,9 @@ impl Report {
             ("titles", titles),
         ] {
             all.insert(name.to_owned(), Value::Object(object));
+        }
+        for (key, entries) in &self.listings {
+            all.insert(key.clone(), json!(entries));
         }
         all.insert("samples".to_owned(), json!(self.samples));
         all.insert("measured".to_owned(), Value::Object(self.measured.clone()));
@@ -296,7 +306,7 @@ mod tests {
     #[test]
     fn a_run_of_some_rows_keeps_the_others() {
         let former = json!({
-            "p1": 1.0, "p1_gone": 2.0, "p10": 3.0, "mix_50": 9.0,
+            "p1": 1.0, "p1_gone": 2.0, "p10": 3.0, "mix_50": 9.0, "p1_list": [1], "peers_locks": [1, 2],
             "spread": { "p1": [1.0, 1.0], "p1_gone": [2.0, 2.0], "p10": [3.0, 3.0] },
             "measured": { "p1": "then", "p10": "then" }, "machine": { "load_before": 1.0, "gone": 0 },
         });
@@ -304,7 +314,7 @@ mod tests {
             "p1": 1.5, "spread": { "p1": [1.4, 1.6] }, "measured": { "p1": "now" }, "machine": { "load_before": 2.0 },
         });
         let expected = json!({
-            "p1": 1.5, "p10": 3.0, "mix_50": 9.0,
+            "p1": 1.5, "p10": 3.0, "mix_50": 9.0, "peers_locks": [1, 2],
             "spread": { "p1": [1.4, 1.6], "p10": [3.0, 3.0] },
             "measured": { "p1": "now", "p10": "then" }, "machine": { "load_before": 2.0 },
         });

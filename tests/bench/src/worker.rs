@@ -63,11 +63,16 @@ impl Worker {
     pub async fn start_program(program: &[String], job: &str, url: &str) -> Self {
         let mut command = Command::new(&program[0]);
         command.args(&program[1..]).args(["worker", job, url]);
+        Self::of(command).expect("another process of this program")
+    }
+
+    /// Another program that talks in lines.
+    pub fn of(mut command: Command) -> std::io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("another process of this program");
+        let mut child = command.spawn()?;
         let stdin = child.stdin.take().expect("piped");
         let stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, stdin, stdout }
+        Ok(Self { child, stdin, stdout })
     }
 
     pub fn pid(&self) -> u32 {
@@ -80,9 +85,13 @@ impl Worker {
     }
 
     pub async fn hear(&mut self) -> String {
+        self.hear_unless_ended().await.expect("the worker has not ended")
+    }
+
+    /// `None`: the other process has ended.
+    pub async fn hear_unless_ended(&mut self) -> Option<String> {
         let line = timeout(PATIENCE, self.stdout.next_line()).await;
-        let line = line.expect("the worker says something in time").expect("text");
-        line.expect("the worker has not ended")
+        line.expect("the worker says something in time").expect("text")
     }
 }
 

@@ -352,3 +352,35 @@ async fn an_upgrade_whose_read_hold_was_lost_meanwhile_is_lost() {
     let late = reading.try_upgrade().await;
     assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
 }
+
+#[tokio::test]
+async fn an_upgrade_is_refused_when_the_server_lost_the_read_hold_before_it_was_asked() {
+    let unknown = |result: &Result<(), Error>| {
+        let reason = match result {
+            Err(Error::Lost { reason, .. }) => *reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason, LostReason::UnknownToServer);
+    };
+    let server = Server::start().await;
+    // So long that no renewal tells of the loss.
+    let (lock, other) = (user(&server, LONG).await, user(&server, LONG).await);
+    for reader_inside in [false, true] {
+        let reading = read(&lock).await;
+        let mut forget = redis::cmd("DEL");
+        forget.arg(&["fairlock:{a}", "fairlock:{a}:q", "fairlock:{a}:l"]);
+        forget.exec_async(&mut server.redis().await).await.unwrap();
+        // Another one writes in between.
+        write(&other).await.release().await.unwrap();
+        let inside = if reader_inside { Some(read(&other).await) } else { None };
+        unknown(&soon("an answer", reading.upgrade()).await.map(drop));
+        unknown(&soon("an answer", reading.try_upgrade()).await.map(drop));
+        assert_eq!(server.queued("a").await, 0);
+        if let Some(inside) = inside {
+            inside.release().await.unwrap();
+        }
+        // Nothing was granted.
+        write(&other).await.release().await.unwrap();
+        drop(reading);
+    }
+}
