@@ -227,11 +227,15 @@ impl<'a> Run<'a> {
             let reply = self.send(step).await;
             let heard = self.hear().await;
             if let Some(text) = &step.error {
-                match reply {
-                    // Redis 6.2 has the code in the text only.
-                    Err(error) if error.to_string().contains(text) => return self.check_heard(step, heard),
-                    other => return Err(format!("no error with {text:?}: {other:?}")),
+                let Err(error) = &reply else {
+                    return Err(format!("no error with {text:?}: {reply:?}"));
+                };
+                // Redis 6.2 has the code in the text only.
+                let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+                if !format!("{code} {detail}").contains(text) && !error.to_string().contains(text) {
+                    return Err(format!("not the error {text:?}: {error:?}"));
                 }
+                return self.check_heard(step, heard);
             }
             let reply = reply.map_err(|error| format!("failed: {error}"))?;
             let mut numbers = self.numbers.clone();
