@@ -98,12 +98,12 @@ impl<'a> Run<'a> {
             numbers: BTreeMap::new(),
         };
         if publish == Publish::Plainly {
-            run.to_events("SUBSCRIBE").await;
+            run.events_by("SUBSCRIBE").await;
         }
         run
     }
 
-    async fn to_events(&mut self, command: &str) {
+    async fn events_by(&mut self, command: &str) {
         let mut subscribe = redis::cmd(command);
         subscribe.arg(format!("{}:events", self.lock.keys[0]));
         subscribe.exec_async(&mut self.events).await.expect("a subscription");
@@ -212,11 +212,11 @@ impl<'a> Run<'a> {
     async fn call(&mut self, step: &Step) -> Result<(), String> {
         let sharded_listener = step.listened && self.publish == Publish::Sharded;
         if sharded_listener {
-            self.to_events("SSUBSCRIBE").await;
+            self.events_by("SSUBSCRIBE").await;
         }
         let called = self.call_until(step).await;
         if sharded_listener {
-            self.to_events("SUNSUBSCRIBE").await;
+            self.events_by("SUNSUBSCRIBE").await;
         }
         called
     }
