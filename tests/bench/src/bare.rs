@@ -1,39 +1,36 @@
-//! The commands of our scripts without the reasons for them: what a lock whose state is a hash and two sorted sets costs a
-//! server at least, however its scripts are written. `docs/fast-paths.md` lists them.
+//! The commands of our scripts without the reasons for them: what a lock whose state is a packed field and two sorted sets costs a
+//! server at least, however its scripts are written. `docs/scripts.md` lists them.
 
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
 
 const ACQUIRE: &str = "
-redis.call('HMGET', KEYS[1], 'mode', 'rcount', 'writer', 'seq', 'policy', 'more', 'keep', 'cap', 'sole', 'r:' .. ARGV[1])
+redis.call('HGET', KEYS[1], 's')
 redis.call('TIME')
-redis.call('HSET', KEYS[1], 'mode', 'write', 'writer', ARGV[1], 'wcount', '1', 't:' .. ARGV[1], ARGV[2], 'seq', ARGV[2],
-  'sole', 'w' .. ARGV[1] .. ' ' .. ARGV[2])
-return { 2, 1, -1, 1 }";
+redis.call('HSET', KEYS[1], 's', ARGV[1])
+return 1760400000123456";
 
 const RELEASE: &str = "
-redis.call('HMGET', KEYS[1], 'rcount', 'writer', 'wcount', 'seq', 'more', 'sole', 'r:' .. ARGV[1])
-redis.call('HDEL', KEYS[1], 'mode', 'writer', 'wcount', 't:' .. ARGV[1], 'sole')
-return { -1, 2 }";
+redis.call('HGET', KEYS[1], 's')
+redis.call('HSET', KEYS[1], 's', ARGV[1])
+return 1760400000123456";
 
 const HAND_OVER: &str = "
-redis.call('HMGET', KEYS[1], 'rcount', 'writer', 'wcount', 'seq', 'more', 'sole', 'r:' .. ARGV[1])
-local to = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-redis.call('ZSCORE', KEYS[2], 'w' .. ARGV[1])
-redis.call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')
+redis.call('HGET', KEYS[1], 's')
+redis.call('ZREM', KEYS[3], ARGV[2])
 redis.call('TIME')
-redis.call('ZREM', KEYS[3], 'w' .. ARGV[1])
-redis.call('ZREM', KEYS[2], to)
-redis.call('HSET', KEYS[1], 'writer', to, 't:' .. to, ARGV[2], 'seq', ARGV[2])
-redis.call('HDEL', KEYS[1], 't:' .. ARGV[1])
-redis.call('PUBLISH', ARGV[3], to .. ' ' .. ARGV[2] .. '\\n' .. KEYS[1])
-return { 1000, 2 }";
+local to = redis.call('ZRANGE', KEYS[2], '0', '0')[1]
+redis.call('DEL', KEYS[2])
+redis.call('HSET', KEYS[1], 's', ARGV[1])
+redis.call('PUBLISH', ARGV[3], '1760400000123456 ' .. to .. '\\n' .. KEYS[1])
+return 1760400000123456";
 
 /// As long as a real one.
-const TOKEN: &str = "1760400000123456";
-const OWNER: &str = "0123456789abcde:1";
-const OTHER: &str = "0123456789abcdf:1";
+const STATE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdew0123456789abcde:1";
+const TICKET: &str = "1760400000123456";
+const HOLDER: &str = "w0123456789abcde:1";
+const WAITER: &str = "w0123456789abcdf:1";
 
 /// One lock's, over a connection.
 #[derive(Clone)]
@@ -55,11 +52,11 @@ impl Bare {
     /// Of a lock that is free, and was used before.
     pub async fn of(&self, lock: &str) -> Self {
         let mut bare = self.clone();
-        bare.keys = ["", ":queue", ":leases"].map(|suffix| format!("bare:{{{lock}}}{suffix}"));
+        bare.keys = ["", ":q", ":l"].map(|suffix| format!("bare:{{{lock}}}{suffix}"));
         let [state, queue, leases] = &bare.keys;
         let mut prepare = redis::pipe();
         prepare.del(&[state, queue, leases]);
-        prepare.hset_multiple(state, &[("seq", TOKEN), ("keep", "1760400000123"), ("cap", "10000")]);
+        prepare.hset(state, "s", STATE);
         prepare.exec_async(&mut bare.redis).await.expect("replies");
         bare
     }
@@ -75,12 +72,9 @@ impl Bare {
     /// A writer holds it, and another waits.
     pub async fn contend(&mut self) {
         let [state, queue, leases] = &self.keys;
-        let (held, waits) = (format!("w{OWNER}"), format!("w{OTHER}"));
-        let token = format!("t:{OWNER}");
-        let fields = [("mode", "write"), ("writer", OWNER), ("wcount", "1"), (&token, TOKEN)];
         let mut prepare = redis::pipe();
-        prepare.hset_multiple(state, &fields).zadd(queue, &waits, TOKEN);
-        prepare.zadd_multiple(leases, &[("1760400010123", &held), ("1760400010124", &waits)]);
+        prepare.hset(state, "s", STATE).zadd(queue, WAITER, TICKET);
+        prepare.zadd_multiple(leases, &[("1760400010123", HOLDER), ("1760400010124", WAITER)]);
         prepare.exec_async(&mut self.redis).await.expect("replies");
     }
 
@@ -96,6 +90,6 @@ async fn call(script: &Script, keys: &[String; 3], channel: &str, redis: &mut Mu
     for key in keys {
         call.key(key);
     }
-    let call = call.arg(OWNER).arg(TOKEN).arg(channel);
-    let _: Vec<i64> = call.invoke_async(redis).await.expect("a reply");
+    let call = call.arg(STATE).arg(HOLDER).arg(channel);
+    let _: i64 = call.invoke_async(redis).await.expect("a reply");
 }

@@ -1,15 +1,15 @@
-//! The scripts called directly, in the name of a client that does not exist: where a row is about the server alone.
+//! The functions called directly, in the name of a client that does not exist: where a row is about the server alone.
 
 use crate::env::connection;
 use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, Script, Value};
+use redis::{Cmd, Pipeline, Value};
 
 /// One lock's keys and the scripts, on a connection of their own.
 pub struct Lua {
     redis: MultiplexedConnection,
-    /// Who listens to the lock's events: see `lua/listeners.lua`.
-    listeners: &'static str,
+    /// The calls' first argument.
+    options: &'static str,
     acquire: Text,
     release: Text,
     renew: Text,
@@ -17,10 +17,17 @@ pub struct Lua {
 
 struct Text {
     body: String,
-    hash: String,
+    function: String,
 }
 
-/// How a script is called: the server counts the two apart. `Measured` is by hash.
+/// To queue, or only to try.
+#[derive(Clone, Copy, PartialEq)]
+pub enum How {
+    Queue,
+    Try,
+}
+
+/// How a script is called: the server counts the two apart. `Measured` is as a function, like a client's.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Account {
     Measured,
@@ -30,35 +37,29 @@ pub enum Account {
 impl Text {
     /// As servers get it from Redis 7 on.
     fn of(script: &scripts::Script) -> Self {
-        let body = script.flagged();
-        let hash = Script::new(&body).get_hash().to_owned();
-        Self { body, hash }
+        let (library, _) = scripts::library();
+        Self {
+            body: script.flagged(),
+            function: format!("{library}_{}", script.name),
+        }
     }
 
-    fn call(&self, account: Account, lock: &str, listeners: &str, args: &[&str]) -> Cmd {
+    fn call(&self, account: Account, lock: &str, options: &str, args: &[&str]) -> Cmd {
         let mut call = match account {
-            Account::Measured => redis::cmd("EVALSHA"),
+            Account::Measured => redis::cmd("FCALL"),
             Account::Around => redis::cmd("EVAL"),
         };
         call.arg(match account {
-            Account::Measured => &self.hash,
+            Account::Measured => &self.function,
             Account::Around => &self.body,
         });
-        let state = state(lock);
-        let keys = [state.clone(), format!("{state}:queue"), format!("{state}:leases")];
-        call.arg(3)
-            .arg(&keys)
-            .arg("PUBLISH")
-            .arg("fairlock:c:")
-            .arg(listeners)
-            .arg(args);
+        call.arg(3).arg(&keys(lock)).arg(options).arg(args);
         call
     }
 }
 
-/// The key of a lock's state.
-pub fn state(lock: &str) -> String {
-    format!("fairlock:{{{lock}}}")
+fn keys(lock: &str) -> [String; 3] {
+    ["", ":q", ":l"].map(|suffix| format!("fairlock:{{{lock}}}{suffix}"))
 }
 
 /// A lease that outlives the run.
@@ -69,44 +70,39 @@ impl Lua {
     pub async fn new(url: &str) -> Self {
         let lua = Self {
             redis: connection(url).await,
-            listeners: "",
+            options: "",
             acquire: Text::of(&scripts::ACQUIRE),
             release: Text::of(&scripts::RELEASE),
             renew: Text::of(&scripts::RENEW),
         };
-        for text in [&lua.acquire, &lua.release, &lua.renew] {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&text.body);
-            let hash: String = load
-                .query_async(&mut lua.redis.clone())
-                .await
-                .expect("the scripts compile");
-            assert_eq!(hash, text.hash);
-        }
+        let (library, text) = scripts::library();
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(text);
+        let loaded: String = load.query_async(&mut lua.redis.clone()).await.expect("the functions compile");
+        assert_eq!(loaded, library);
         lua
     }
 
     /// Has the scripts ask the server who listens, as they do in a cluster.
     pub fn asking(self) -> Self {
-        Self { listeners: "?", ..self }
+        Self { options: "s", ..self }
     }
 
-    /// To queue, or only to try.
-    pub fn acquire(&self, account: Account, lock: &str, request: &str, how: &str) -> Cmd {
-        self.acquire
-            .call(account, lock, self.listeners, &[request, LEASE, how, "", ""])
+    pub fn acquire(&self, account: Account, lock: &str, request: &str, how: How) -> Cmd {
+        let options = format!("{}{}", self.options, if how == How::Try { "t" } else { "" });
+        self.acquire.call(account, lock, &options, &[request, LEASE])
     }
 
     pub fn release(&self, account: Account, lock: &str, request: &str) -> Cmd {
-        self.release.call(account, lock, self.listeners, &[request])
+        self.release.call(account, lock, self.options, &[request])
     }
 
     pub fn renew(&self, account: Account, lock: &str, requests: &[&str]) -> Cmd {
         let pairs: Vec<&str> = requests.iter().flat_map(|request| [*request, LEASE]).collect();
-        self.renew.call(account, lock, self.listeners, &pairs)
+        self.renew.call(account, lock, self.options, &pairs)
     }
 
-    /// Sends calls a hundred at a time.
+    /// Sends calls a hundred at a time. A reply of one number is a list of one.
     pub async fn send(&mut self, calls: impl IntoIterator<Item = Cmd>) -> Vec<Vec<i64>> {
         let mut replies = Vec::new();
         let mut calls = calls.into_iter().peekable();
@@ -115,17 +111,19 @@ impl Lua {
             for call in calls.by_ref().take(100) {
                 pipeline.add_command(call);
             }
-            let some: Vec<Vec<i64>> = pipeline.query_async(&mut self.redis).await.expect("the scripts answer");
-            replies.extend(some);
+            let some: Vec<Value> = pipeline.query_async(&mut self.redis).await.expect("the scripts answer");
+            replies.extend(some.into_iter().map(|reply| match reply {
+                Value::Int(alone) => vec![alone],
+                several => redis::from_redis_value(several).expect("numbers"),
+            }));
         }
         replies
     }
 
     /// Bytes of the lock's three keys, each element looked at.
     pub async fn memory(&mut self, lock: &str) -> f64 {
-        let state = state(lock);
         let mut bytes = 0.0;
-        for key in [state.clone(), format!("{state}:queue"), format!("{state}:leases")] {
+        for key in keys(lock) {
             let mut usage = redis::cmd("MEMORY");
             usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
             let used: Value = usage.query_async(&mut self.redis).await.expect("MEMORY USAGE");
@@ -137,7 +135,7 @@ impl Lua {
     }
 }
 
-/// Calls of scripts so far, and the microseconds that the server spent in them; of those that were called by hash.
+/// Calls of scripts so far, and the microseconds that the server spent in them; of those that were called as functions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spent {
     pub calls: f64,
@@ -153,7 +151,7 @@ impl Spent {
 
     /// None were called yet: zeros.
     fn read(text: &str) -> Self {
-        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:"));
         let field = |name: &str| {
             let value = line?
                 .split(',')
@@ -191,7 +189,7 @@ mod tests {
     #[test]
     fn the_servers_count_is_read_by_field() {
         let text = "# Commandstats\r\ncmdstat_eval:calls=9,usec=9,usec_per_call=1.00\r\n\
-            cmdstat_evalsha:calls=12,usec=345,usec_per_call=28.75,rejected_calls=1,failed_calls=0\r\n";
+            cmdstat_fcall:calls=12,usec=345,usec_per_call=28.75,rejected_calls=1,failed_calls=0\r\n";
         let spent = Spent::read(text);
         assert_eq!(spent, Spent { calls: 12.0, us: 345.0 });
         assert_eq!(

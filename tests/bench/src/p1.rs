@@ -2,7 +2,7 @@
 
 use crate::bare::Bare;
 use crate::env::{Env, connect};
-use crate::lua::{Account, Lua};
+use crate::lua::{Account, How, Lua};
 use crate::peers::{Kind, Locks};
 use crate::report::{Goal, Report, median};
 use fairlock::RwLock;
@@ -104,7 +104,7 @@ async fn cycle(lock: &RwLock) {
 /// The same without the client.
 async fn scripts(lua: &mut Lua) {
     let (acquire, release) = (
-        lua.acquire(Account::Measured, "p1-scripts", "w0:1", "queue"),
+        lua.acquire(Account::Measured, "p1-scripts", "w0:1", How::Queue),
         lua.release(Account::Measured, "p1-scripts", "w0:1"),
     );
     lua.send([acquire, release]).await;
