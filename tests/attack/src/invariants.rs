@@ -101,12 +101,20 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
         }
         let was = before.found(request);
         let again = entered.contains(&owner);
-        let waited = before.queue().find(|(waiting, _)| *waiting == request).map(|(_, place)| place);
+        let waited = before
+            .queue()
+            .find(|(waiting, _)| *waiting == request)
+            .map(|(_, place)| place);
         begun |= holding.is_empty();
         if note.token > last {
             (last, token) = (note.token, note.token);
         } else {
-            hold!(2, !holding.is_empty() && note.token == token, "{request} got token {} after {last}", note.token);
+            hold!(
+                2,
+                !holding.is_empty() && note.token == token,
+                "{request} got token {} after {last}",
+                note.token
+            );
             let wrote = was.writes > 0 || holding.iter().any(|held| writes(held) && owner_of(held) == owner);
             hold!(2, !writes(request) || wrote, "{request} writes with a reader's token");
             hold!(
@@ -132,7 +140,11 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
     }
     hold!(
         2,
-        if begun { after.first > before.seq } else { after.first == before.first },
+        if begun {
+            after.first > before.seq
+        } else {
+            after.first == before.first
+        },
         "a phase begins with {} after {}, and before that with {}",
         after.first,
         before.seq,

@@ -37,7 +37,11 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
         })?;
     }
     demand(seen.bare == is_bare(step.script, &seen.reply), || {
-        format!("the reply {:?} came {}", seen.reply, if seen.bare { "as a number" } else { "as a list" })
+        format!(
+            "the reply {:?} came {}",
+            seen.reply,
+            if seen.bare { "as a number" } else { "as a list" }
+        )
     })?;
     same_reply(step.script, &outcome, seen)?;
     same_messages(&outcome, seen)?;
@@ -81,7 +85,13 @@ fn same_state(before: &Lock, step: &Step, lock: &mut Lock, outcome: &Outcome, se
         false => writer || expected.writes == 0 && state.holder.is_empty(),
     };
     demand(right, || format!("holder: {:?} of {:?}", state.holder, lock.view()))?;
-    same_near(if seen.expired[0] { 0 } else { before.near_ms }, step, lock, outcome, state.near_ms)?;
+    same_near(
+        if seen.expired[0] { 0 } else { before.near_ms },
+        step,
+        lock,
+        outcome,
+        state.near_ms,
+    )?;
     lock.near_ms = state.near_ms;
     Ok(())
 }
@@ -187,7 +197,9 @@ impl Choices for Observed<'_> {
 /// The nearest deadline, ms, of a request that one renewal renews twice: the first lease counts for a lower bound too.
 fn renewed_twice(step: &Step) -> Option<u64> {
     let pairs = step.args.chunks_exact(2).filter(|_| step.script == Script::Renew);
-    let twice = pairs.clone().filter(|pair| pairs.clone().filter(|other| other[0] == pair[0]).nth(1).is_some());
+    let twice = pairs
+        .clone()
+        .filter(|pair| pairs.clone().filter(|other| other[0] == pair[0]).nth(1).is_some());
     let leases = twice.filter_map(|pair| pair[1].parse::<u64>().ok());
     Some(leases.min()? + step.now_us / 1000)
 }
@@ -207,7 +219,10 @@ fn same_next_ms(lock: &Lock, step: &Step, next_ms: i64) -> Result<(), String> {
         None => false,
     };
     demand(right, || {
-        format!("next ms {next_ms}, and the nearest deadline is at {nearest:?}, near {}", lock.near_ms)
+        format!(
+            "next ms {next_ms}, and the nearest deadline is at {nearest:?}, near {}",
+            lock.near_ms
+        )
     })
 }
 

@@ -3,57 +3,21 @@
 use crate::env::connection;
 use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, Script, Value};
+use redis::{Cmd, Pipeline, Value};
 
-/// One lock's keys and the scripts, on a connection of their own.
+/// The library of functions, on a connection of its own.
 pub struct Lua {
     redis: MultiplexedConnection,
-    /// Who listens to the lock's events: see `lua/listeners.lua`.
-    listeners: &'static str,
-    acquire: Text,
-    release: Text,
-    renew: Text,
+    /// `s`: the scripts ask the server who listens to events, as they do in a cluster.
+    options: &'static str,
+    library: String,
 }
 
-struct Text {
-    body: String,
-    hash: String,
-}
-
-/// How a script is called: the server counts the two apart. `Measured` is by hash.
+/// How a script is called: the server counts the two apart. `Measured` is as a function.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Account {
     Measured,
     Around,
-}
-
-impl Text {
-    /// As servers get it from Redis 7 on.
-    fn of(script: &scripts::Script) -> Self {
-        let body = script.flagged();
-        let hash = Script::new(&body).get_hash().to_owned();
-        Self { body, hash }
-    }
-
-    fn call(&self, account: Account, lock: &str, listeners: &str, args: &[&str]) -> Cmd {
-        let mut call = match account {
-            Account::Measured => redis::cmd("EVALSHA"),
-            Account::Around => redis::cmd("EVAL"),
-        };
-        call.arg(match account {
-            Account::Measured => &self.hash,
-            Account::Around => &self.body,
-        });
-        let state = state(lock);
-        let keys = [state.clone(), format!("{state}:queue"), format!("{state}:leases")];
-        call.arg(3)
-            .arg(&keys)
-            .arg("PUBLISH")
-            .arg("fairlock:c:")
-            .arg(listeners)
-            .arg(args);
-        call
-    }
 }
 
 /// The key of a lock's state.
@@ -65,48 +29,57 @@ pub fn state(lock: &str) -> String {
 pub const LEASE: &str = "3600000";
 
 impl Lua {
-    /// The scripts as a client sends them to Redis 7 and later.
+    /// The functions as a client loads them.
     pub async fn new(url: &str) -> Self {
-        let lua = Self {
-            redis: connection(url).await,
-            listeners: "",
-            acquire: Text::of(&scripts::ACQUIRE),
-            release: Text::of(&scripts::RELEASE),
-            renew: Text::of(&scripts::RENEW),
-        };
-        for text in [&lua.acquire, &lua.release, &lua.renew] {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&text.body);
-            let hash: String = load
-                .query_async(&mut lua.redis.clone())
-                .await
-                .expect("the scripts compile");
-            assert_eq!(hash, text.hash);
+        let redis = connection(url).await;
+        let (library, text) = scripts::library();
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(text);
+        let loaded: String = load.query_async(&mut redis.clone()).await.expect("the scripts compile");
+        assert_eq!(loaded, library);
+        Self {
+            redis,
+            options: "",
+            library,
         }
-        lua
     }
 
     /// Has the scripts ask the server who listens, as they do in a cluster.
     pub fn asking(self) -> Self {
-        Self { listeners: "?", ..self }
+        Self { options: "s", ..self }
+    }
+
+    fn call(&self, account: Account, script: &scripts::Script, lock: &str, options: &str, args: &[&str]) -> Cmd {
+        let mut call = Cmd::new();
+        match account {
+            Account::Measured => call.arg("FCALL").arg(format!("{}_{}", self.library, script.name)),
+            Account::Around => call.arg("EVAL").arg(script.flagged()),
+        };
+        let state = state(lock);
+        let keys = [state.clone(), format!("{state}:q"), format!("{state}:l")];
+        call.arg(3)
+            .arg(&keys)
+            .arg(format!("{}{options}", self.options))
+            .arg(args);
+        call
     }
 
     /// To queue, or only to try.
     pub fn acquire(&self, account: Account, lock: &str, request: &str, how: &str) -> Cmd {
-        self.acquire
-            .call(account, lock, self.listeners, &[request, LEASE, how, "", ""])
+        let options = if how == "try" { "t" } else { "" };
+        self.call(account, &scripts::ACQUIRE, lock, options, &[request, LEASE])
     }
 
     pub fn release(&self, account: Account, lock: &str, request: &str) -> Cmd {
-        self.release.call(account, lock, self.listeners, &[request])
+        self.call(account, &scripts::RELEASE, lock, "", &[request])
     }
 
     pub fn renew(&self, account: Account, lock: &str, requests: &[&str]) -> Cmd {
         let pairs: Vec<&str> = requests.iter().flat_map(|request| [*request, LEASE]).collect();
-        self.renew.call(account, lock, self.listeners, &pairs)
+        self.call(account, &scripts::RENEW, lock, "", &pairs)
     }
 
-    /// Sends calls a hundred at a time.
+    /// Sends calls a hundred at a time. A reply of one number is a list of one.
     pub async fn send(&mut self, calls: impl IntoIterator<Item = Cmd>) -> Vec<Vec<i64>> {
         let mut replies = Vec::new();
         let mut calls = calls.into_iter().peekable();
@@ -115,8 +88,11 @@ impl Lua {
             for call in calls.by_ref().take(100) {
                 pipeline.add_command(call);
             }
-            let some: Vec<Vec<i64>> = pipeline.query_async(&mut self.redis).await.expect("the scripts answer");
-            replies.extend(some);
+            let some: Vec<Value> = pipeline.query_async(&mut self.redis).await.expect("the scripts answer");
+            replies.extend(some.into_iter().map(|reply| match reply {
+                Value::Int(number) => vec![number],
+                reply => redis::from_redis_value(reply).expect("numbers"),
+            }));
         }
         replies
     }
@@ -125,7 +101,7 @@ impl Lua {
     pub async fn memory(&mut self, lock: &str) -> f64 {
         let state = state(lock);
         let mut bytes = 0.0;
-        for key in [state.clone(), format!("{state}:queue"), format!("{state}:leases")] {
+        for key in [state.clone(), format!("{state}:q"), format!("{state}:l")] {
             let mut usage = redis::cmd("MEMORY");
             usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
             let used: Value = usage.query_async(&mut self.redis).await.expect("MEMORY USAGE");
@@ -137,7 +113,7 @@ impl Lua {
     }
 }
 
-/// Calls of scripts so far, and the microseconds that the server spent in them; of those that were called by hash.
+/// Calls of scripts so far, and the microseconds that the server spent in them; of those that were called as functions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spent {
     pub calls: f64,
@@ -153,7 +129,7 @@ impl Spent {
 
     /// None were called yet: zeros.
     fn read(text: &str) -> Self {
-        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:"));
         let field = |name: &str| {
             let value = line?
                 .split(',')
@@ -191,7 +167,7 @@ mod tests {
     #[test]
     fn the_servers_count_is_read_by_field() {
         let text = "# Commandstats\r\ncmdstat_eval:calls=9,usec=9,usec_per_call=1.00\r\n\
-            cmdstat_evalsha:calls=12,usec=345,usec_per_call=28.75,rejected_calls=1,failed_calls=0\r\n";
+            cmdstat_fcall:calls=12,usec=345,usec_per_call=28.75,rejected_calls=1,failed_calls=0\r\n";
         let spent = Spent::read(text);
         assert_eq!(spent, Spent { calls: 12.0, us: 345.0 });
         assert_eq!(

@@ -146,12 +146,12 @@ impl Queue {
                     calls.push(self.lua.acquire(Around, &self.lock, &name, "queue"));
                     self.waiting.push_back(name);
                     // A released hold is told its token.
-                    statuses.push((at, 1, 2..=i64::MAX));
+                    statuses.push((at, 0, 2..=i64::MAX));
                 }
                 What::Renew => {
                     let waiter = &self.waiting[self.waiting.len() / 2];
                     calls.push(self.lua.renew(Measured, &self.lock, &[waiter]));
-                    statuses.push((at, 1, waits.clone()));
+                    statuses.push((at, 2, waits.clone()));
                 }
                 What::Try => {
                     let name = self.name();

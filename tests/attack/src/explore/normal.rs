@@ -53,7 +53,10 @@ pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
 
 /// What lies under the keys, as it would be had it come about now, and with the least numbers: see the head of this file.
 pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
-    let texts = kept.words.each_ref().map(|words| words.iter().map(|word| text_of(word)).collect::<Vec<_>>());
+    let texts = kept
+        .words
+        .each_ref()
+        .map(|words| words.iter().map(|word| text_of(word)).collect::<Vec<_>>());
     let words = || texts.iter().flatten();
     let now_ms = (now_us / 1000) as i64;
     let numbers: Vec<i64> = words()

@@ -279,7 +279,10 @@ impl Lock {
             waiting: self.queue.len() as u64,
             sole: sole.is_some(),
             up: self.queue.first().is_some_and(|(score, _)| *score < 0),
-            holder: sole.or_else(by_writer).map(|(name, _)| name.to_string()).unwrap_or_default(),
+            holder: sole
+                .or_else(by_writer)
+                .map(|(name, _)| name.to_string())
+                .unwrap_or_default(),
             more: false,
         }
     }

@@ -239,7 +239,10 @@ impl Step<'_> {
 
         let inside = self.lock.found(request);
         // Others may have written since.
-        if ask.read_token.is_some_and(|token| inside.reads == 0 || self.lock.first > token) {
+        if ask
+            .read_token
+            .is_some_and(|token| inside.reads == 0 || self.lock.first > token)
+        {
             return self.answer(READ_IS_OVER, 0);
         }
         self.lock.policy = Some(ask.policy);
@@ -349,7 +352,14 @@ impl Step<'_> {
         }
         self.sweep();
         // As a release would tell the read request.
-        vec![self.next_ms(), if self.lock.holds(to) { self.lock.first as i64 } else { -1 }]
+        vec![
+            self.next_ms(),
+            if self.lock.holds(to) {
+                self.lock.first as i64
+            } else {
+                -1
+            },
+        ]
     }
 
     pub(super) fn evict(&mut self, owner: &str) -> Vec<i64> {
