@@ -4,7 +4,7 @@
 //! replies and messages. `install` wraps the scripts of this process; the stream of a lock is `{its state key}:journal`.
 //! The lock's own keys, their times to live and the replies stay as they are.
 
-use crate::record::{Note, Record, Script, What};
+use crate::record::{Note, Record, Script, What, acquire, told};
 use redis::aio::MultiplexedConnection;
 
 /// An error of [`read`] that begins so: the server lost its data, or a part, and the journal with it. Reading goes on
@@ -63,27 +63,18 @@ pub fn journaled(name: &str, body: &str, most: Option<u64>) -> String {
         text.replace(find, replacement)
     };
     // The moment of the entry is the script's own, and asked for once.
-    let body = body.replace("redis.call('TIME')", "journal_time()");
-    // The heads end before this.
-    let keys = "local LOCK, QUEUE, LEASES = KEYS[1], KEYS[2], KEYS[3]\n";
-    let body = once(&body, keys, &format!("journal_whole = true\n{keys}"));
-    let note = "local function note(what, request, token)\n";
+    let body = once(body, "call('TIME')", "journal_time()");
+    let note = "local function note(what, request, number)\n";
     let body = once(&body, note, &format!("{note}{NOTE}"));
-    // The heads say in their replies what happened, but for whom a release lets in.
-    let body = match name {
-        "release" => once(
-            &body,
-            HANDED_OVER,
-            &format!("journal_notes[2] = 'granted ' .. to .. ' ' .. text\n{HANDED_OVER}"),
-        ),
-        _ => body,
-    };
+    // What happened is noted also if nobody listens.
+    let body = body.replace("if events and ended > 0 then note(", "if ended > 0 then note(");
+    let body = once(&body, "if events then note(", "do note(");
     let most = most.map_or_else(String::new, |most| format!("'MAXLEN', '~', '{most}', "));
     let tail = TAIL.replace("$NAME", name).replace("$MOST", &most);
     format!("{HEAD}{body}\nend\n{tail}")
 }
 
-const HEAD: &str = "local journal_notes, journal_whole, journal_now = {}, false, nil
+const HEAD: &str = "local journal_notes, journal_now = {}, nil
 local function journal_time()
   journal_now = journal_now or redis.call('TIME')
   return journal_now
@@ -91,9 +82,7 @@ end
 local function journal_body()
 ";
 
-const HANDED_OVER: &str = "redis.call('ZREM', KEYS[2], to)\n";
-
-const NOTE: &str = "  journal_notes[#journal_notes + 1] = what .. ' ' .. request .. ' ' .. (token or 0)\n";
+const NOTE: &str = "  journal_notes[#journal_notes + 1] = what .. ' ' .. request .. ' ' .. (number or '0')\n";
 
 /// An entry's id is its number and its time: a number that is missing is a gap, and an entry whose id has changed is of
 /// another journal.
@@ -101,21 +90,14 @@ const TAIL: &str = "local journal_ok, journal_reply = pcall(journal_body)
 do
   local now, reply = journal_time(), {}
   if journal_ok then
-    for i, value in ipairs(journal_reply) do reply[i] = string.format('%d', value) end
-    if not journal_whole then
-      if '$NAME' == 'release' then
-        journal_notes[1] = 'released ' .. ARGV[4] .. ' 0'
-      elseif reply[1] == '2' then
-        journal_notes[1] = 'granted ' .. ARGV[4] .. ' ' .. reply[2]
-      elseif reply[1] == '1' then
-        journal_notes[1] = 'queued ' .. ARGV[4] .. ' 0'
-      end
-    end
+    local numbers = type(journal_reply) == 'number' and { journal_reply } or journal_reply
+    if numbers.err then return journal_reply end   -- it did nothing
+    for i, value in ipairs(numbers) do reply[i] = string.format('%d', value) end
   end
   local number = redis.pcall('INCR', KEYS[1] .. ':journal:n')
   if type(number) == 'number' then
     local id = string.format('%d-%d', number, now[1] * 1000000 + now[2])
-    redis.pcall('XADD', KEYS[1] .. ':journal', $MOSTid, journal_ok and '$NAME' or 'failed', table.concat(ARGV, ' ', 4),
+    redis.pcall('XADD', KEYS[1] .. ':journal', $MOSTid, journal_ok and '$NAME' or 'failed', table.concat(ARGV, ' '),
       table.concat(reply, ' '), table.concat(journal_notes, '\\n'))
   end
 end
@@ -123,8 +105,7 @@ if not journal_ok then error(journal_reply, 0) end
 return journal_reply
 ";
 
-/// Deletes a field of a lock's state, and says so in its journal. Not the policy: without it a lock that is not first come,
-/// first served refuses everybody until it has been unused for a minute.
+/// Deletes a field of a lock's state, and says so in its journal. Not the policy, by which layout 1 refuses the lock.
 pub async fn delete_field(redis: &mut MultiplexedConnection, lock_key: &str, which: u64) -> Result<(), String> {
     const DELETE: &str = "local fields, left = redis.call('HKEYS', KEYS[1]), {}
 for _, field in ipairs(fields) do if field ~= 'policy' then left[#left + 1] = field end end
@@ -287,13 +268,17 @@ fn entry(lock: &str, at_us: u64, fields: &[String]) -> Result<Record, String> {
         _ => {}
     }
     let bad = || format!("{GAP}not an entry of a journal: {fields:?}");
+    let script = Script::of_name(name).ok_or_else(bad)?;
     let number = |word: &str| word.parse().map_err(|_| bad());
     Ok(Record {
         lock: lock.to_owned(),
         at_us,
-        script: Script::of_name(name).ok_or_else(bad)?,
-        args,
-        reply: reply.split(' ').map(number).collect::<Result<_, _>>()?,
+        args: match script {
+            Script::Acquire => acquire::said(&args.iter().map(String::as_str).collect::<Vec<_>>()).ok_or_else(bad)?,
+            _ => args.into_iter().skip(1).collect(),
+        },
+        script,
+        reply: told(script, reply.split(' ').map(number).collect::<Result<_, _>>()?),
         notes: notes
             .lines()
             .map(|line| note(line).ok_or_else(bad))

@@ -1,6 +1,7 @@
 //! What happened to one lock in one call of a script: the journal's entry, made by the scripts of test builds on real
 //! servers and by the model in simulation. Scripts are atomic, so the journal is the order in which things happened.
 
+use crate::model::{BUSY, GRANTED, NOT_TOLD};
 use std::fmt;
 
 /// The scripts that change something.
@@ -114,6 +115,17 @@ impl fmt::Display for Record {
     }
 }
 
+/// ARGV of a call, from its arguments. `options`: further letters of the options.
+pub fn argv(script: Script, args: &[&str], options: &str) -> Vec<String> {
+    match script {
+        Script::Acquire => acquire::sent(args, options),
+        _ => std::iter::once(&options)
+            .chain(args)
+            .map(|arg| (*arg).to_owned())
+            .collect(),
+    }
+}
+
 /// The arguments of acquire: what they say, and how they are sent.
 pub mod acquire {
     /// ARGV[1] and those after it, from what they say.
@@ -159,4 +171,14 @@ pub fn grants(payload: &str) -> Option<Vec<(&str, u64)>> {
         }
     }
     Some(grants)
+}
+
+/// A reply of one number as the model has it; any other reply as it is.
+pub fn told(script: Script, reply: Vec<i64>) -> Vec<i64> {
+    match (script, reply.as_slice()) {
+        (Script::Acquire, &[0]) => vec![BUSY, 0, NOT_TOLD, NOT_TOLD],
+        (Script::Acquire, &[token]) => vec![GRANTED, token, NOT_TOLD, NOT_TOLD],
+        (Script::Release, &[told]) => vec![NOT_TOLD, told],
+        _ => reply,
+    }
 }

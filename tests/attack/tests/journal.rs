@@ -2,7 +2,9 @@
 
 use fairlock::{Client, EventKind, Owner};
 use fairlock_attack::journal;
-use fairlock_attack::record::{Record, Script};
+use fairlock_attack::lua_world::numbers_of;
+use fairlock_attack::model::NOT_TOLD;
+use fairlock_attack::record::{Record, Script, argv};
 use fairlock_support::scripts;
 use fairlock_support::server::{Server, soon};
 use futures::StreamExt;
@@ -38,18 +40,17 @@ impl Lock {
             .iter()
             .find(|(name, _)| *name == script.name())
             .expect("a script");
-        self.eval(texts[1], args).await
+        self.eval(script, texts[1], args).await
     }
 
-    async fn eval(&mut self, text: &str, args: &str) -> Result<Vec<i64>, redis::RedisError> {
+    async fn eval(&mut self, script: Script, text: &str, args: &str) -> Result<Vec<i64>, redis::RedisError> {
         let mut call = redis::cmd("EVAL");
         call.arg(text).arg(3);
-        call.arg(KEY).arg(format!("{KEY}:queue")).arg(format!("{KEY}:leases"));
-        call.arg("PUBLISH").arg("fairlock:c:").arg(self.listened);
-        if !args.is_empty() {
-            call.arg(args.split(' ').collect::<Vec<_>>());
-        }
-        call.query_async(&mut self.redis).await
+        call.arg(KEY).arg(format!("{KEY}:q")).arg(format!("{KEY}:l"));
+        let args: Vec<&str> = args.split(' ').filter(|_| !args.is_empty()).collect();
+        call.arg(argv(script, &args, self.listened));
+        let reply = call.query_async(&mut self.redis).await?;
+        Ok(numbers_of(&reply, script).expect("a reply of the script"))
     }
 
     async fn ask(&mut self, request: &str) -> Vec<i64> {
@@ -81,6 +82,7 @@ impl Lock {
 
 fn told(record: &Record) -> String {
     let number = |number: i64| match number {
+        NOT_TOLD => "_".to_owned(),
         1_000_000_000_000.. => "N".to_owned(),
         ..-1_000_000_000_000 => "-N".to_owned(),
         500..=60_000 => "ms".to_owned(),
@@ -100,8 +102,8 @@ fn told(record: &Record) -> String {
 #[tokio::test]
 async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
     let mut lock = Lock::new().await;
-    lock.ask("w1:1").await; // the whole script: the keys need a TTL
-    lock.release("w1:1").await; // the heads from here on
+    lock.ask("w1:1").await;
+    lock.release("w1:1").await;
     lock.ask("w1:2").await;
     lock.release("w1:2").await;
     lock.release("w1:2").await;
@@ -123,20 +125,20 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
     lock.release("w3:3 r3:2").await;
     lock.call(Script::Renew, "").await.expect("renew");
     let expected = [
-        "acquire w1:1 60000 queue -> 2 N -1 N; granted w1:1 T",
-        "release w1:1 -> -1 N; released w1:1",
-        "acquire w1:2 60000 queue -> 2 N -1 N; granted w1:2 T",
-        "release w1:2 -> -1 N; released w1:2",
-        "release w1:2 -> -1 0",
-        "acquire r1:3:o 60000 queue -> 2 N -1 N; granted r1:3:o T",
-        "acquire r2:1:p 60000 queue -> 2 N ms N; granted r2:1:p T",
+        "acquire w1:1 60000 queue -> 2 N _ _; granted w1:1 T",
+        "release w1:1 -> _ N; released w1:1",
+        "acquire w1:2 60000 queue -> 2 N _ _; granted w1:2 T",
+        "release w1:2 -> _ N; released w1:2",
+        "release w1:2 -> _ 0",
+        "acquire r1:3:o 60000 queue -> 2 N _ _; granted r1:3:o T",
+        "acquire r2:1:p 60000 queue -> 2 N _ _; granted r2:1:p T",
         "acquire w1:4:o 60000 queue -> 1 N ms N; queued w1:4:o",
         "acquire w2:2:p 60000 queue -> -1 0 ms N",
-        "acquire w3:1 60000 try -> 0 0 ms N",
+        "acquire w3:1 60000 try -> 0 0 _ _",
         "release r2:1:p w9:9 -> ms N 0; released r2:1:p; granted w1:4:o T",
         "acquire r3:2 60000 queue -> 1 N ms N; queued r3:2",
         "acquire w3:3 60000 queue -> 1 N ms N; queued w3:3",
-        "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms -N -1 N",
+        "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms N -N -1 N",
         "downgrade w1:4:o r1:5:o 60000 -> ms N; granted r1:5:o T; released w1:4:o; granted r3:2 T",
     ];
     let records = lock.read().await.expect("a journal");
@@ -150,7 +152,10 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
     assert_eq!(evicted, ["evict o -> ms 2", "evicted r1:3:o", "evicted r1:5:o"]);
     assert_eq!(
         story[16..],
-        ["release w3:3 r3:2 -> -1 1 N; left w3:3; released r3:2", "renew  -> -1"]
+        [
+            "release w3:3 r3:2 -> -1 1 N; left w3:3; released r3:2",
+            "renew  -> -1 N"
+        ]
     );
     assert!(lock.story().await.is_empty(), "read twice");
 }
@@ -168,12 +173,15 @@ async fn expiry_and_a_reset_are_there() {
     }
     let story = lock.story().await.join("\n");
     assert_eq!(story.matches("expired w1:1; granted w2:1 T").count(), 1, "{story}");
-    let queue = format!("{KEY}:queue");
+    let queue = format!("{KEY}:q");
     journal::delete(&mut lock.redis, KEY, &[queue]).await.expect("delete");
     lock.call(Script::Renew, "w2:1 60000 w2:2 60000").await.expect("renew");
     let damaged = lock.read().await.expect_err("damage");
     assert!(damaged.starts_with(journal::DAMAGED), "{damaged}");
-    assert_eq!(lock.story().await, ["renew w2:1 60000 w2:2 60000 -> -1 -1 -1; reset -"]);
+    assert_eq!(
+        lock.story().await,
+        ["renew w2:1 60000 w2:2 60000 -> -1 N -1 -1; reset -"]
+    );
 }
 
 #[tokio::test]
@@ -270,7 +278,7 @@ async fn keys_replies_and_events_are_as_without_a_journal() {
     let mut states = Vec::new();
     for with in [false, true] {
         let mut lock = Lock::new().await;
-        lock.listened = "1";
+        lock.listened = "e";
         let mut events = listen(&lock.server).await;
         let text = match with {
             true => journal::journaled("acquire", scripts::ACQUIRE.text, None),
@@ -279,7 +287,7 @@ async fn keys_replies_and_events_are_as_without_a_journal() {
         let mut state = Vec::new();
         for request in ["w1:1", "r1:2", "w1:1", "r1:3:o"] {
             let reply = lock
-                .eval(&text, &format!("{request} 60000 queue  "))
+                .eval(Script::Acquire, &text, &format!("{request} 60000 queue  "))
                 .await
                 .expect("acquire");
             state.push(format!("{} {}", reply[0], reply.len()));
@@ -290,7 +298,7 @@ async fn keys_replies_and_events_are_as_without_a_journal() {
             let (_, lines) = payload.split_once('\n').expect("a time");
             state.push(lines.split(' ').take(2).collect::<Vec<_>>().join(" "));
         }
-        for key in [KEY.to_owned(), format!("{KEY}:queue"), format!("{KEY}:leases")] {
+        for key in [KEY.to_owned(), format!("{KEY}:q"), format!("{KEY}:l")] {
             let ttl: i64 = lock.redis(&format!("PTTL {key}")).await;
             // To the nearest ten seconds: some milliseconds have passed.
             state.push(format!("{}", (ttl + 5_000) / 10_000));
@@ -316,9 +324,9 @@ async fn a_stream_of_events_goes_on_over_a_reset() {
     let guard = mine.write().acquire_fair().await.expect("a free lock");
     let waiting = tokio::spawn(mine.read().acquire_fair());
     lock.server.until_queued("a", 1).await;
-    lock.redis::<u64>(&format!("DEL {KEY}:queue")).await;
+    lock.redis::<u64>(&format!("DEL {KEY}:q")).await;
     // Whoever renews finds the damage; here nobody has a reason to for an hour.
-    lock.listened = "1";
+    lock.listened = "e";
     lock.call(Script::Renew, "").await.expect("renew");
     let next = mine.read().acquire_fair().await.expect("a free lock");
     next.release().await.expect("held");
@@ -362,10 +370,10 @@ async fn what_is_missing_is_told() {
     let text = journal::journaled(
         "renew",
         &(scripts::file("lock.lua").to_owned()
-            + "redis.call('HSET', LOCK, 'x', 1) note('left', 'w1:9') redis.call('GET', LOCK)"),
+            + "begin(KEYS, ARGV) redis.call('HSET', LOCK, 'x', 1) note('left', 'w1:9') redis.call('GET', LOCK)"),
         None,
     );
-    let error = lock.eval(&text, "").await.expect_err("not a string");
+    let error = lock.eval(Script::Renew, &text, "").await.expect_err("not a string");
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     lock.ask("w1:6").await;
     assert_eq!(lock.read().await.expect("entries").len(), 5);
@@ -382,7 +390,7 @@ async fn what_is_missing_is_told() {
         &(scripts::file("lock.lua").to_owned() + "error('broken')"),
         None,
     );
-    let error = lock.eval(&text, "").await.expect_err("an error");
+    let error = lock.eval(Script::Renew, &text, "").await.expect_err("an error");
     assert!(matches!(error.kind(), redis::ErrorKind::Server(_)), "{error}");
     let gap = lock.read().await.expect_err("an entry that tells of the failure");
     assert!(gap.starts_with(journal::GAP), "{gap}");
@@ -402,10 +410,10 @@ async fn what_is_missing_is_told() {
 async fn a_reader_that_is_too_slow_is_told() {
     let mut lock = Lock::new().await;
     let text = journal::journaled("renew", scripts::RENEW.text, Some(100));
-    lock.eval(&text, "").await.expect("renew");
+    lock.eval(Script::Renew, &text, "").await.expect("renew");
     assert_eq!(lock.story().await.len(), 1);
     for _ in 0..1000 {
-        lock.eval(&text, "").await.expect("renew");
+        lock.eval(Script::Renew, &text, "").await.expect("renew");
     }
     let kept: u64 = lock.redis(&format!("XLEN {KEY}:journal")).await;
     assert!(kept < 400, "{kept}");

@@ -25,6 +25,7 @@ fn the_scripts_compared_with_the_model_are_those_of_the_harness() {
 fn the_suite_of_the_protocol_composes_the_same_scripts() {
     let suite = include_str!("../../conformance/scripts.json");
     let suite: serde_json::Value = serde_json::from_str(suite).expect("JSON");
+    let suite = &suite["scripts"];
     assert_eq!(suite.as_object().expect("an object").len(), scripts::ALL.len());
     for script in scripts::ALL {
         let files: Vec<_> = script.files.iter().map(|(name, _)| *name).collect();

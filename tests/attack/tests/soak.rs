@@ -7,7 +7,8 @@
 use fairlock::{Access, Acquire, Client, Error, Guard, Owner, Policy, ReadGuard, RwLock};
 use fairlock_attack::checker::{Checker, Interval, Mode};
 use fairlock_attack::journal;
-use fairlock_attack::record::{Script, What};
+use fairlock_attack::lua_world::numbers_of;
+use fairlock_attack::record::{Script, What, argv};
 use fairlock_support::random::Rng;
 use fairlock_support::scripts;
 use fairlock_support::server::Server;
@@ -351,10 +352,11 @@ impl Rogue {
         call.arg(texts[1])
             .arg(3)
             .arg(&key)
-            .arg(format!("{key}:queue"))
-            .arg(format!("{key}:leases"));
-        call.arg("PUBLISH").arg("fairlock:c:").arg("").arg(args);
-        call.query_async(&mut self.redis).await.expect("an answer")
+            .arg(format!("{key}:q"))
+            .arg(format!("{key}:l"));
+        call.arg(argv(script, args, ""));
+        let reply = call.query_async(&mut self.redis).await.expect("an answer");
+        numbers_of(&reply, script).expect("a reply of the script")
     }
 
     async fn acquire(&mut self, lock: usize, request: &str) -> Vec<i64> {
@@ -421,7 +423,7 @@ async fn damage(mut redis: MultiplexedConnection, mut random: Rng, stop: Stop) {
                 .expect("a delete");
             continue;
         }
-        let keys = [state.clone(), format!("{state}:queue"), format!("{state}:leases")];
+        let keys = [state.clone(), format!("{state}:q"), format!("{state}:l")];
         let chosen = 1 + random.u64(..7);
         let keys: Vec<String> = (0..3)
             .filter(|i| chosen >> i & 1 == 1)

@@ -1,6 +1,7 @@
 //! This client sends what the suite composes and names.
 
-use super::{Scripts, is_modern, read, suite};
+use super::is_modern;
+use super::scripts::{Scripts, library, read, suite};
 use crate::lua::Lock;
 use crate::server::{Server, connected, eventually};
 use fairlock::{Client, Owner};
@@ -16,9 +17,17 @@ async fn the_client_sends_the_scripts_that_the_suite_composes() {
     let reading = writing.downgrade().await.unwrap();
     lock.status().await.unwrap();
     lock.evict(&Owner::new()).await.unwrap();
-    let scripts = Scripts::released(is_modern(&server).await);
+    if is_modern(&server).await {
+        let mut list = redis::cmd("FUNCTION");
+        list.arg("LIST").arg("LIBRARYNAME").arg(library().0);
+        let found: Vec<redis::Value> = list.query_async(&mut server.redis().await).await.unwrap();
+        assert_eq!(found.len(), 1, "the client loads this library");
+        assert!(server.calls("fcall").await > 0);
+        return;
+    }
+    let scripts = Scripts::released(false);
     // Renewed, in time.
-    let hash = |name: &str| redis::Script::new(&scripts.0[name]).get_hash().to_owned();
+    let hash = |name: &str| redis::Script::new(&scripts.0[name].1).get_hash().to_owned();
     eventually("a renewal", async || exists(&server, &hash("renew")).await).await;
     drop(reading);
     for name in scripts.0.keys() {
@@ -40,7 +49,7 @@ async fn exists(server: &Server, hash: &str) -> bool {
 async fn the_client_refuses_a_lock_in_another_layout_and_says_so() {
     let server = Server::start().await;
     let raw = Lock::new(&server, "a").await;
-    raw.run("HSET", &[&raw.keys[0], "seq", "2000000000000000", "policy", "2"])
+    raw.run("HSET", &[&raw.keys[0], "seq", "2000000000000000", "policy", "w"])
         .await;
     let lock = connected(Client::builder(), server.url()).await.rw_lock("a");
     let error = lock.write().try_acquire().await.unwrap_err().to_string();

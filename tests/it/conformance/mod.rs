@@ -1,115 +1,38 @@
 //! The conformance suite, `tests/conformance`, run on the scripts in `lua`. Its README says what a step means.
 
 mod client;
+mod pattern;
 mod python;
+mod scenario;
+mod scripts;
 mod suite;
 
 use crate::lua::{Lock, PAST, State};
 use crate::server::{PATIENCE, Server, patient, soon};
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind};
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Scenario {
-    scenario: String,
-    steps: Vec<Step>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Step {
-    call: String,
-    args: Vec<Value>,
-    reply: Value,
-    error: Option<String>,
-    listened: bool,
-    until: bool,
-    #[serde(rename = "for")]
-    range: Option<(u64, u64)>,
-    messages: BTreeMap<String, Value>,
-    events: Vec<(String, String, Value)>,
-    expire: Vec<String>,
-    redis: Vec<String>,
-    keys: Option<Left>,
-}
-
-/// What a step leaves.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-enum Left {
-    Keys(Keys),
-    /// "same": what was there before the step.
-    Same(String),
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Keys {
-    state: BTreeMap<String, Value>,
-    queue: Vec<String>,
-    leases: BTreeMap<String, u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Composition {
-    files: Vec<String>,
-    flags: String,
-}
-
-/// The scripts by name, as text.
-struct Scripts(BTreeMap<String, String>);
-
-fn suite() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance")
-}
-
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-impl Scripts {
-    /// Composed of files that `change` may have changed.
-    fn new(flagged: bool, change: impl Fn(&str, String) -> String) -> Self {
-        let compositions: BTreeMap<String, Composition> = read(&suite().join("scripts.json"));
-        let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-        let compose = |composition: Composition| {
-            let texts = composition.files.iter().map(|file| {
-                let text = std::fs::read_to_string(lua.join(file)).expect("a script");
-                change(file, text)
-            });
-            let text: String = texts.collect();
-            match (flagged, composition.flags.as_str()) {
-                (false, _) => text,
-                (true, "") => format!("#!lua\n{text}"),
-                (true, flags) => format!("#!lua flags={flags}\n{text}"),
-            }
-        };
-        Self(
-            compositions
-                .into_iter()
-                .map(|(name, files)| (name, compose(files)))
-                .collect(),
-        )
-    }
-
-    fn released(flagged: bool) -> Self {
-        Self::new(flagged, |_, text| text)
-    }
-}
+use pattern::matches;
+use scenario::{Keys, Left, Step, scenarios};
+use scripts::Scripts;
 
 /// How grants are published.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Publish {
     Plainly,
     Sharded,
+}
+
+impl Publish {
+    fn command(self) -> &'static str {
+        match self {
+            Self::Plainly => "PUBLISH",
+            Self::Sharded => "SPUBLISH",
+        }
+    }
 }
 
 /// One run of a scenario, on a lock of its own.
@@ -123,6 +46,8 @@ struct Run<'a> {
     pushes: mpsc::UnboundedReceiver<(String, String)>,
     /// Ends the subscriptions when it is dropped.
     _listening: redis::aio::MultiplexedConnection,
+    /// The one to the lock's events. In a cluster it exists while a step says that somebody listens.
+    events: redis::aio::MultiplexedConnection,
     numbers: BTreeMap<String, i64>,
 }
 
@@ -147,28 +72,41 @@ impl<'a> Run<'a> {
         let info = listener.get_connection_info();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let listener = redis::Client::open(info.clone().set_redis_settings(settings)).expect("a URL");
-        let listening = listener.get_multiplexed_async_connection_with_config(&config).await;
-        let mut listening = listening.expect("a connection");
+        let connect = async || {
+            let connection = listener.get_multiplexed_async_connection_with_config(&config).await;
+            connection.expect("a connection")
+        };
+        let mut listening = connect().await;
         let (command, channels) = match publish {
             Publish::Plainly => ("SUBSCRIBE", "fairlock:c:".to_owned()),
             Publish::Sharded => ("SSUBSCRIBE", format!("{}:c:", lock.keys[0])),
         };
         let mut subscribe = redis::cmd(command);
-        subscribe.arg(format!("{}:events", lock.keys[0]));
         for client in 0..10 {
             subscribe.arg(format!("{channels}{client}"));
         }
         subscribe.exec_async(&mut listening).await.expect("a subscription");
-        Self {
+        let mut run = Self {
             scripts,
             publish,
+            events: connect().await,
             lock,
             user,
             channels,
             pushes,
             _listening: listening,
             numbers: BTreeMap::new(),
+        };
+        if publish == Publish::Plainly {
+            run.to_events("SUBSCRIBE").await;
         }
+        run
+    }
+
+    async fn to_events(&mut self, command: &str) {
+        let mut subscribe = redis::cmd(command);
+        subscribe.arg(format!("{}:events", self.lock.keys[0]));
+        subscribe.exec_async(&mut self.events).await.expect("a subscription");
     }
 
     async fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -219,6 +157,7 @@ impl<'a> Run<'a> {
         for request in &step.expire {
             self.expire(request).await;
         }
+        self.set(&step.set).await;
         if let [command, args @ ..] = step.redis.as_slice() {
             let [state, queue, leases] = &self.lock.keys;
             let args: Vec<_> = args
@@ -236,27 +175,67 @@ impl<'a> Run<'a> {
 
     /// Its deadline has passed, wherever it is kept.
     async fn expire(&self, request: &str) {
-        let [state, _, leases] = &self.lock.keys;
         let past = PAST.to_string();
-        let moved = self.lock.run("ZADD", &[leases, "XX", "CH", &past, request]).await;
-        if moved == redis::Value::Int(0) {
-            self.lock
-                .run("HSET", &[state, "sole", &format!("{request} {past}")])
-                .await;
+        self.lock
+            .run("ZADD", &[&self.lock.keys[2], "XX", "CH", &past, request])
+            .await;
+        self.set(&[("near".to_owned(), PAST)].into()).await;
+    }
+
+    /// Replaces numbers of the packed state.
+    async fn set(&self, numbers: &BTreeMap<String, u64>) {
+        const COUNTS: [&str; 3] = ["reads", "writes", "waiting"];
+        const NUMBERS: [&str; 6] = ["seq", "token", "first", "near", "keep", "cap"];
+        if numbers.is_empty() {
+            return;
         }
+        let mut redis = self.lock.redis.clone();
+        let mut command = redis::cmd("HGET");
+        let read = command.arg(&self.lock.keys[0]).arg("s");
+        let mut packed: Vec<u8> = read.query_async(&mut redis).await.expect("a state");
+        for (name, number) in numbers {
+            if let Some(n) = COUNTS.iter().position(|count| count == name) {
+                let bytes = u32::try_from(*number).expect("a count").to_le_bytes();
+                packed[3 + 4 * n..][..4].copy_from_slice(&bytes);
+            } else if let Some(n) = NUMBERS.iter().position(|number| number == name) {
+                packed[15 + 8 * n..][..8].copy_from_slice(&(*number as f64).to_le_bytes());
+            } else {
+                assert_eq!(name, "version", "no such number");
+                packed[0] = u8::try_from(*number).expect("a byte");
+            }
+        }
+        let mut command = redis::cmd("HSET");
+        let write = command.arg(&self.lock.keys[0]).arg("s").arg(packed);
+        write.exec_async(&mut redis).await.expect("a hash");
     }
 
     async fn call(&mut self, step: &Step) -> Result<(), String> {
+        let sharded_listener = step.listened && self.publish == Publish::Sharded;
+        if sharded_listener {
+            self.to_events("SSUBSCRIBE").await;
+        }
+        let called = self.call_until(step).await;
+        if sharded_listener {
+            self.to_events("SUNSUBSCRIBE").await;
+        }
+        called
+    }
+
+    async fn call_until(&mut self, step: &Step) -> Result<(), String> {
         let begun = Instant::now();
         loop {
             let reply = self.send(step).await;
             let heard = self.hear().await;
             if let Some(text) = &step.error {
-                match reply {
-                    // Redis 6.2 has the code in the text only.
-                    Err(error) if error.to_string().contains(text) => return self.check_heard(step, heard),
-                    other => return Err(format!("no error with {text:?}: {other:?}")),
+                let Err(error) = &reply else {
+                    return Err(format!("no error with {text:?}: {reply:?}"));
+                };
+                // Redis 6.2 has the code in the text only.
+                let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+                if !format!("{code} {detail}").contains(text) && !error.to_string().contains(text) {
+                    return Err(format!("not the error {text:?}: {error:?}"));
                 }
+                return self.check_heard(step, heard);
             }
             let reply = reply.map_err(|error| format!("failed: {error}"))?;
             let mut numbers = self.numbers.clone();
@@ -272,13 +251,15 @@ impl<'a> Run<'a> {
     }
 
     async fn send(&self, step: &Step) -> redis::RedisResult<redis::Value> {
-        let mut command = redis::cmd("EVAL");
-        command.arg(&self.scripts.0[&step.call]).arg(3).arg(&self.lock.keys);
-        command.arg(match self.publish {
-            Publish::Plainly => "PUBLISH",
-            Publish::Sharded => "SPUBLISH",
-        });
-        command.arg(&self.channels).arg(if step.listened { "1" } else { "" });
+        let (way, script) = &self.scripts.0[&step.call];
+        let mut command = redis::cmd(way);
+        command.arg(script).arg(3).arg(&self.lock.keys);
+        let more = match self.publish {
+            Publish::Sharded => "s",
+            Publish::Plainly if step.listened => "e",
+            Publish::Plainly => "",
+        };
+        command.arg(format!("{}{more}", step.options));
         for arg in &step.args {
             match arg {
                 Value::String(text) => command.arg(text),
@@ -292,11 +273,7 @@ impl<'a> Run<'a> {
     /// All that came until now: what is published here comes after it.
     async fn hear(&mut self) -> Heard {
         let mark = format!("{}0", self.channels);
-        let publish = match self.publish {
-            Publish::Plainly => "PUBLISH",
-            Publish::Sharded => "SPUBLISH",
-        };
-        self.lock.run(publish, &[&mark, "end"]).await;
+        self.lock.run(self.publish.command(), &[&mark, "end"]).await;
         let (mut grants, mut events) = (BTreeMap::new(), Vec::new());
         loop {
             let (channel, payload) = soon("the mark", self.pushes.recv()).await.expect("a connection");
@@ -320,18 +297,15 @@ impl<'a> Run<'a> {
             if key != self.lock.keys[0] {
                 return Err(format!("a message about {key}"));
             }
-            let Value::Array(list) = expected else {
-                if Some(words.len() as u64 / 2) != expected.as_u64() {
-                    return Err(format!("{} grants", words.len() / 2));
+            let Value::Array(groups) = expected else {
+                let requests = words.iter().filter(|word| word.parse::<u64>().is_err()).count();
+                if Some(requests as u64) != expected.as_u64() {
+                    return Err(format!("{requests} requests"));
                 }
                 continue;
             };
-            let list = list.iter().map(|grant| (&grant[0], &grant[1])).collect::<Vec<_>>();
-            self.check_words(
-                message,
-                &words,
-                &list.iter().flat_map(|(a, b)| [*a, *b]).collect::<Vec<_>>(),
-            )?;
+            let patterns = groups.iter().flat_map(|group| group.as_array().expect("a group"));
+            self.check_words(message, &words, &patterns.collect::<Vec<_>>())?;
         }
         let lines: Vec<_> = events.iter().flat_map(|event| event.split('\n').skip(1)).collect();
         if events.len() > 1 || events.len() != usize::from(!step.events.is_empty()) || lines.len() != step.events.len()
@@ -362,8 +336,9 @@ impl<'a> Run<'a> {
     async fn check_keys(&mut self, keys: &Keys) -> Result<(), String> {
         let mut found = self.lock.state().await;
         let wrong = |what: &str, found: &State| Err(format!("{what}: {found:?}"));
+        let now_ms = found.now_ms;
         let left = |deadline: u64, most: u64| {
-            let left = deadline.saturating_sub(found.now_ms);
+            let left = deadline.saturating_sub(now_ms);
             left <= most && left + 30_000 > most
         };
         let leases = keys.leases.iter().map(|(request, most)| {
@@ -372,17 +347,6 @@ impl<'a> Run<'a> {
         });
         if found.leases.len() != keys.leases.len() || leases.into_iter().any(|right| !right) {
             return wrong("leases", &found);
-        }
-        let sole = found.sole().map(|(request, at)| (request.to_owned(), at));
-        let sole_is_right = match (keys.state.get("sole"), &sole) {
-            (None, None) => true,
-            (Some(expected), Some((request, at))) => {
-                expected[0] == request.as_str() && left(*at, expected[1].as_u64().expect("ms"))
-            }
-            _ => false,
-        };
-        if !sole_is_right {
-            return wrong("sole", &found);
         }
         if found.queue != keys.queue {
             return wrong("queue", &found);
@@ -395,78 +359,68 @@ impl<'a> Run<'a> {
         if exist.into_iter().zip(found.ttl).any(|(exists, ttl)| exists && ttl <= 0) {
             return wrong("a key does not expire", &found);
         }
-        found
-            .hash
-            .retain(|field, _| !["keep", "cap", "sole"].contains(&field.as_str()));
-        let fields: BTreeSet<_> = found.hash.keys().collect();
-        if fields != keys.state.keys().filter(|field| *field != "sole").collect() {
-            return wrong("fields", &found);
-        }
-        for (field, value) in &found.hash {
-            let value = redis::Value::SimpleString(value.clone());
-            matches(&keys.state[field], &value, &mut self.numbers).map_err(|why| format!("{field}: {why}"))?;
-        }
-        Ok(())
+        self.check_state(&keys.state, &mut found, left)
     }
-}
 
-/// Whether a reply fits a pattern; takes note of the numbers that it names.
-fn matches(pattern: &Value, reply: &redis::Value, numbers: &mut BTreeMap<String, i64>) -> Result<(), String> {
-    let wrong = |why: &str| Err(format!("{reply:?} is not {pattern}{why}"));
-    let text = redis::from_redis_value::<String>(reply.clone()).ok();
-    let fits = match (pattern, reply) {
-        (Value::Array(patterns), redis::Value::Array(replies)) => {
-            if patterns.len() != replies.len() {
-                return wrong(", it has another length");
-            }
-            for (pattern, reply) in patterns.iter().zip(replies) {
-                matches(pattern, reply, numbers)?;
-            }
-            true
-        }
-        (Value::Number(number), redis::Value::Int(reply)) => number.as_i64() == Some(*reply),
-        (Value::String(expected), redis::Value::BulkString(_) | redis::Value::SimpleString(_)) => {
-            text.as_deref() == Some(expected)
-        }
-        (Value::Object(object), _) => {
-            let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) else {
-                return wrong(", and no number");
+    fn check_state(
+        &mut self,
+        expected: &BTreeMap<String, Value>,
+        found: &mut State,
+        left: impl Fn(u64, u64) -> bool,
+    ) -> Result<(), String> {
+        let wrong = |what: &str, found: &State| Err(format!("{what}: {found:?}"));
+        if expected.is_empty() {
+            return if found.hash.is_empty() {
+                Ok(())
+            } else {
+                wrong("state", found)
             };
-            let named = |name: &Value| numbers[name.as_str().expect("a name")];
-            let fits = object.iter().all(|(condition, value)| match condition.as_str() {
-                "from" => number >= value.as_i64().expect("a number"),
-                "to" => number <= value.as_i64().expect("a number"),
-                "above" => number > named(value),
-                "is" => number == named(value),
-                "minus" => number == -named(value),
-                "as" => true,
-                other => panic!("no such condition: {other}"),
-            });
-            if let Some(name) = object.get("as") {
-                numbers.insert(name.as_str().expect("a name").to_owned(), number);
-            }
-            fits
         }
-        _ => false,
-    };
-    if fits {
+        let constants = [("policy", "2"), ("seq", "0")];
+        if constants.map(|(field, value)| found.hash.remove(field).is_some_and(|text| text == value)) != [true; 2] {
+            return wrong("the fields by which layout 1 sees another one", found);
+        }
+        let packed = &found.packed;
+        let sole = expected.get("sole").map(|ms| ms.as_u64().expect("ms"));
+        let nearest = found.leases.values().min().copied();
+        let near_is_right = match (sole, nearest) {
+            (Some(ms), _) => left(packed.near, ms),
+            (None, Some(nearest)) => (1..=nearest).contains(&packed.near),
+            (None, None) => packed.near == 0 || packed.holds() > 0,
+        };
+        if packed.sole != sole.is_some() || !near_is_right {
+            return wrong("near", found);
+        }
+        let numbers = [
+            ("policy", u64::from(packed.policy)),
+            ("reads", packed.reads.into()),
+            ("writes", packed.writes.into()),
+            ("waiting", packed.waiting.into()),
+            ("seq", packed.seq),
+            ("token", packed.token),
+            ("first", packed.first),
+            ("more", packed.more.into()),
+            ("up", packed.up.into()),
+        ];
+        for (name, number) in numbers {
+            let number = redis::Value::Int(i64::try_from(number).expect("less than 2^53"));
+            let pattern = expected.get(name).cloned().unwrap_or(0.into());
+            matches(&pattern, &number, &mut self.numbers).map_err(|why| format!("{name}: {why}"))?;
+        }
+        if expected
+            .get("holder")
+            .map_or("", |name| name.as_str().expect("a request"))
+            != packed.holder
+        {
+            return wrong("holder", found);
+        }
+        let owners = expected.iter().filter(|(field, _)| field.contains(':'));
+        let owners = owners.map(|(field, text)| (field.as_str(), text.as_str().expect("text")));
+        if !owners.eq(found.hash.iter().map(|(field, text)| (field.as_str(), text.as_str()))) {
+            return wrong("fields", found);
+        }
         Ok(())
-    } else {
-        wrong(&format!(", with {numbers:?}"))
     }
-}
-
-fn scenarios() -> Vec<(String, Scenario)> {
-    let files = std::fs::read_dir(suite().join("scenarios")).expect("the scenarios");
-    let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-    files.sort();
-    let of_file = |path: &PathBuf| {
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        read::<Vec<Scenario>>(path)
-            .into_iter()
-            .map(move |scenario| (name.clone(), scenario))
-    };
-    files.iter().flat_map(of_file).collect()
 }
 
 /// The scenarios of a file, whose scripts are run by the user of the URL. The first one that fails, and why; otherwise

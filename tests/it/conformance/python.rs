@@ -85,11 +85,22 @@ async fn both_clients_stand_in_one_queue_and_are_granted_by_messages() {
     tokens.push(python.entered(6).await);
     released(&mut python, 6).await;
 
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    let shared: Vec<_> = tokens.windows(2).map(|pair| pair[0] == pair[1]).collect();
     assert_eq!(
-        server.calls("evalsha").await,
-        12,
-        "one to acquire and one to release, each, but for the first two of this client, which carry their scripts' texts"
+        shared,
+        [false, false, false, true, false, false],
+        "the two readers: {tokens:?}"
+    );
+    assert!(tokens.is_sorted(), "{tokens:?}");
+    let (way, calls) = if super::is_modern(&server).await {
+        ("fcall", 14)
+    } else {
+        ("evalsha", 12)
+    };
+    assert_eq!(
+        server.calls(way).await,
+        calls,
+        "one to acquire and one to release, each; before Redis 7 the first two of this client carry their scripts' texts"
     );
 }
 
@@ -98,8 +109,8 @@ async fn released(python: &mut Process, id: usize) {
     assert_eq!(python.line().await, format!("released {id} true"));
 }
 
-/// Token, and whether nobody was inside who conflicts.
-async fn one_entry(lock: RwLock, mode: char, mut resource: Resource) -> (u64, bool) {
+/// The mode, the token, and whether nobody was inside who conflicts.
+async fn one_entry(lock: RwLock, mode: char, mut resource: Resource) -> (char, u64, bool) {
     const HOLD: Duration = Duration::from_millis(1);
     macro_rules! entry {
         ($acquire:expr) => {{
@@ -109,7 +120,7 @@ async fn one_entry(lock: RwLock, mode: char, mut resource: Resource) -> (u64, bo
             resource.leave(mode).await;
             let token = guard.fencing_token().get();
             guard.release().await.expect("still held");
-            (token, clear)
+            (mode, token, clear)
         }};
     }
     if mode == 'w' {
@@ -134,22 +145,30 @@ async fn both_clients_exclude_each_other() {
         python.ask(n, mode(n), "a", Some(Duration::from_millis(1)));
         entries.spawn(one_entry(lock.clone(), mode(n), resource.clone()));
     }
-    let mut tokens = BTreeSet::new();
-    for (token, clear) in entries.join_all().await {
-        assert!(clear && tokens.insert(token), "{token}");
+    // Readers of one phase share a token, but nobody shares one with a writer.
+    let (mut reads, mut writes) = (BTreeSet::new(), BTreeSet::new());
+    let mut note = |mode: char, token: u64| match mode {
+        'r' => {
+            reads.insert(token);
+            !writes.contains(&token)
+        }
+        _ => !reads.contains(&token) && writes.insert(token),
+    };
+    for (mode, token, clear) in entries.join_all().await {
+        assert!(clear && note(mode, token), "{mode} {token}");
     }
     for _ in 0..2 * EACH {
         let line = python.line().await;
         let words: Vec<_> = line.split(' ').collect();
         match words[0] {
-            "entered" => assert!(
-                words[4] == "clear" && tokens.insert(words[2].parse().unwrap()),
-                "{line}"
-            ),
+            "entered" => {
+                let own = mode(words[1].parse().unwrap());
+                assert!(words[4] == "clear" && note(own, words[2].parse().unwrap()), "{line}");
+            }
             _ => assert_eq!((words[0], words[2]), ("released", "true"), "{line}"),
         }
     }
-    assert_eq!(tokens.len(), 2 * EACH);
+    assert_eq!(writes.len(), (0..EACH).filter(|n| mode(*n) == 'w').count() * 2);
 }
 
 #[tokio::test]

@@ -1,19 +1,21 @@
 //! The scripts in `lua` pass the suite, and the suite notices when one is changed.
 
-use super::{Composition, Publish, Scripts, is_modern, read, run_scripts, suite};
+use super::scripts::{Scripts, composition, library, lua, read, suite};
+use super::{Publish, is_modern, run_scripts};
 use crate::server::Server;
-use std::collections::BTreeMap;
-use std::path::Path;
 
 #[tokio::test]
 async fn the_scripts_pass_the_suite() {
     let server = Server::start().await;
-    let mut ways = vec![(false, Publish::Plainly)];
+    let mut ways = vec![(Scripts::released(false), Publish::Plainly)];
     if is_modern(&server).await {
-        ways.push((true, Publish::Sharded));
+        ways.push((Scripts::released(true), Publish::Sharded));
+        let functions = Scripts::functions(&server).await;
+        ways.push((Scripts(functions.0.clone()), Publish::Plainly));
+        ways.push((functions, Publish::Sharded));
     }
-    for (flagged, publish) in ways {
-        let passed = run_scripts(&server, &server.url(), &Scripts::released(flagged), publish, "").await;
+    for (scripts, publish) in ways {
+        let passed = run_scripts(&server, &server.url(), &scripts, publish, "").await;
         println!("{} scenarios passed", passed.unwrap_or_else(|why| panic!("{why}")));
     }
 }
@@ -24,8 +26,7 @@ async fn the_suite_goes_red_when_a_script_is_changed() {
     let mut passed = Vec::new();
     // The file, what stands there, what is put in its place, and which scenarios notice.
     for (file, from, to, only) in read::<Vec<(String, String, String, String)>>(&suite().join("mutants.json")) {
-        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("lua").join(&file)).unwrap();
-        assert!(text.contains(&from), "{file} has no {from:?} any more");
+        assert!(lua(&file).contains(&from), "{file} has no {from:?} any more");
         let change = |name: &str, text: String| match name == file {
             true => text.replacen(&from, &to, 1),
             false => text,
@@ -49,7 +50,7 @@ async fn the_suite_goes_red_when_a_script_is_changed() {
 #[test]
 fn the_page_composes_the_scripts_as_the_suite_does() {
     let page = include_str!("../../../PROTOCOL.md");
-    for (name, script) in read::<BTreeMap<String, Composition>>(&suite().join("scripts.json")) {
+    for (name, script) in composition().scripts {
         let flags = match script.flags.as_str() {
             "" => String::new(),
             flags => format!("`{flags}` "),
@@ -57,4 +58,9 @@ fn the_page_composes_the_scripts_as_the_suite_does() {
         let row = format!("| {name} | `{}` | {flags}|", script.files.join("` `"));
         assert!(page.contains(&row), "PROTOCOL.md has no {row}");
     }
+}
+
+#[test]
+fn the_suite_composes_the_library_as_the_tests_do() {
+    assert_eq!(library(), fairlock_support::scripts::library());
 }

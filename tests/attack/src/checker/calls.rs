@@ -20,7 +20,7 @@ impl Lock {
             return Ok(());
         }
         self.compare(&step, &before)?;
-        if step.next_ms() == 0 {
+        if step.may_be_unfinished() {
             return Ok(());
         }
         if let Some((_, head)) = self.queue.first()
@@ -54,16 +54,22 @@ impl Lock {
             _ => usize::MAX,
         };
         let asked = record.args.iter().step_by(each).filter(|_| each < usize::MAX);
-        for (request, answer) in asked.zip(record.reply.iter().skip(1)) {
+        let answers = record.reply.iter().skip(each.min(2));
+        for (request, answer) in asked.zip(answers) {
             let request = request.as_str();
+            // A read hold lasts as long as its phase, in which tokens grow.
+            let since = match record.script {
+                Script::Renew if !writes(request) && *answer > 0 => &record.reply[1],
+                _ => answer,
+            };
             let Some((token, interrupted)) = self.told.get(request).copied() else {
                 continue;
             };
-            let well = (2..=token.cast_signed()).contains(answer);
+            let well = (2..=token.cast_signed()).contains(since);
             ensure!(
                 !(interrupted && well),
                 8,
-                "the hold of {request} with {token} was interrupted, and it is told {answer}"
+                "the hold of {request} with {token} was interrupted, and it is told {since}"
             );
             if !well || record.script == Script::Release {
                 self.told.remove(request);
@@ -95,12 +101,15 @@ impl Lock {
         let noted = |note: &Note| note.what != What::Expired && lives(&note.request);
         let known = match record.script {
             Script::Release => (record.args.iter().zip(&reply[1..])).any(|(name, answer)| *answer != 0 && lives(name)),
-            Script::Renew => (record.args.iter().step_by(2).zip(&reply[1..])).any(|(name, n)| *n != -1 && lives(name)),
+            Script::Renew => (record.args.iter().step_by(2).zip(&reply[2..])).any(|(name, n)| *n != -1 && lives(name)),
             Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
         };
         // Or a hold without a lease: that ends in a reset.
         let reset = record.notes.iter().any(|note| note.what == What::Reset);
-        let found_free = record.script == Script::Acquire && reply[0] == 2 && reply[2] == -1 && !reset;
+        // A phase begins with a new token; a request whose owner is named may draw one for an upgrade.
+        let begins = |request: &String| request.matches(':').count() == 1 && reply[1].unsigned_abs() > self.seq;
+        let found_free =
+            record.script == Script::Acquire && reply[0] == 2 && record.args.first().is_some_and(begins) && !reset;
         if known || record.notes.iter().any(noted) {
             self.doubt = Some(u64::MAX);
         } else if found_free && self.doubt.is_some_and(|until| until < step.now) {
@@ -138,7 +147,7 @@ impl Lock {
                             if self.requests[id as usize].waits.is_some() {
                                 1
                             } else {
-                                self.told(id).cast_signed()
+                                self.since(id).cast_signed()
                             }
                         }
                         None => 0,
@@ -161,7 +170,7 @@ impl Lock {
                         self.requests[id as usize].named_by = step.number;
                         self.lease(id, step.now, lease);
                     } else {
-                        let answer = step.record.reply[1 + at];
+                        let answer = step.record.reply[2 + at];
                         ensure!(
                             step.lenient || answer == -1,
                             8,

@@ -5,6 +5,7 @@ use crate::record::What;
 
 impl Lock {
     pub(super) fn granted(&mut self, step: &Step<'_>, name: &str, token: u64) -> Result<(), Violation> {
+        let waited = self.standing(name) == Standing::Waits;
         let id = match (self.id(name), &step.call) {
             (Some(id), _) => {
                 let request = &self.requests[id as usize];
@@ -24,7 +25,7 @@ impl Lock {
                 let id = self.insert(name);
                 self.lease(id, step.now, *lease);
                 let owner = self.requests[id as usize].owner;
-                if !self.inside(owner) && !step.lenient {
+                if !self.inside(id) && !step.lenient {
                     let (band, ticket) = self.place(step, id);
                     let score = ticket.map_or((band + 1) * BAND, |ticket| ticket as i64 + band * BAND);
                     self.pass(step, name, owner, score)?;
@@ -47,8 +48,8 @@ impl Lock {
             }
         };
         let (owner, wants_write) = (self.requests[id as usize].owner, self.requests[id as usize].writes);
-        let inside = self.inside(owner);
         let writes_already = self.writer == Some(owner);
+        let begins = self.readers == 0 && self.writer.is_none();
         if !step.lenient {
             if let Some(writer) = self.writer
                 && writer != owner
@@ -64,19 +65,28 @@ impl Lock {
                 1,
                 "{name} entered beside {others} read holds"
             );
-            let known = self.owners[owner as usize].token;
-            if writes_already || inside && !wants_write {
-                ensure!(token == known, 2, "{name} reenters with {token} instead of {known}");
-            } else {
+            // A reader that waited shares only what was drawn in this call: it was told greater numbers than the last.
+            let shares = if waited { self.drawn_by == step.number } else { true };
+            if begins || wants_write && !writes_already || !shares {
                 ensure!(token > self.seq, 2, "{name} got {token} after {}", self.seq);
+            } else {
+                ensure!(
+                    token == self.token,
+                    2,
+                    "{name} shares {token} instead of {}",
+                    self.token
+                );
             }
         }
-        self.seq = self.seq.max(token);
-        let holder = &mut self.owners[owner as usize];
-        if wants_write && !writes_already && inside && holder.first == 0 {
-            holder.first = holder.token;
+        if token > self.seq {
+            self.drawn_by = step.number;
         }
-        holder.token = token;
+        self.seq = self.seq.max(token);
+        self.token = token;
+        if begins {
+            self.first = token;
+        }
+        let holder = &mut self.owners[owner as usize];
         if wants_write {
             holder.writes += 1;
             self.writer = Some(owner);
@@ -161,7 +171,7 @@ impl Lock {
                 ensure!(right, invariant, "{request} {now:?} and is answered {}", reply[0]);
                 match reply[0] {
                     2 => {
-                        let token = self.token(request);
+                        let token = self.token;
                         ensure!(reply[1] as u64 == token, 2, "{request} holds with {token}");
                     }
                     1 => {
@@ -207,8 +217,16 @@ impl Lock {
                 }
             }
             Call::Renew => {
+                let holds = self.readers > 0 || self.writer.is_some();
+                ensure!(
+                    !holds || reply[1] as u64 == self.first,
+                    2,
+                    "the phase began with {}, not {}",
+                    self.first,
+                    reply[1]
+                );
                 for (at, pair) in step.record.args.chunks_exact(2).enumerate() {
-                    let (name, answer) = (&pair[0], reply[1 + at]);
+                    let (name, answer) = (&pair[0], reply[2 + at]);
                     let Some(request) = self.request(name).filter(|known| known.named_by == step.number) else {
                         continue;
                     };
@@ -222,7 +240,7 @@ impl Lock {
                         );
                     } else {
                         ensure!(answer > 0, 8, "{name} holds and is answered {answer}");
-                        let token = self.id(name).map_or(0, |id| self.told(id));
+                        let token = self.token;
                         ensure!(answer as u64 == token, 2, "{name} holds with {token}, not {answer}");
                     }
                 }
@@ -231,8 +249,8 @@ impl Lock {
                 let held = before.second == Standing::Holds || before.first == Standing::Holds && writes(from);
                 if held {
                     ensure!(self.standing(to) == Standing::Holds, 9, "{from} held and {to} does not");
-                    let token = self.token(to);
-                    ensure!(reply[1] as u64 == token, 2, "{to} holds with {token}");
+                    let first = self.first;
+                    ensure!(reply[1] as u64 == first, 2, "{to} holds since {first}");
                     ensure!(
                         before.second == Standing::Holds || self.id(from).is_none(),
                         9,
@@ -275,12 +293,14 @@ impl Lock {
             return false;
         };
         let owner = self.owner_names.get(owner_of(name)).copied();
-        let reads = owner.map_or(0, |owner| self.owners[owner as usize].reads);
+        let named = name.matches(':').count() > 1;
+        let found = |owner: u32| &self.owners[owner as usize];
+        let reads = owner.filter(|_| named).map_or(0, |owner| found(owner).reads);
         let fits = match self.writer {
             Some(writer) => Some(writer) == owner,
             None => !writes(name) || self.readers == reads,
         };
-        let inside = owner.is_some_and(|owner| self.inside(owner));
+        let inside = reads > 0 || owner.is_some_and(|owner| found(owner).writes > 0);
         let band = i64::from(band_of.is_some_and(|writers| writers != writes(name)));
         let score = ticket.map_or((band + 1) * BAND, |ticket| ticket as i64 + band * BAND);
         fits && (inside || self.queue.first().is_none_or(|(head, _)| score < *head))
@@ -303,12 +323,14 @@ impl Lock {
     pub(super) fn is_upgrade(&self, id: u32) -> bool {
         let request = &self.requests[id as usize];
         let owner = &self.owners[request.owner as usize];
-        request.writes && owner.reads > 0 && owner.writes == 0
+        request.named && request.writes && owner.reads > 0 && owner.writes == 0
     }
 
-    pub(super) fn inside(&self, owner: u32) -> bool {
-        let owner = &self.owners[owner as usize];
-        owner.reads + owner.writes > 0
+    /// The request finds its owner inside.
+    pub(super) fn inside(&self, id: u32) -> bool {
+        let request = &self.requests[id as usize];
+        let owner = &self.owners[request.owner as usize];
+        owner.writes > 0 || request.named && owner.reads > 0
     }
 
     /// Whether those who hold let it in.
@@ -316,7 +338,8 @@ impl Lock {
         let request = &self.requests[id as usize];
         match self.writer {
             Some(writer) => writer == request.owner,
-            None => !request.writes || self.readers == self.owners[request.owner as usize].reads,
+            None if request.named => !request.writes || self.readers == self.owners[request.owner as usize].reads,
+            None => !request.writes || self.readers == 0,
         }
     }
 }

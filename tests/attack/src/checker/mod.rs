@@ -19,6 +19,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use crate::model::NOT_TOLD;
 use crate::record::{Record, Script};
 pub use intervals::{Interval, Mode, check_intervals};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -200,6 +201,12 @@ struct Lock {
     writer: Option<u32>,
     /// Waiting upgrades.
     upgrades: u32,
+    /// The last token, and the one with which the phase began: a writer's hold, or the time in which readers are inside
+    /// without a break.
+    token: u64,
+    first: u64,
+    /// The record in which the last token was drawn.
+    drawn_by: u64,
     /// The greatest token or ticket.
     seq: u64,
     /// The longest lease.
@@ -218,6 +225,8 @@ struct Lock {
 #[derive(Clone, Debug)]
 struct Request {
     owner: u32,
+    /// The owner is named. Otherwise the request is its owner's first, which finds its owner inside only if that writes.
+    named: bool,
     writes: bool,
     /// Its score while it waits.
     waits: Option<i64>,
@@ -234,9 +243,6 @@ struct Owner {
     reads: u64,
     writes: u64,
     waiting: u32,
-    token: u64,
-    /// With which it came in, if it has upgraded since.
-    first: u64,
 }
 
 /// The arguments, understood.
@@ -285,6 +291,8 @@ impl<'a> Step<'a> {
                     },
                     ticket: match arg(4)? {
                         "" => None,
+                        // The token of the read hold that upgrades.
+                        token if token.starts_with('u') => None,
                         ticket => Some(ticket.parse().ok()?),
                     },
                 })
@@ -303,7 +311,7 @@ impl<'a> Step<'a> {
         let length = match record.script {
             Script::Acquire => 4,
             Script::Release => 1 + args.len(),
-            Script::Renew => 1 + args.len() / 2,
+            Script::Renew => 2 + args.len() / 2,
             Script::Downgrade | Script::Evict => 2,
         };
         match call {
@@ -318,9 +326,13 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// When to look again: 0, there is more to do.
-    fn next_ms(&self) -> i64 {
-        self.record.reply[if self.record.script == Script::Acquire { 2 } else { 0 }]
+    /// There is more to do, or may be: a try that finds the lock busy is not told.
+    fn may_be_unfinished(&self) -> bool {
+        let reply = &self.record.reply;
+        match self.record.script {
+            Script::Acquire => reply[2] == 0 || reply[2] == NOT_TOLD && reply[0] == 0,
+            _ => reply[0] == 0,
+        }
     }
 }
 

@@ -19,19 +19,12 @@ impl Lock {
         }
     }
 
-    pub(super) fn token(&self, name: &str) -> u64 {
-        self.request(name)
-            .map_or(0, |request| self.owners[request.owner as usize].token)
-    }
-
-    /// The token that a request which holds is told.
-    pub(super) fn told(&self, id: u32) -> u64 {
-        let request = &self.requests[id as usize];
-        let owner = &self.owners[request.owner as usize];
-        if request.writes || owner.first == 0 {
-            owner.token
+    /// What a request that holds is compared with: it was interrupted if that is greater than its own token.
+    pub(super) fn since(&self, id: u32) -> u64 {
+        if self.requests[id as usize].writes {
+            self.token
         } else {
-            owner.first
+            self.first
         }
     }
 
@@ -73,6 +66,7 @@ impl Lock {
         };
         let request = Request {
             owner,
+            named: name.matches(':').count() > 1,
             writes: writes(name),
             waits: None,
             upgrade: false,
@@ -128,9 +122,6 @@ impl Lock {
         self.names.remove(name);
         self.unused.push(id);
         let owner = &mut self.owners[of as usize];
-        if owner.reads + owner.writes == 0 {
-            owner.first = 0;
-        }
         if owner.reads + owner.writes == 0 && owner.waiting == 0 {
             *owner = Owner::default();
             self.owner_names.remove(owner_of(name));
@@ -148,6 +139,8 @@ impl Lock {
     pub(super) fn forget(&mut self) {
         *self = Self {
             seq: self.seq,
+            token: self.token,
+            first: self.first,
             cap: self.cap,
             told: std::mem::take(&mut self.told),
             ..Self::default()

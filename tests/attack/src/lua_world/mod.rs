@@ -7,9 +7,10 @@
 mod reading;
 
 use crate::model::View;
-use crate::record::{Note, Script, acquire};
+use crate::record::{Note, Script, argv};
 use fairlock_support::scripts;
 use fairlock_support::server::Server;
+pub use reading::numbers_of;
 use reading::seen;
 use redis::{Cmd, Connection, Value};
 use std::collections::BTreeMap;
@@ -343,10 +344,7 @@ impl World {
             cmd.arg(&kept.expiries[..]);
         }
         let options = if step.listened { "e" } else { "" };
-        match step.script {
-            Script::Acquire => cmd.arg(acquire::sent(&step.args(), options)),
-            _ => cmd.arg(options).arg(&step.args),
-        };
+        cmd.arg(argv(step.script, &step.args(), options));
         self.command(&cmd);
     }
 

@@ -1,8 +1,8 @@
 //! What the wrapped script answered, read: reply, keys, messages, events, status.
 
 use super::{Kept, Seen};
-use crate::model::{BUSY, GRANTED, NOT_TOLD, Packed, View};
-use crate::record::{Note, Script, What};
+use crate::model::{Packed, View};
+use crate::record::{Note, Script, What, told};
 use redis::Value;
 
 pub(super) fn seen(value: &Value, key: &str, script: Script) -> Result<Seen, String> {
@@ -124,9 +124,7 @@ fn packed(state: &[Value]) -> Option<Packed> {
 pub fn numbers_of(reply: &Value, script: Script) -> Option<Vec<i64>> {
     match (script, number(reply)) {
         (_, None) => numbers(reply),
-        (Script::Acquire, Some(0)) => Some(vec![BUSY, 0, NOT_TOLD, NOT_TOLD]),
-        (Script::Acquire, Some(token)) if token > 1 => Some(vec![GRANTED, token, NOT_TOLD, NOT_TOLD]),
-        (Script::Release, Some(told)) => Some(vec![NOT_TOLD, told]),
+        (Script::Acquire, Some(0 | 2..)) | (Script::Release, Some(0..)) => Some(told(script, vec![number(reply)?])),
         _ => None,
     }
 }

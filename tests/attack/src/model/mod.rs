@@ -100,6 +100,17 @@ pub fn is_bare(script: Script, reply: &[i64]) -> bool {
     }
 }
 
+impl Outcome {
+    /// The reply with what its client is told.
+    pub fn told(&self) -> Vec<i64> {
+        let told = |(at, number): (usize, &i64)| match (self.bare, self.reply.len(), at) {
+            (false, ..) | (true, 2, 1) | (true, 4, 0 | 1) => *number,
+            _ => NOT_TOLD,
+        };
+        self.reply.iter().enumerate().map(told).collect()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Request {
     deadline_ms: u64,

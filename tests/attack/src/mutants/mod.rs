@@ -42,7 +42,7 @@ pub enum Check {
     Model,
     /// The part of it that takes each key and each field away.
     Losses,
-    /// `attack explore --orphans --policy writer --depth 9`.
+    /// `attack explore --orphans --policy fifo --depth 9`.
     Orphans,
     /// The part of it with thousands of requests.
     Crowds,
@@ -256,7 +256,7 @@ fn each_lua(mutants: &[&'static Mutant], seed: u64, steps: u64, report: &Report)
 
 fn orphans(scripts: &Scripts, seed: u64) -> Result<(), Box<model_check::Counterexample>> {
     let (limits, depth) = (Limits::default(), explore::ORPHANS_DEPTH);
-    let explored = explore::explore(scripts, explore::ORPHANS, "w", limits, depth, |_| {});
+    let explored = explore::explore(scripts, explore::ORPHANS, "", limits, depth, |_| {});
     explored.map(|_| ()).map_err(|found| {
         Box::new(model_check::Counterexample {
             seed,

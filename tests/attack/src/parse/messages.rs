@@ -12,7 +12,7 @@ pub(super) fn a_message_is_read_as_it_was_written_or_refused() {
     );
     let grants = proptest::collection::vec(grant, 1..5);
     holds((grants, ".*", bytes()), |(grants, key, odd)| {
-        let words: Vec<_> = grants.iter().map(|(name, token)| format!("{name} {token}")).collect();
+        let words: Vec<_> = grants.iter().map(|(name, token)| format!("{token} {name}")).collect();
         let message = format!("{}\n{key}", words.join(" "));
         let expected = grants
             .iter()

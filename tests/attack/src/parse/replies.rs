@@ -121,9 +121,33 @@ pub(super) fn counts(number: i64) -> bool {
     (1..=MOST).contains(&number)
 }
 
+/// A reply of one number.
+fn understood_alone(words: Words, alone: i64) -> Option<String> {
+    match (words, alone) {
+        (Words::Try, 0) => Some("Busy".to_owned()),
+        (Words::Acquire | Words::Try, token @ 2..) if counts(token) => {
+            Some(format!("Answered(Granted {{ token: {token} }}, None)"))
+        }
+        (Words::Release(1), told) => Some(format!("([{}], None)", released(told)?)),
+        _ => None,
+    }
+}
+
+fn released(told: i64) -> Option<String> {
+    match told {
+        0 => Some("Unknown".to_owned()),
+        1 => Some("Waits { seq: 0 }".to_owned()),
+        n => counts(n).then(|| format!("Holds {{ token: {n}, first: {n} }}")),
+    }
+}
+
 /// What PROTOCOL.md says of the replies of scripts that answer with numbers.
 pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
-    let Value::Array(items) = reply else { return None };
+    let items = match reply {
+        Value::Array(items) => items,
+        Value::Int(alone) => return understood_alone(words, *alone),
+        _ => return None,
+    };
     let numbers: Option<Vec<i64>> = items
         .iter()
         .map(|item| {
@@ -149,7 +173,6 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
             let next = look(next_ms);
             Some(format!("Answered(Queued {{ ticket: {ticket}, seq: {seq} }}, {next:?})"))
         }
-        (Words::Try, &[0, _, _, _]) => Some("Busy".to_owned()),
         (Words::Acquire | Words::Try, &[-1, _, _, _]) => Some("Conflict".to_owned()),
         (Words::Acquire | Words::Try, &[-2, n, _, _]) if n >= 0 => {
             Some(format!("OwnerWaits({:?})", (n > 0).then_some(n)))
@@ -157,25 +180,24 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
         (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
-        (Words::Release(asked), _) => {
-            let stood = |n: i64| match n {
-                0 => Some("Unknown".to_owned()),
-                1 => Some("Waits { seq: 0 }".to_owned()),
-                n => counts(n).then(|| format!("Holds {{ token: {n} }}")),
-            };
-            each(&stood, asked)
-        }
-        (Words::Renew(asked), _) => {
-            let standing = |n: i64| match n {
+        (Words::Release(asked), _) => each(&released, asked),
+        (Words::Renew(asked), &[next_ms, first, ..]) if first == 0 || counts(first) => {
+            // To read and to write by turns.
+            let standing = |(at, n): (usize, i64)| match n {
                 -1 => Some("Unknown".to_owned()),
                 0 => Some("Waits { seq: 0 }".to_owned()),
                 ..0 => n
                     .checked_neg()
                     .filter(|seq| counts(*seq))
                     .map(|seq| format!("Waits {{ seq: {seq} }}")),
-                n => counts(n).then(|| format!("Holds {{ token: {n} }}")),
+                n => counts(n).then(|| {
+                    let first = if at % 2 == 0 { first } else { n };
+                    format!("Holds {{ token: {n}, first: {first} }}")
+                }),
             };
-            each(&standing, asked)
+            let each: Option<Vec<_>> = numbers[2..].iter().copied().enumerate().map(standing).collect();
+            let each = each.filter(|each| each.len() == asked)?.join(", ");
+            Some(format!("([{each}], {:?})", look(next_ms)))
         }
         (Words::Downgrade, &[next_ms, -1]) => Some(format!("(None, {:?})", look(next_ms))),
         (Words::Downgrade, &[next_ms, token]) if counts(token) => Some(format!("(Some({token}), {:?})", look(next_ms))),

@@ -2,7 +2,7 @@
 
 use crate::checker::Checker;
 use crate::model::{AtMost, Lock, View};
-use crate::record::{Note, Record, Script, What};
+use crate::record::{Note, Record, Script, What, acquire};
 use fairlock::Mode;
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,6 +30,8 @@ pub struct Server {
     /// Which script a hash names, and which of them the server has loaded.
     hashes: Arc<HashMap<String, Script>>,
     loaded: BTreeSet<Script>,
+    /// It has the clients' library of functions.
+    functions: bool,
     /// Greatest token of each lock, whatever the server forgot meanwhile.
     tokens: BTreeMap<String, u64>,
     /// When each token that nobody has in hand yet was given out, and to which request.
@@ -59,6 +61,11 @@ pub fn hashes() -> HashMap<String, Script> {
         .collect()
 }
 
+fn script_of_function(name: &str) -> Option<Script> {
+    let (library, _) = fairlock::testing::library();
+    Script::of_name(name.strip_prefix(library)?.strip_prefix('_')?)
+}
+
 pub fn error(code: &str, text: &str) -> Value {
     // As the client library reads an error reply.
     match redis::parse_redis_value(format!("-{code} {text}\r\n").as_bytes()) {
@@ -80,6 +87,7 @@ impl Server {
             data: Data::default(),
             hashes,
             loaded: BTreeSet::new(),
+            functions: false,
             tokens: BTreeMap::new(),
             given: BTreeMap::new(),
             grants: 0,
@@ -107,6 +115,7 @@ impl Server {
         self.data = data;
         self.data.checker.went_back();
         self.loaded.clear();
+        self.functions = false;
     }
 
     /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
@@ -117,9 +126,12 @@ impl Server {
         let Some((key, lock)) = locks.iter_mut().nth(number) else {
             return false;
         };
-        let seq = if numbers_too { 0 } else { lock.seq };
         let policy = if numbers_too { None } else { lock.policy };
-        *lock = Lock::from_view(&View::default(), policy, seq, 0);
+        let mut view = View::default();
+        if !numbers_too {
+            (view.packed.seq, view.packed.token, view.packed.first) = (lock.seq, lock.token, lock.first);
+        }
+        *lock = Lock::from_view(&view, policy, 0);
         checker.state_lost(Some(key));
         true
     }
@@ -127,10 +139,10 @@ impl Server {
     /// Whether a hold with this token has lasted until now.
     pub fn lasts(&self, lock: u64, owner: &str, mode: Mode, token: u64) -> bool {
         let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
-        lock.and_then(|lock| lock.owners.get(owner))
-            .is_some_and(|inside| match mode {
-                Mode::Read => inside.first <= token,
-                Mode::Write => inside.writes > 0 && inside.token == token,
+        lock.and_then(|lock| Some((lock, lock.owners.get(owner)?)))
+            .is_some_and(|(lock, inside)| match mode {
+                Mode::Read => lock.first <= token,
+                Mode::Write => inside.writes > 0 && lock.token == token,
             })
     }
 
@@ -144,13 +156,16 @@ impl Server {
         Some(at.elapsed())
     }
 
-    pub fn is_acquire(&self, hash: &[u8]) -> bool {
-        let hash = std::str::from_utf8(hash).unwrap_or("");
-        self.hashes.get(hash) == Some(&Script::Acquire)
+    /// `called`: the hash of a script, or the name of a function.
+    pub fn is_acquire(&self, called: &[u8]) -> bool {
+        let called = std::str::from_utf8(called).unwrap_or("");
+        let script = self.hashes.get(called).copied().or_else(|| script_of_function(called));
+        script == Some(Script::Acquire)
     }
 
     pub fn flush_scripts(&mut self) {
         self.loaded.clear();
+        self.functions = false;
     }
 
     /// Keys whose time has come are gone; no lease in them may still run.
@@ -199,6 +214,25 @@ impl Server {
                 self.loaded.insert(script);
                 self.call(script, command, now_us)?
             }
+            "FUNCTION" => {
+                let (name, library) = fairlock::testing::library();
+                if text(2) != library {
+                    return Err("an unknown library of functions was sent".to_owned());
+                }
+                if std::mem::replace(&mut self.functions, true) {
+                    return Ok(done(error("ERR", &format!("Library '{name}' already exists"))));
+                }
+                done(Value::BulkString(name.into()))
+            }
+            "FCALL" => {
+                let Some(script) = script_of_function(text(1)) else {
+                    return Err(format!("an unknown function was called: {}", text(1)));
+                };
+                if !self.functions {
+                    return Ok(done(error("ERR", "Function not found")));
+                }
+                self.call(script, command, now_us)?
+            }
             "HELLO" => done(Value::Array(vec![
                 Value::BulkString(b"version".to_vec()),
                 Value::BulkString(b"7.0.15".to_vec()),
@@ -216,12 +250,17 @@ impl Server {
         for word in command {
             words.push(std::str::from_utf8(word).map_err(|_| "an argument that is not text")?);
         }
-        let [_, _, "3", key, _, _, "PUBLISH", channels, _listened, args @ ..] = words.as_slice() else {
+        let [_, _, "3", key, _, _, argv @ ..] = words.as_slice() else {
             return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
         };
+        let args = match script {
+            Script::Acquire => acquire::said(argv).ok_or("an acquire without arguments")?,
+            _ => argv.iter().skip(1).map(|arg| (*arg).to_owned()).collect(),
+        };
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let lock = self.data.locks.entry((*key).to_owned()).or_default();
         let mut seq = lock.seq;
-        let outcome = lock.call(key, script, args, now_us, &mut AtMost(self.at_most));
+        let outcome = lock.call(key, script, &args, now_us, &mut AtMost(self.at_most));
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
         for number in &outcome.reply {
@@ -257,7 +296,7 @@ impl Server {
                 at_us: now_us,
                 script,
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-                reply: outcome.reply.clone(),
+                reply: outcome.told(),
                 notes: outcome.notes,
             };
             if let Some(trace) = &mut self.trace
@@ -274,10 +313,14 @@ impl Server {
             }
         }
         let published = outcome.messages.into_iter();
+        let prefix = key.split('{').next().unwrap_or_default();
         Ok(Done {
-            reply: Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
+            reply: match outcome.bare {
+                true => Value::Int(outcome.reply[1]),
+                false => Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
+            },
             published: published
-                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
+                .map(|(client, payload)| (format!("{prefix}c:{client}"), payload.into_bytes()))
                 .collect(),
         })
     }

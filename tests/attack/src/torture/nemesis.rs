@@ -251,8 +251,8 @@ impl Nemesis {
         lock(&self.judge).loss_begins(now_us());
         match detail % 5 {
             0 => journal::delete(&mut redis, key, std::slice::from_ref(key)).await?,
-            1 => journal::delete(&mut redis, key, &[format!("{key}:queue")]).await?,
-            2 => journal::delete(&mut redis, key, &[format!("{key}:leases")]).await?,
+            1 => journal::delete(&mut redis, key, &[format!("{key}:q")]).await?,
+            2 => journal::delete(&mut redis, key, &[format!("{key}:l")]).await?,
             _ => journal::delete_field(&mut redis, key, detail / 5).await?,
         }
         *lock(&self.lost_at) = Some(Instant::now());

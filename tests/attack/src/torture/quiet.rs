@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 const DISCONNECTED_WITHIN: Duration = Duration::from_secs(120);
 /// What a lock is when it is free.
-const REMAINS: [&str; 4] = ["cap", "keep", "policy", "seq"];
+const REMAINS: [&str; 3] = ["policy", "s", "seq"];
 
 /// The key of a lock's state.
 pub fn key(name: &str) -> String {

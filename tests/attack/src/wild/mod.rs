@@ -219,18 +219,18 @@ fn a_client_passes_on_its_own_forgotten_grants_and_no_others() {
         let hear = |payload: &str| testing::push(&client, &message(&format!("fairlock:c:{id}"), payload));
         // Another client's, one that was never made, one on keys that are no lock's, and what has no number.
         let others = [
-            "w0123456789abcde:1 5\nfairlock:{a}".to_owned(),
-            format!("w{id}:0 5\nfairlock:{{a}}"),
-            format!("w{id}:999 5\nfairlock:{{a}}"),
-            format!("{own} 5\nusers"),
-            format!("{own} 5\nfairlock:{{a}}:queue"),
-            format!("{own} 5\nother:{{a}}"),
-            format!("{own} 9007199254740993\nfairlock:{{a}}"),
-            format!("x{id}:1 5\nfairlock:{{a}}"),
+            "5 w0123456789abcde:1\nfairlock:{a}".to_owned(),
+            format!("5 w{id}:0\nfairlock:{{a}}"),
+            format!("5 w{id}:999\nfairlock:{{a}}"),
+            format!("5 {own}\nusers"),
+            format!("5 {own}\nfairlock:{{a}}:q"),
+            format!("5 {own}\nother:{{a}}"),
+            format!("9007199254740993 {own}\nfairlock:{{a}}"),
+            format!("5 x{id}:1\nfairlock:{{a}}"),
         ];
         others.iter().for_each(|payload| hear(payload));
         // What comes after them is done after them.
-        hear(&format!("{own} 5\nfairlock:{{a}}"));
+        hear(&format!("5 {own}\nfairlock:{{a}}"));
         eventually("its own is released", || released(&own) == 2).await;
         client.shutdown().await;
         let all = server.shared.released.lock().expect("a list").clone();
@@ -249,7 +249,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         eventually("it asks", || server.shared.asked.lock().expect("a list").contains(&own)).await;
         let channel = format!("fairlock:c:{id}");
         for name in [format!("r{id}:1"), format!("{own}:6ba7b8109dad41d180b400c04fd430c8")] {
-            testing::push(&client, &message(&channel, &format!("{name} 5\nfairlock:{{a}}")));
+            testing::push(&client, &message(&channel, &format!("5 {name}\nfairlock:{{a}}")));
         }
         server.shared.renewed.lock().expect("a list").clear();
         eventually("it is renewed", || {
@@ -257,7 +257,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         })
         .await;
         let token = (FIRST_TOKEN * 2).cast_unsigned();
-        testing::push(&client, &message(&channel, &format!("{own} {token}\nfairlock:{{a}}")));
+        testing::push(&client, &message(&channel, &format!("{token} {own}\nfairlock:{{a}}")));
         let guard = timeout(PATIENCE, waiter)
             .await
             .expect("a grant wakes it")
@@ -267,7 +267,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         assert_eq!(*server.shared.released.lock().expect("a list"), [""; 0]);
         // And it is told when an operator throws it out.
         let lost = guard.lost();
-        testing::push(&client, &message(&channel, &format!("{own} 0\nfairlock:{{a}}")));
+        testing::push(&client, &message(&channel, &format!("0 {own}\nfairlock:{{a}}")));
         assert_eq!(timeout(PATIENCE, lost).await.expect("told"), LostReason::Evicted);
     });
 }

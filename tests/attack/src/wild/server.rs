@@ -317,10 +317,10 @@ impl Shared {
         }
     }
 
-    /// What a script might say. `EVALSHA hash 3 key key key command channel listened arguments...`
+    /// What a script might say. `EVALSHA hash 3 key key key options arguments...`
     pub(super) fn script(&self, script: &str, words: &[String], runner: &mut TestRunner) -> Value {
         let mood = *self.mood.lock().expect("a mood");
-        let args = &words[9..];
+        let (options, args) = (&words[6], &words[7..]);
         let call = self.calls.fetch_add(1, Ordering::Relaxed) as i64;
         let token = FIRST_TOKEN + call;
         let wild = mood == Mood::Wild;
@@ -344,7 +344,7 @@ impl Shared {
                 let status = match mood {
                     Mood::Grants | Mood::Endless => 2,
                     Mood::Queues => 1,
-                    Mood::Contrary => i64::from(args[2] == "try"),
+                    Mood::Contrary => i64::from(options.contains('t')),
                     Mood::Wild => random(runner, -4..=3_i64),
                 };
                 let token = number(runner, token);
@@ -353,6 +353,10 @@ impl Shared {
                 }
                 if wild && one_in(runner, 3) {
                     self.tell(&args[0], runner);
+                }
+                // As one number, and as the list that says the same.
+                if status == 2 && next != 0 && one_in(runner, 2) {
+                    return Value::Int(token);
                 }
                 vec![status, token, next, token]
             }
@@ -367,18 +371,18 @@ impl Shared {
                     standing
                 });
                 let each: Vec<_> = each.collect();
-                [vec![next], each].concat()
+                [vec![next, number(runner, FIRST_TOKEN)], each].concat()
             }
             "release" => {
                 self.released.lock().expect("a list").extend(args.iter().cloned());
                 let each: Vec<_> = args.iter().map(|_| number(runner, 2)).collect();
+                if each.len() == 1 && next != 0 {
+                    return Value::Int(each[0]);
+                }
                 [vec![next], each].concat()
             }
-            "downgrade" => {
-                let token = number(runner, token);
-                grant(&args[1], token);
-                vec![next, token]
-            }
+            // The read hold keeps the write hold's token.
+            "downgrade" => vec![next, number(runner, FIRST_TOKEN)],
             "evict" => vec![next, number(runner, 1)],
             _ => {
                 let (holder, waiter) = ("w0123456789abcde:7", "r0123456789abcde:8");
@@ -389,10 +393,20 @@ impl Shared {
                 let mut list = |fields: &[&str]| Value::Array(fields.iter().map(|tame| field(runner, tame)).collect());
                 let holders = list(&[holder, "1760400000999", "0", "1760400000000000"]);
                 let waiters = list(&[waiter, "1760400000000001", "1760400000999"]);
+                let holder = "w0123456789abcde:7";
+                let numbers = [
+                    "1760400000000001",
+                    "1760400000000000",
+                    "1760400000000000",
+                    "1760400000999",
+                ];
+                let more = ["1760400060999", "1000", "0", "1", "1", "0", "0", "0"];
+                let state: Vec<&str> = numbers.into_iter().chain(more).chain([holder]).collect();
+                let state = list(&state);
                 let mut status = ["1760400000000002", "write", "", "1", "1", "1"]
                     .map(|tame| field(runner, tame))
                     .to_vec();
-                status.extend([holders, waiters]);
+                status.extend([holders, waiters, state]);
                 return Value::Array(status);
             }
         };
@@ -409,11 +423,11 @@ impl Shared {
                 if let Ok(token) = u64::try_from(token) {
                     self.granted.lock().expect("a set").insert((request.to_owned(), token));
                 }
-                message(&channel, &format!("{request} {token}\nfairlock:{{a}}"))
+                message(&channel, &format!("{token} {request}\nfairlock:{{a}}"))
             }
             1 => message(
                 &channel,
-                &format!("w{client}:999999 {token} {request}:x {token}\nfairlock:{{a}}"),
+                &format!("{token} w{client}:999999 {request}:x {token} {request}:y\nfairlock:{{a}}"),
             ),
             2 => message(
                 "fairlock:{a}:events",

@@ -14,11 +14,11 @@ fn taking_turns() {
          3 acquire w3:1 => 1 7 98 7 | queued w3:1
          4 acquire r4:1 => 1 8 98 8 | queued r4:1
          5 acquire r5:1 try => 0 0 98 8
-         6 renew r2:1 100 r9:9 100 w1:1 100 => 97 -8 -1 5
+         6 renew r2:1 100 r9:9 100 w1:1 100 => 97 5 -8 -1 5
          7 release w1:1 r9:9 w1:1 => 97 2 0 0 | released w1:1, granted r2:1 9
          8 release w3:1 => 90 1 | left w3:1, granted r4:1 10
-         9 renew r2:1 100 r4:1 100 => 100 9 10
-         10 release r2:1 r4:1 => -1 2 2 | released r2:1, released r4:1
+         9 renew r2:1 100 r4:1 100 => 100 9 10 10
+         10 release r2:1 r4:1 => -1 9 9 | released r2:1, released r4:1
          11 release r2:1 => -1 0
          finish",
     );
@@ -33,8 +33,8 @@ fn owners_reenter_upgrade_and_downgrade() {
          2 acquire w1:3:o => 2 7 98 7 | granted w1:3:o 7
          3 acquire w1:4:o => 2 7 97 7 | granted w1:4:o 7
          4 release w1:4:o => 96 2 | released w1:4:o
-         5 downgrade w1:3:o r1:5:o 100 => 95 7 | granted r1:5:o 7, released w1:3:o
-         5 downgrade w1:3:o r1:5:o 100 => 95 7
+         5 downgrade w1:3:o r1:5:o 100 => 95 5 | granted r1:5:o 7, released w1:3:o
+         5 downgrade w1:3:o r1:5:o 100 => 95 5
          6 release r1:1:o r1:2:o r1:5:o => 94 2 2 5 | released r1:1:o, released r1:2:o, released r1:5:o, granted w2:1 8
          7 acquire w2:2:2:1 try => 2 8 94 8 | granted w2:2:2:1 8
          8 release w2:1 w2:2:2:1 => -1 2 2 | released w2:1, released w2:2:2:1
@@ -42,14 +42,14 @@ fn owners_reenter_upgrade_and_downgrade() {
     );
     good(
         "0 acquire r1:1:o => 2 5 -1 5 | granted r1:1:o 5
-         0 acquire r2:1:p => 2 6 100 6 | granted r2:1:p 6
+         0 acquire r2:1:p => 2 5 100 5 | granted r2:1:p 5
          1 acquire w3:1 => 1 7 99 7 | queued w3:1
          1 acquire w1:2:o => 1 8 99 8 | queued w1:2:o
          1 acquire w1:3:o => -2 0 99 8
          1 acquire w2:2:p => -1 0 99 8
-         2 acquire r2:3:p => 2 6 98 8 | granted r2:3:p 6
+         2 acquire r2:3:p => 2 5 98 8 | granted r2:3:p 5
          3 release r2:1:p r2:3:p => 97 2 2 | released r2:1:p, released r2:3:p, granted w1:2:o 9
-         4 downgrade w1:2:o r1:9:o 100 => 96 9 | granted r1:9:o 9, released w1:2:o
+         4 downgrade w1:2:o r1:9:o 100 => 96 5 | granted r1:9:o 9, released w1:2:o
          5 downgrade w1:2:x r1:10:x 100 => 95 -1
          6 evict o => 90 2 | evicted r1:1:o, evicted r1:9:o, granted w3:1 10
          6 evict o => 90 0
@@ -66,12 +66,12 @@ fn policies_and_old_tickets() {
          3 acquire w4:1 => -3 119 97 7
          4 release w1:1 => 96 2 | released w1:1, granted w3:1 8
          5 release w3:1 => 96 2 | released w3:1, granted r2:1 9
-         6 acquire r5:1 policy=w => 2 10 90 10 | granted r5:1 10",
+         6 acquire r5:1 policy=w => 2 9 90 9 | granted r5:1 9",
     );
     good(
         "0 acquire r1:1 policy=r => 2 50 -1 50 | granted r1:1 50
          1 acquire w2:1 policy=r => 1 60 99 60 | queued w2:1
-         2 acquire r3:1 policy=r => 2 61 98 61 | granted r3:1 61",
+         2 acquire r3:1 policy=r => 2 50 98 60 | granted r3:1 50",
     );
     good(
         "0 acquire w1:1 => 2 50 -1 50 | granted w1:1 50
@@ -82,7 +82,7 @@ fn policies_and_old_tickets() {
     good(
         "0 acquire r1:1 => 2 50 -1 50 | granted r1:1 50
          1 acquire w2:1 => 1 60 99 60 | queued w2:1
-         2 acquire r3:1 ticket=55 => 2 61 99 61 | granted r3:1 61",
+         2 acquire r3:1 ticket=55 => 2 50 99 60 | granted r3:1 50",
     );
 }
 
@@ -93,14 +93,14 @@ fn more_than_one_call_can_do() {
          1 acquire r2:1 => 1 6 99 6 | queued r2:1
          1 acquire r2:2 => 1 7 99 7 | queued r2:2
          2 release w1:1 => 0 2 | released w1:1, granted r2:1 8
-         3 renew => 98 | granted r2:2 9",
+         3 renew => 98 8 | granted r2:2 9",
     );
     good(
         "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
-         0 acquire r1:2 => 2 6 100 6 | granted r1:2 6
+         0 acquire r1:2 => 2 5 100 5 | granted r1:2 5
          50 acquire w2:1 => 1 7 50 7 | queued w2:1
-         120 renew w2:1 100 => 0 -7 | expired r1:1
-         120 renew => 30 | expired r1:2, granted w2:1 8",
+         120 renew w2:1 100 => 0 5 -7 | expired r1:1
+         120 renew => 30 8 | expired r1:2, granted w2:1 8",
     );
 }
 
@@ -108,15 +108,15 @@ fn more_than_one_call_can_do() {
 fn expiry_and_renewal_after_the_deadline() {
     good(
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
-         150 renew w1:1 100 => -1 5
+         150 renew w1:1 100 => -1 5 5
          200 acquire w2:1 => 1 6 50 6 | queued w2:1
          200 acquire w3:1 lease=10 => 1 7 10 7 | queued w3:1
-         260 renew w2:1 100 => 100 8 | expired w3:1, expired w1:1, granted w2:1 8",
+         260 renew w2:1 100 => 100 8 8 | expired w3:1, expired w1:1, granted w2:1 8",
     );
     bad(
         8,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
-         150 renew w1:1 100 => -1 -1",
+         150 renew w1:1 100 => -1 5 -1",
     );
 }
 
@@ -125,8 +125,8 @@ fn a_clock_that_is_put_back_leaves_deadlines_that_a_renewal_pulls_in() {
     good(
         "5000 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
          1000 acquire w2:1 => 1 6 100 6 | queued w2:1
-         1010 renew w2:1 100 => 100 -6
-         1110 renew w2:1 100 => 100 7 | expired w1:1, granted w2:1 7",
+         1010 renew w2:1 100 => 100 5 -6
+         1110 renew w2:1 100 => 100 7 7 | expired w1:1, granted w2:1 7",
     );
     bad(
         1,
@@ -142,7 +142,7 @@ fn lost_and_damaged_state() {
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
          lost
          1 acquire w2:1 => 2 6 -1 6 | granted w2:1 6
-         2 renew w1:1 100 => 90 -1
+         2 renew w1:1 100 => 90 6 -1
          3 release w2:1 => -1 2 | released w2:1
          finish",
     );
@@ -159,7 +159,7 @@ fn lost_and_damaged_state() {
          damaged
          1 acquire r2:1 => 2 7 -1 7 | granted r2:1 7
          2 acquire r2:2 => 1 8 99 8 | queued r2:2
-         3 renew w1:1 100 => -1 -1 | reset -
+         3 renew w1:1 100 => -1 5 -1 | reset -
          4 acquire w1:2 => 2 9 -1 9 | granted w1:2 9
          5 acquire w3:2 ticket=6 => 1 6 99 9 | queued w3:2",
     );
@@ -167,7 +167,7 @@ fn lost_and_damaged_state() {
         1,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
          damaged
-         3 renew w1:1 100 => -1 -1 | reset -
+         3 renew w1:1 100 => -1 5 -1 | reset -
          4 acquire w1:2 => 2 9 -1 9 | granted w1:2 9
          5 acquire w3:2 => 2 10 99 10 | granted w3:2 10",
     );
@@ -177,7 +177,7 @@ fn lost_and_damaged_state() {
         "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
          damaged
          1 acquire w2:1 => 2 7 -1 7 | granted w2:1 7
-         3 renew r1:1 100 => 90 5",
+         3 renew r1:1 100 => 90 5 5",
     );
     bad(
         8,

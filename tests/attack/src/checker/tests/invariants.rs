@@ -17,7 +17,7 @@ fn invariant_1_exclusion() {
     bad(
         1,
         "0 acquire r1:1:o => 2 5 -1 5 | granted r1:1:o 5
-         0 acquire r2:1:p => 2 6 -1 6 | granted r2:1:p 6
+         0 acquire r2:1:p => 2 5 -1 5 | granted r2:1:p 5
          1 acquire w1:2:o => 2 7 99 7 | granted w1:2:o 7",
     );
     bad(
@@ -61,7 +61,7 @@ fn invariant_2_tokens() {
     bad(
         2,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
-         1 renew w1:1 100 => -1 6",
+         1 renew w1:1 100 => -1 5 6",
     );
     bad(
         2,
@@ -77,6 +77,33 @@ fn invariant_2_tokens() {
         2,
         "0 acquire w1:1:o => 2 5 -1 5 | granted w1:1:o 5
          1 downgrade w1:1:o r1:2:o 100 => 99 6 | granted r1:2:o 5, released w1:1:o",
+    );
+    // A phase of readers has one token for who enters at once.
+    bad(
+        2,
+        "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1 => 2 6 99 6 | granted r2:1 6",
+    );
+    // Who waited was told more than that.
+    bad(
+        2,
+        "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+         1 acquire r2:1 => 1 6 99 6 | queued r2:1
+         2 downgrade w1:1 r1:2:1:1 100 => 98 5 | granted r1:2:1:1 5, released w1:1, granted r2:1 5",
+    );
+    // A phase that ended has another token, and another first one.
+    bad(
+        2,
+        "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
+         1 release r1:1 => -1 5 | released r1:1
+         2 acquire r2:1 => 2 5 -1 5 | granted r2:1 5",
+    );
+    bad(
+        2,
+        "0 acquire r1:1 => 2 5 -1 5 | granted r1:1 5
+         1 release r1:1 => -1 5 | released r1:1
+         2 acquire r2:1 => 2 6 -1 6 | granted r2:1 6
+         3 renew r2:1 100 => 99 5 6",
     );
 }
 
@@ -160,15 +187,15 @@ fn invariant_5_everybody_hears() {
         5,
         "0 acquire w1:1 lease=500 => 2 5 -1 5 | granted w1:1 5
          1 acquire w2:1 => 1 6 100 6 | queued w2:1
-         90 renew w2:1 100 => 100 -6
-         110 renew w1:1 500 => 400 5 | expired w2:1",
+         90 renew w2:1 100 => 100 5 -6
+         110 renew w1:1 500 => 400 5 5 | expired w2:1",
     );
     // A dead holder that nobody notices.
     bad(
         5,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
          1 acquire w2:1 lease=500 => 1 6 99 6 | queued w2:1
-         110 renew w2:1 500 => 300 -6",
+         110 renew w2:1 500 => 300 5 -6",
     );
     // A grant to the dead.
     bad(
@@ -204,8 +231,8 @@ fn invariant_5_everybody_hears() {
 #[test]
 fn invariant_6_every_request_is_counted() {
     bad(6, "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5\nfinish");
-    bad(6, "0 renew => -1 | expired w1:1");
-    bad(6, "0 renew => -1 | granted w1:1 7");
+    bad(6, "0 renew => -1 0 | expired w1:1");
+    bad(6, "0 renew => -1 0 | granted w1:1 7");
     bad(
         6,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
@@ -215,7 +242,7 @@ fn invariant_6_every_request_is_counted() {
     bad(
         6,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
-         1 renew w1:1 100 => -1 -1 | reset -",
+         1 renew w1:1 100 => -1 5 -1 | reset -",
     );
     bad(
         6,
@@ -275,7 +302,7 @@ fn invariant_7_sent_twice_is_sent_once() {
 fn invariant_8_the_unknown_changes_nothing() {
     bad(8, "0 release w1:1 => -1 2");
     bad(8, "0 release w1:1 => -1 0 | released w1:1");
-    bad(8, "0 renew w1:1 100 => -1 0");
+    bad(8, "0 renew w1:1 100 => -1 0 0");
     bad(8, "0 downgrade w1:1 r1:2:1:1 100 => -1 7");
     bad(
         8,
@@ -300,13 +327,13 @@ fn invariant_8_the_unknown_changes_nothing() {
     bad(
         8,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
-         1 renew w1:1 100 => -1 -1",
+         1 renew w1:1 100 => -1 5 -1",
     );
     bad(
         8,
         "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
          1 acquire w2:1 => 1 6 99 6 | queued w2:1
-         2 renew w2:1 100 => 98 7",
+         2 renew w2:1 100 => 98 5 7",
     );
     bad(
         8,
@@ -331,7 +358,7 @@ fn invariant_8_the_unknown_changes_nothing() {
 #[test]
 fn invariant_9_upgrades_and_downgrades() {
     let readers = "0 acquire r1:1:o => 2 5 -1 5 | granted r1:1:o 5
-         0 acquire r2:1:p => 2 6 100 6 | granted r2:1:p 6
+         0 acquire r2:1:p => 2 5 100 5 | granted r2:1:p 5
          1 acquire w1:2:o => 1 8 99 8 | queued w1:2:o\n";
     for rest in [
         "2 acquire w2:2:p => 1 9 98 9 | queued w2:2:p",
@@ -391,5 +418,5 @@ fn records_that_make_no_sense() {
     bad(0, "0 acquire w1:1 => 2 5 -1");
     bad(0, "0 release w1:1 => -1");
     bad(0, "0 renew w1:1 => -1 0");
-    bad(0, "0 renew w1:1 soon => -1 0");
+    bad(0, "0 renew w1:1 soon => -1 0 0");
 }
