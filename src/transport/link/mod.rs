@@ -431,6 +431,7 @@ impl Link {
         drop(side);
         self.changed.notify_waiters();
         self.in_line.notify_one();
+        self.without_functions.notify_one();
     }
 
     /// Keeps the connections up, and reports when the command connection was lost (`false`) and is up (`true`). Never

@@ -20,7 +20,8 @@ impl Link {
         error
     }
 
-    /// Loads the functions again when the server has lost them, or could not take them yet. Never ends.
+    /// Loads the functions again when the server has lost them, or could not take them yet, such as a server that was
+    /// loading its data. Never ends.
     pub(super) async fn keep_functions(&self) {
         let mut backoff = Backoff::new();
         loop {
