@@ -52,13 +52,7 @@ impl Drop for Attempt {
 }
 
 impl Attempt {
-    pub(crate) fn new(
-        handle: Arc<Handle>,
-        request: Arc<Request>,
-        when: When,
-        origin: Origin,
-        lease: Duration,
-    ) -> Self {
+    pub(crate) fn new(handle: Arc<Handle>, request: Arc<Request>, when: When, origin: Origin, lease: Duration) -> Self {
         let patience = match when {
             When::Now => Duration::ZERO,
             When::Within(limit) => limit.min(lease),

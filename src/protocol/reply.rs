@@ -236,3 +236,40 @@ pub(crate) fn text(value: &Value) -> Option<&str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+    }
+
+    #[test]
+    fn the_usual_replies_are_one_number() {
+        let granted = |reply| matches!(reply, Ok(Acquired::Answered(Answer::Granted { token: 9 }, None)));
+        assert!(granted(Acquired::read(&Value::Int(9), false)) && granted(Acquired::read(&Value::Int(9), true)));
+        assert!(matches!(Acquired::read(&Value::Int(0), true), Ok(Acquired::Busy)));
+        for (reply, only_now) in [(0, false), (1, false), (1, true), (-1, true)] {
+            assert!(Acquired::read(&Value::Int(reply), only_now).is_err(), "{reply}");
+        }
+        let told = Standing::Holds { token: 9, first: 9 };
+        assert_eq!(read_released(&Value::Int(9), 1).unwrap(), (vec![told], None));
+        assert!(read_released(&Value::Int(9), 2).is_err(), "one number for two requests");
+    }
+
+    #[test]
+    fn a_reader_is_interrupted_by_another_phase_and_a_writer_by_another_token() {
+        let reply = array(&[-1, 20, 30, 30]);
+        let (standings, _) = read_renewed(&reply, ["r0a:1", "w0a:2"].into_iter()).unwrap();
+        let (token, phase) = (30, 20);
+        let expected = [phase, token].map(|first| Standing::Holds { token, first });
+        assert_eq!(standings, expected);
+        for short in [&[-1][..], &[-1, 20], &[-1, 20, 30, 30, 30], &[-1, -1, 30, 30]] {
+            assert!(
+                read_renewed(&array(short), ["r0a:1", "w0a:2"].into_iter()).is_err(),
+                "{short:?}"
+            );
+        }
+    }
+}

@@ -232,19 +232,34 @@ fn a_holder_that_the_server_forgot_has_lost() {
 }
 
 #[test]
-fn a_hold_that_is_told_a_greater_token_than_its_own_was_interrupted() {
+fn a_hold_is_interrupted_when_a_phase_began_after_it_and_not_when_others_entered_beside_it() {
     let (mut claim, t) = claim();
     claim.on_reply(t, Answer::Granted { token: 20 });
     assert_eq!(handed_out(&mut claim, t), Some(20));
     // It reenters beside a writer, and gets the token with which its owner entered.
     assert!(!claim.on_renewal(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15, first: 15 }));
-    assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 20, first: 20 }));
+    // Readers that waited entered beside it.
+    assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 30, first: 20 }));
     assert!(claim.held_until(t + ms(4)).is_some());
-    assert!(claim.on_renewal(t + ms(5), t + ms(6), LEASE, Standing::Holds { token: 21, first: 21 }));
+    assert!(claim.on_renewal(t + ms(5), t + ms(6), LEASE, Standing::Holds { token: 30, first: 21 }));
     assert!(matches!(
         claim.ended(),
         Some(EndedBy::Lost(LostReason::UnknownToServer))
     ));
+}
+
+#[test]
+fn a_grant_keeps_its_token_while_its_phase_goes_on() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(claim.on_grant(t + ms(400), 11));
+    assert!(claim.on_renewal(
+        t + ms(401),
+        t + ms(402),
+        LEASE,
+        Standing::Holds { token: 35, first: 11 }
+    ));
+    assert_eq!(handed_out(&mut claim, t + ms(402)), Some(11));
 }
 
 #[test]

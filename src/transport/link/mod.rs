@@ -9,24 +9,24 @@
 mod confirm;
 mod line;
 mod race;
+mod scripts;
 
 use super::backend::Backend;
-use super::backoff::Backoff;
 use super::pulse::Pulse;
 use super::quarantine::Quarantine;
 use super::server::{Connected, Purpose};
 use super::wire::{OnPush, Wire};
 use crate::observe::Outage;
-use crate::protocol::functions::{self, Functions};
+use crate::protocol::functions::Functions;
 use crate::protocol::hello::Dialect;
-use crate::protocol::order::{Form, Known, Made, Order, Peer};
+use crate::protocol::order::{Known, Made, Order, Peer};
 use crate::types::error::{is_of_replica, timed_out};
-use crate::types::timers::CONNECT_TIMEOUT;
 use confirm::Confirming;
 use line::Line;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use scripts::taught;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -285,40 +285,6 @@ impl Link {
         }
     }
 
-    /// Takes in the error of a call, and returns it as the caller should get it.
-    fn on_error(&self, connection: &Connection, form: Form, error: RedisError) -> RedisError {
-        let error = connection.known.on_error(form, error);
-        if connection.known.lacks_functions() {
-            self.without_functions.notify_one();
-        }
-        error
-    }
-
-    /// Loads the functions again when the server has lost them, or could not take them yet. Never ends.
-    async fn keep_functions(&self) {
-        let mut backoff = Backoff::new();
-        loop {
-            self.without_functions.notified().await;
-            let connection = match &self.side().state {
-                State::Up(connection) if connection.known.lacks_functions() => Arc::clone(connection),
-                // Another connection loads them anew.
-                _ => continue,
-            };
-            let reply = connection
-                .wire
-                .clone()
-                .answer(CONNECT_TIMEOUT, &functions::load())
-                .await;
-            connection.known.set_functions(functions::read_loaded(&reply));
-            if connection.known.lacks_functions() {
-                backoff.pause().await;
-                self.without_functions.notify_one();
-            } else {
-                backoff = Backoff::new();
-            }
-        }
-    }
-
     /// Whether a call may be sent at once: the connection is up, the line is empty, and few such calls are in flight.
     ///
     /// The link itself sends a call with a script's text, because the redis crate skips a call whose caller has gone,
@@ -465,6 +431,7 @@ impl Link {
         drop(side);
         self.changed.notify_waiters();
         self.in_line.notify_one();
+        self.without_functions.notify_one();
     }
 
     /// Keeps the connections up, and reports when the command connection was lost (`false`) and is up (`true`). Never
@@ -525,24 +492,6 @@ impl Link {
             pulse: Arc::default(),
         })
     }
-}
-
-/// The reply to a call that teaches the server a script: later calls may rely on the script.
-async fn taught(
-    connection: &Connection,
-    form: Form,
-    mut reply: Pin<&mut impl Future<Output = Result<Value, RedisError>>>,
-) -> Result<Value, RedisError> {
-    let Form::Text(_) = form else { return reply.await };
-    let mut first = true;
-    poll_fn(|context| {
-        let reply = reply.as_mut().poll(context);
-        if std::mem::take(&mut first) {
-            connection.known.learn(form);
-        }
-        reply
-    })
-    .await
 }
 
 /// The server never was the master, so the caller that chose it should know.

@@ -1,43 +1,64 @@
-//! The commands of our scripts without the reasons for them: what a lock whose state is a packed field and two sorted sets costs a
-//! server at least, however its scripts are written. `docs/scripts.md` lists them.
+//! The commands of our scripts without the reasons for them, as functions: what a lock whose state is one packed field of a
+//! hash and two sorted sets costs a server at least, however its scripts are written. `docs/scripts.md` tells what they do.
 
-use redis::Script;
 use redis::aio::MultiplexedConnection;
-use std::sync::Arc;
+use redis::{Cmd, FromRedisValue};
 
-const ACQUIRE: &str = "
-redis.call('HGET', KEYS[1], 's')
-redis.call('TIME')
-redis.call('HSET', KEYS[1], 's', ARGV[1])
-return 1760400000123456";
-
-const RELEASE: &str = "
-redis.call('HGET', KEYS[1], 's')
-redis.call('HSET', KEYS[1], 's', ARGV[1])
-return 1760400000123456";
-
-const HAND_OVER: &str = "
-redis.call('HGET', KEYS[1], 's')
-redis.call('ZREM', KEYS[3], ARGV[2])
-redis.call('TIME')
-local to = redis.call('ZRANGE', KEYS[2], '0', '0')[1]
-redis.call('DEL', KEYS[2])
-redis.call('HSET', KEYS[1], 's', ARGV[1])
-redis.call('PUBLISH', ARGV[3], '1760400000123456 ' .. to .. '\\n' .. KEYS[1])
-return 1760400000123456";
+/// As lua/lock.lua packs the state.
+const LIBRARY: &str = "#!lua name=bare
+local format = '<BBBI4I4I4dddddd'
+local pack, unpack_state, call
+local function state(keys, holds, waits, token)
+  return pack(format, 2, 0, holds - waits, 0, holds, waits, token, token, token, token / 1000 + 10000, 1760400000123, 10000)
+end
+local function begin(keys)
+  pack, unpack_state, call = struct.pack, struct.unpack, redis.call
+  return unpack_state(format, call('HGET', keys[1], 's'))
+end
+redis.register_function('bare_prepare', function(keys, args)
+  pack, call = struct.pack, redis.call
+  call('DEL', unpack(keys))
+  call('HSET', keys[1], 's', state(keys, 0, 0, args[2]), 'policy', '2', 'seq', '0')
+end)
+redis.register_function('bare_acquire', function(keys, args)
+  begin(keys)
+  call('TIME')
+  call('HSET', keys[1], 's', state(keys, 1, 0, args[2]) .. 'w' .. args[1])
+  return 1
+end)
+redis.register_function('bare_release', function(keys, args)
+  begin(keys)
+  call('HSET', keys[1], 's', state(keys, 0, 0, args[2]))
+  return 2
+end)
+redis.register_function('bare_contend', function(keys, args)
+  pack, call = struct.pack, redis.call
+  call('HSET', keys[1], 's', state(keys, 1, 1, args[2]) .. 'w' .. args[1])
+  call('ZADD', keys[2], args[2], args[3])
+  call('ZADD', keys[3], '1760400010123', 'w' .. args[1], '1760400010124', args[3])
+end)
+redis.register_function('bare_hand_over', function(keys, args)
+  begin(keys)
+  call('ZREM', keys[3], 'w' .. args[1])
+  call('TIME')
+  local to = call('ZRANGE', keys[2], '0', '0')[1]
+  call('DEL', keys[2])
+  call('HSET', keys[1], 's', state(keys, 1, 0, args[2]) .. to)
+  call('PUBLISH', args[3], args[2] .. ' ' .. to .. '\\n' .. keys[1])
+  return 2
+end)
+";
 
 /// As long as a real one.
-const STATE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdew0123456789abcde:1";
-const TICKET: &str = "1760400000123456";
-const HOLDER: &str = "w0123456789abcde:1";
-const WAITER: &str = "w0123456789abcdf:1";
+const TOKEN: &str = "1760400000123456";
+const OWNER: &str = "0123456789abcde:1";
+const OTHER: &str = "w0123456789abcdf:1";
 
 /// One lock's, over a connection.
 #[derive(Clone)]
 pub struct Bare {
     redis: MultiplexedConnection,
     keys: [String; 3],
-    scripts: Arc<[Script; 3]>,
 }
 
 impl Bare {
@@ -45,7 +66,6 @@ impl Bare {
         Self {
             redis,
             keys: Default::default(),
-            scripts: Arc::new([ACQUIRE, RELEASE, HAND_OVER].map(Script::new)),
         }
     }
 
@@ -53,43 +73,34 @@ impl Bare {
     pub async fn of(&self, lock: &str) -> Self {
         let mut bare = self.clone();
         bare.keys = ["", ":q", ":l"].map(|suffix| format!("bare:{{{lock}}}{suffix}"));
-        let [state, queue, leases] = &bare.keys;
-        let mut prepare = redis::pipe();
-        prepare.del(&[state, queue, leases]);
-        prepare.hset(state, "s", STATE);
-        prepare.exec_async(&mut bare.redis).await.expect("replies");
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(LIBRARY);
+        load.exec_async(&mut bare.redis).await.expect("the functions compile");
+        bare.call::<()>("bare_prepare", "").await;
         bare
     }
 
     /// What an acquire and a release of a free lock send.
     pub async fn cycle(&mut self) {
-        let [acquire, release, _] = &*self.scripts;
-        for script in [acquire, release] {
-            call(script, &self.keys, "", &mut self.redis).await;
+        for function in ["bare_acquire", "bare_release"] {
+            self.call::<i64>(function, "").await;
         }
     }
 
     /// A writer holds it, and another waits.
     pub async fn contend(&mut self) {
-        let [state, queue, leases] = &self.keys;
-        let mut prepare = redis::pipe();
-        prepare.hset(state, "s", STATE).zadd(queue, WAITER, TICKET);
-        prepare.zadd_multiple(leases, &[("1760400010123", HOLDER), ("1760400010124", WAITER)]);
-        prepare.exec_async(&mut self.redis).await.expect("replies");
+        self.call::<()>("bare_contend", OTHER).await;
     }
 
     /// What a release that lets a writer in sends; it publishes on this channel.
     pub async fn hand_over(&mut self, channel: &str) {
-        let [.., hand_over] = &*self.scripts;
-        call(hand_over, &self.keys, channel, &mut self.redis).await;
+        self.call::<i64>("bare_hand_over", channel).await;
     }
-}
 
-async fn call(script: &Script, keys: &[String; 3], channel: &str, redis: &mut MultiplexedConnection) {
-    let mut call = script.prepare_invoke();
-    for key in keys {
-        call.key(key);
+    async fn call<T: FromRedisValue>(&mut self, function: &str, last: &str) -> T {
+        let mut call = Cmd::new();
+        call.arg("FCALL").arg(function).arg(3).arg(&self.keys);
+        call.arg(OWNER).arg(TOKEN).arg(last);
+        call.query_async(&mut self.redis).await.expect("a reply")
     }
-    let call = call.arg(STATE).arg(HOLDER).arg(channel);
-    let _: i64 = call.invoke_async(redis).await.expect("a reply");
 }

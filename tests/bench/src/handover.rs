@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 const LOCK: &str = "p3";
-const QUEUE: &str = "fairlock:{p3}:queue";
+const QUEUE: &str = "fairlock:{p3}:q";
 const FLOOR: &str = "p3-floor";
 const FLOOR_QUEUE: &str = "p3-floor-queue";
 

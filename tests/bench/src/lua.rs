@@ -1,86 +1,47 @@
-//! The functions called directly, in the name of a client that does not exist: where a row is about the server alone.
+//! The scripts called directly, in the name of a client that does not exist: where a row is about the server alone.
 
 use crate::env::connection;
 use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 
-/// One lock's keys and the scripts, on a connection of their own.
+/// The library of functions, on a connection of its own.
 pub struct Lua {
     redis: MultiplexedConnection,
-    /// The calls' first argument.
+    /// `s`: the scripts ask the server who listens to events, as they do in a cluster.
     options: &'static str,
-    acquire: Text,
-    release: Text,
-    renew: Text,
+    library: String,
 }
 
-struct Text {
-    body: String,
-    function: String,
-}
-
-/// To queue, or only to try.
-#[derive(Clone, Copy, PartialEq)]
-pub enum How {
-    Queue,
-    Try,
-}
-
-/// How a script is called: the server counts the two apart. `Measured` is as a function, like a client's.
+/// How a script is called: the server counts the two apart. `Measured` is as a function.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Account {
     Measured,
     Around,
 }
 
-impl Text {
-    /// As servers get it from Redis 7 on.
-    fn of(script: &scripts::Script) -> Self {
-        let (library, _) = scripts::library();
-        Self {
-            body: script.flagged(),
-            function: format!("{library}_{}", script.name),
-        }
-    }
-
-    fn call(&self, account: Account, lock: &str, options: &str, args: &[&str]) -> Cmd {
-        let mut call = match account {
-            Account::Measured => redis::cmd("FCALL"),
-            Account::Around => redis::cmd("EVAL"),
-        };
-        call.arg(match account {
-            Account::Measured => &self.function,
-            Account::Around => &self.body,
-        });
-        call.arg(3).arg(&keys(lock)).arg(options).arg(args);
-        call
-    }
-}
-
-fn keys(lock: &str) -> [String; 3] {
-    ["", ":q", ":l"].map(|suffix| format!("fairlock:{{{lock}}}{suffix}"))
+/// The key of a lock's state.
+pub fn state(lock: &str) -> String {
+    format!("fairlock:{{{lock}}}")
 }
 
 /// A lease that outlives the run.
 pub const LEASE: &str = "3600000";
 
 impl Lua {
-    /// The scripts as a client sends them to Redis 7 and later.
+    /// The functions as a client loads them.
     pub async fn new(url: &str) -> Self {
-        let lua = Self {
-            redis: connection(url).await,
-            options: "",
-            acquire: Text::of(&scripts::ACQUIRE),
-            release: Text::of(&scripts::RELEASE),
-            renew: Text::of(&scripts::RENEW),
-        };
+        let redis = connection(url).await;
         let (library, text) = scripts::library();
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg("REPLACE").arg(text);
-        let loaded: String = load.query_async(&mut lua.redis.clone()).await.expect("the functions compile");
+        let loaded: String = load.query_async(&mut redis.clone()).await.expect("the scripts compile");
         assert_eq!(loaded, library);
-        lua
+        Self {
+            redis,
+            options: "",
+            library,
+        }
     }
 
     /// Has the scripts ask the server who listens, as they do in a cluster.
@@ -88,18 +49,34 @@ impl Lua {
         Self { options: "s", ..self }
     }
 
-    pub fn acquire(&self, account: Account, lock: &str, request: &str, how: How) -> Cmd {
-        let options = format!("{}{}", self.options, if how == How::Try { "t" } else { "" });
-        self.acquire.call(account, lock, &options, &[request, LEASE])
+    fn call(&self, account: Account, script: &scripts::Script, lock: &str, options: &str, args: &[&str]) -> Cmd {
+        let mut call = Cmd::new();
+        match account {
+            Account::Measured => call.arg("FCALL").arg(format!("{}_{}", self.library, script.name)),
+            Account::Around => call.arg("EVAL").arg(script.flagged()),
+        };
+        let state = state(lock);
+        let keys = [state.clone(), format!("{state}:q"), format!("{state}:l")];
+        call.arg(3)
+            .arg(&keys)
+            .arg(format!("{}{options}", self.options))
+            .arg(args);
+        call
+    }
+
+    /// To queue, or only to try.
+    pub fn acquire(&self, account: Account, lock: &str, request: &str, how: &str) -> Cmd {
+        let options = if how == "try" { "t" } else { "" };
+        self.call(account, &scripts::ACQUIRE, lock, options, &[request, LEASE])
     }
 
     pub fn release(&self, account: Account, lock: &str, request: &str) -> Cmd {
-        self.release.call(account, lock, self.options, &[request])
+        self.call(account, &scripts::RELEASE, lock, "", &[request])
     }
 
     pub fn renew(&self, account: Account, lock: &str, requests: &[&str]) -> Cmd {
         let pairs: Vec<&str> = requests.iter().flat_map(|request| [*request, LEASE]).collect();
-        self.renew.call(account, lock, self.options, &pairs)
+        self.call(account, &scripts::RENEW, lock, "", &pairs)
     }
 
     /// Sends calls a hundred at a time. A reply of one number is a list of one.
@@ -113,8 +90,8 @@ impl Lua {
             }
             let some: Vec<Value> = pipeline.query_async(&mut self.redis).await.expect("the scripts answer");
             replies.extend(some.into_iter().map(|reply| match reply {
-                Value::Int(alone) => vec![alone],
-                several => redis::from_redis_value(several).expect("numbers"),
+                Value::Int(number) => vec![number],
+                reply => redis::from_redis_value(reply).expect("numbers"),
             }));
         }
         replies
@@ -122,8 +99,9 @@ impl Lua {
 
     /// Bytes of the lock's three keys, each element looked at.
     pub async fn memory(&mut self, lock: &str) -> f64 {
+        let state = state(lock);
         let mut bytes = 0.0;
-        for key in keys(lock) {
+        for key in [state.clone(), format!("{state}:q"), format!("{state}:l")] {
             let mut usage = redis::cmd("MEMORY");
             usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
             let used: Value = usage.query_async(&mut self.redis).await.expect("MEMORY USAGE");

@@ -2,7 +2,7 @@
 
 use crate::bare::Bare;
 use crate::env::{Env, connect};
-use crate::lua::{Account, How, Lua};
+use crate::lua::{Account, Lua};
 use crate::peers::{Kind, Locks};
 use crate::report::{Goal, Report, median};
 use fairlock::RwLock;
@@ -104,7 +104,7 @@ async fn cycle(lock: &RwLock) {
 /// The same without the client.
 async fn scripts(lua: &mut Lua) {
     let (acquire, release) = (
-        lua.acquire(Account::Measured, "p1-scripts", "w0:1", How::Queue),
+        lua.acquire(Account::Measured, "p1-scripts", "w0:1", "queue"),
         lua.release(Account::Measured, "p1-scripts", "w0:1"),
     );
     lua.send([acquire, release]).await;
@@ -121,7 +121,7 @@ async fn timed(mut cycle: impl AsyncFnMut()) -> f64 {
 
 /// Microseconds that the server has spent in what the two sides send.
 async fn served(env: &Env) -> f64 {
-    env.spent("fcall").await + env.spent("evalsha").await + env.spent("set").await
+    env.spent("fcall").await + env.spent("fcall").await + env.spent("evalsha").await + env.spent("set").await
 }
 
 /// The least that a lock with a lease needs.

@@ -106,12 +106,12 @@ pub async fn run(env: &Env, report: &mut Report) {
 
 /// A grant is a call of acquire and one of release.
 async fn server_time(env: &Env, locks: &Locks) -> f64 {
-    let (spent, calls) = (env.spent("evalsha").await, env.server.calls("evalsha").await);
+    let (spent, calls) = (env.spent("fcall").await, env.server.calls("fcall").await);
     let (from, until) = hot::span(Duration::from_millis(50));
     hot::grants(locks, "p4-server", 64, from, until).await;
     let (spent, calls) = (
-        env.spent("evalsha").await - spent,
-        env.server.calls("evalsha").await - calls,
+        env.spent("fcall").await - spent,
+        env.server.calls("fcall").await - calls,
     );
     2.0 * spent / calls as f64
 }

@@ -1,7 +1,7 @@
 //! p6: what a script costs the server, by the length of the queue.
 
 use crate::env::{Env, connection};
-use crate::lua::{Account, How, Lua, Spent};
+use crate::lua::{Account, Lua, Spent};
 use crate::report::{Goal, Report, median};
 use redis::aio::MultiplexedConnection;
 use std::collections::VecDeque;
@@ -102,7 +102,7 @@ impl Queue {
         };
         queue.inside = queue.name();
         let names: Vec<String> = (0..length).map(|_| queue.name()).collect();
-        let acquire = |name| queue.lua.acquire(Account::Around, &queue.lock, name, How::Queue);
+        let acquire = |name| queue.lua.acquire(Account::Around, &queue.lock, name, "queue");
         let calls: Vec<_> = std::iter::once(&queue.inside)
             .chain(&names)
             .map(|name| acquire(name))
@@ -134,7 +134,7 @@ impl Queue {
             match what {
                 What::Queue => {
                     let name = self.name();
-                    calls.push(self.lua.acquire(Measured, &self.lock, &name, How::Queue));
+                    calls.push(self.lua.acquire(Measured, &self.lock, &name, "queue"));
                     calls.push(self.lua.release(Around, &self.lock, &name));
                     statuses.push((at, 0, 1..=1));
                 }
@@ -143,7 +143,7 @@ impl Queue {
                     let gone = std::mem::replace(&mut self.inside, next);
                     let name = self.name();
                     calls.push(self.lua.release(Measured, &self.lock, &gone));
-                    calls.push(self.lua.acquire(Around, &self.lock, &name, How::Queue));
+                    calls.push(self.lua.acquire(Around, &self.lock, &name, "queue"));
                     self.waiting.push_back(name);
                     // A released hold is told its token.
                     statuses.push((at, 0, 2..=i64::MAX));
@@ -155,7 +155,7 @@ impl Queue {
                 }
                 What::Try => {
                     let name = self.name();
-                    calls.push(self.lua.acquire(Measured, &self.lock, &name, How::Try));
+                    calls.push(self.lua.acquire(Measured, &self.lock, &name, "try"));
                     statuses.push((at, 0, 0..=0));
                 }
             }

@@ -118,7 +118,7 @@ async fn the_lock_that_the_design_looks_at_is_what_a_server_has() {
         let arguments: Vec<_> = arguments.split(' ').collect();
         let mut eval = redis::cmd("EVAL");
         eval.arg(&lua).arg(keys.len()).arg(&keys).arg(arguments);
-        let _: Vec<i64> = eval.query_async(&mut connection).await.expect("an acquire");
+        let _: redis::Value = eval.query_async(&mut connection).await.expect("an acquire");
     }
     let mut figures = blocks(PAGE, "```text\n");
     let figure = figures
