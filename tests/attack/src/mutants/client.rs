@@ -484,7 +484,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "no-quarantine", file: "src/protocol/order.rs",
-        edits: &[("&& let Some(left) = peer.quarantine_left\n", "&& let Some(left) = peer.quarantine_left.filter(|_| false)\n")],
+        edits: &[("self.quarantine.zip(peer.quarantine_left)", "self.quarantine.zip(peer.quarantine_left.filter(|_| false))")],
         seen: "invented",
         story: "A server that lost its data grants what its former life had granted.",
         check: Check::It("failover::quarantine::a_lock_that_looks_free_is_not_granted_in_quarantine"),
