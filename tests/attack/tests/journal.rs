@@ -357,7 +357,7 @@ async fn a_full_server_releases_and_writes_its_journal() {
     assert!(refused.to_string().contains("OOM"), "{refused}");
     assert!(lock.release("w1:1").await[1] > 1);
     let story = lock.story().await;
-    assert_eq!(story[2..], ["release w1:1 -> ms N; released w1:1; granted w2:1 T"]);
+    assert_eq!(story[2..], ["release w1:1 -> _ N; released w1:1; granted w2:1 T"]);
 }
 
 #[tokio::test]

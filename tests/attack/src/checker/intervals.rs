@@ -60,7 +60,8 @@ impl<'a> Top<'a> {
     }
 }
 
-/// Invariants 1 and 2 at the users: conflicting intervals do not overlap, and a later one has the greater token.
+/// Invariants 1 and 2 at the users: conflicting intervals do not overlap, and a later one has no smaller token, and a
+/// writer a greater one.
 pub fn check_intervals(intervals: &[Interval]) -> Result<(), Violation> {
     let mut sorted: Vec<&Interval> = intervals.iter().filter(|one| one.from_us < one.until_us).collect();
     sorted.sort_by(|a, b| (&a.lock, a.from_us).cmp(&(&b.lock, b.from_us)));
@@ -85,7 +86,9 @@ pub fn check_intervals(intervals: &[Interval]) -> Result<(), Violation> {
                     ensure!(until_us <= interval.from_us, 1, "{interval:?} overlaps {other:?}");
                 }
                 if let Some((token, other)) = tokens[*mode as usize].of_others(&interval.owner) {
-                    ensure!(token < interval.token, 2, "{interval:?} came after {other:?}");
+                    // After a downgrade readers share the token of the writer: its phase goes on.
+                    let least = token + u64::from(interval.mode == Mode::Write);
+                    ensure!(least <= interval.token, 2, "{interval:?} came after {other:?}");
                 }
             }
             ends[interval.mode as usize].add(interval.until_us, interval);

@@ -146,7 +146,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "busy-though-it-may-wait", file: "src/protocol/reply.rs",
-        edits: &[("            1 if !only_now => match", "            1 => match"), ("            0 if only_now => Some(Self::Busy)", "            0 => Some(Self::Busy)")],
+        edits: &[("            1 if !only_now => match", "            1 => match"), ("                0 if only_now => Ok(Self::Busy)", "                0 => Ok(Self::Busy)")],
         seen: "found here, by fuzzing",
         story: "A broken server says \"busy\" to a request that may wait, which is a panic, and \"queued\" to a try, which then waits without a limit.",
         check: Check::Attack("parse::replies::a_reply_is_understood_as_the_design_says_or_refused"),
@@ -484,7 +484,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "no-quarantine", file: "src/protocol/order.rs",
-        edits: &[("&& let Some(left) = peer.quarantine_left\n", "&& let Some(left) = peer.quarantine_left.filter(|_| false)\n")],
+        edits: &[("self.quarantine.zip(peer.quarantine_left)", "self.quarantine.zip(peer.quarantine_left.filter(|_| false))")],
         seen: "invented",
         story: "A server that lost its data grants what its former life had granted.",
         check: Check::It("failover::quarantine::a_lock_that_looks_free_is_not_granted_in_quarantine"),

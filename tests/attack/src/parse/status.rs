@@ -53,6 +53,8 @@ pub(super) fn a_status_is_read_as_it_was_written_and_not_in_part() {
             let score = *ticket as f64 - if *upgrade { BAND } else { 0.0 };
             [name(*number), format!("{score}"), deadline.to_string()].map(text)
         });
+        let numbers = (0..12).map(|n| (looks.now / (n + 1)).to_string());
+        let state = numbers.chain(["w0123456789abcde:1".to_owned()]);
         let reply = Value::Array(vec![
             text(looks.now.to_string()),
             text(looks.mode),
@@ -62,6 +64,7 @@ pub(super) fn a_status_is_read_as_it_was_written_and_not_in_part() {
             text(looks.waiters.len().to_string()),
             Value::Array(holders.collect()),
             Value::Array(waiters.collect()),
+            Value::Array(state.map(text).collect()),
         ]);
         let read = parse(Words::Status, &reply).expect("well formed");
         for (number, deadline, reads, token) in &looks.holders {

@@ -22,38 +22,25 @@ impl Sabotage {
     pub fn mutation(self) -> fn(&str, &str) -> String {
         match self {
             Self::QueueJump => |name, text| {
-                let rule = "if fits(request, owner) and (inside or first) then";
-                replaced(name == "acquire", text, rule, "if fits(request, owner) then")
+                let rule = "if before or writing and not inside";
+                replaced(name == "acquire", text, rule, "if writing and not inside")
             },
             Self::NoAdmit => |name, text| {
-                let rule = "if waiting > 0 then reply[1] = sweep(true) end";
-                replaced(
-                    name == "release",
-                    text,
-                    rule,
-                    "if waiting > 0 then reply[1] = sweep(false) end",
-                )
+                let rule = "if waited then sweep(true) end";
+                replaced(name == "release", text, rule, "if waited then sweep() end")
             },
-            Self::StuckToken => |name, text| {
-                let text = replaced(name == "acquire", text, "math.max(seq + 1, us)", "seq + 0");
-                replaced(
-                    true,
-                    &text,
-                    "math.max(count('seq') + 1, clock())",
-                    "math.max(count('seq'), 1)",
-                )
+            Self::StuckToken => |_, text| {
+                let rule = "seq = seq < us and us or seq + 1";
+                replaced(true, text, rule, "seq = seq > 0 and seq or 1")
             },
-            Self::EarlyExpiry => |_, text| {
-                let rule = "tonumber(first[2]) > now_ms() then";
-                replaced(true, text, rule, "tonumber(first[2]) > now_ms() + 300 then")
-            },
-            Self::ReaderBesideWriter => |_, text| {
-                let rule = "if state.writer then return state.writer == owner end";
-                let new = "if state.writer then return state.writer == owner or not writes(request) end";
-                replaced(true, text, rule, new)
+            Self::EarlyExpiry => |_, text| replaced(true, text, "local at = now + ms\n", "local at = now + ms - 300\n"),
+            Self::ReaderBesideWriter => |name, text| {
+                let rule = "if before or writing and not inside or";
+                let new = "if before or writing and write and not inside or";
+                replaced(name == "acquire", text, rule, new)
             },
             Self::ForgetsTheKnown => |name, text| {
-                let rule = "known = redis.call('ZSCORE', LEASES, request)";
+                let rule = "known = call('ZSCORE', LEASES, request)";
                 replaced(name == "acquire", text, rule, "known = false")
             },
         }

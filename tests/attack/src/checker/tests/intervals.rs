@@ -36,6 +36,9 @@ fn users_intervals() {
         (interval("x", Write, 3, 29, 30), 1),
         (interval("x", Write, 4, 45, 50), 2),
         (interval("x", Read, 4, 45, 50), 2),
+        (interval("x", Write, 5, 45, 50), 2),
+        // After a downgrade readers share the writer's token.
+        (interval("x", Read, 5, 45, 50), 0),
         (interval("x", Write, 6, 42, 43), 0),
         (interval("r", Write, 5, 32, 50), 0),
     ] {
