@@ -121,7 +121,7 @@ async fn timed(mut cycle: impl AsyncFnMut()) -> f64 {
 
 /// Microseconds that the server has spent in what the two sides send.
 async fn served(env: &Env) -> f64 {
-    env.spent("fcall").await + env.spent("fcall").await + env.spent("evalsha").await + env.spent("set").await
+    env.spent("fcall").await + env.spent("evalsha").await + env.spent("set").await
 }
 
 /// The least that a lock with a lease needs.
