@@ -41,15 +41,9 @@ impl ReadGuard {
             reason = self.lost() => return Err(self.lost_because(reason)),
             writing = waiting => writing,
         };
-        match writing {
-            Ok(writing) => {
-                self.still_reading(&writing)?;
-                Ok(writing)
-            }
-            // The server may have reported the loss first.
-            Err(Error::Lost { .. }) if !self.is_held() => Err(self.lost_because(self.reason())),
-            Err(error) => Err(error),
-        }
+        let writing = writing.map_err(|error| self.explained(error))?;
+        self.still_reading(&writing)?;
+        Ok(writing)
     }
 
     /// Writes too if nobody else reads, and returns `None` otherwise. The rest is as for [`upgrade`](Self::upgrade).
@@ -64,7 +58,8 @@ impl ReadGuard {
     /// # Errors
     /// Those of [`upgrade`](Self::upgrade).
     pub async fn try_upgrade(&self) -> Result<Option<WriteGuard>, Error> {
-        let writing = self.upgrading()?.try_acquire().await?;
+        let writing = self.upgrading()?.try_acquire().await;
+        let writing = writing.map_err(|error| self.explained(error))?;
         if let Some(writing) = &writing {
             self.still_reading(writing)?;
         }
@@ -77,6 +72,14 @@ impl ReadGuard {
         }
         let again = Acquire::again(Arc::clone(&self.handle), self.request(), self.owner());
         Ok(again.upgrading(self.token.get()))
+    }
+
+    /// The server tells that the read hold is over, and the client may know why.
+    fn explained(&self, error: Error) -> Error {
+        match error {
+            Error::Lost { .. } if !self.is_held() => self.lost_because(self.reason()),
+            error => error,
+        }
     }
 
     /// If the owner stopped reading meanwhile, this is no upgrade, because others may have written in between.

@@ -145,6 +145,7 @@ impl Load {
 #[tokio::test]
 async fn scripts_flushed_at_any_moment_are_loaded_again() {
     let server = Server::start().await;
+    server.refuse_functions().await;
     let clients = [client(server.url(), LONG).await, client(server.url(), LONG).await];
     let mut random = random::seeded();
     let load = Load::start(&clients, &mut random, 8, 40);

@@ -379,6 +379,7 @@ async fn first_polls_take_places_in_order_while_the_connection_is_made_again() {
 async fn first_polls_take_places_in_order_though_the_server_knows_no_script() {
     const N: usize = 500;
     let server = Server::start().await;
+    server.refuse_functions().await;
     let near = client(server.url(), LONG).await;
     let held = near.rw_lock("a").write().acquire_fair().await.unwrap();
     let _: () = redis::cmd("SCRIPT")

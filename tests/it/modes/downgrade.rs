@@ -1,5 +1,6 @@
 //! A writer that goes on as a reader.
 
+use crate::lua::Lock;
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
 use crate::users::{LEASE, LONG, client, downgrade, held_by, queued, read, state, user, write};
@@ -209,6 +210,30 @@ async fn a_downgrade_after_the_loss_is_an_error_and_takes_nothing() {
     );
     assert_eq!(state(&server, "a").await, before);
     next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_downgrade_of_a_hold_that_was_interrupted_is_lost() {
+    let server = Server::start().await;
+    let (lock, other) = (user(&server, LONG).await, user(&server, LONG).await);
+    let raw = Lock::new(&server, "a").await;
+    let writing = write(&lock).await;
+    let request = raw.state().await.holding()[0].to_owned();
+    // The server loses its data, and another one writes. Then a late copy of the acquire is executed.
+    let _: () = redis::cmd("FLUSHALL")
+        .query_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    write(&other).await.release().await.unwrap();
+    raw.acquire(&request).await.token();
+    let lost = soon("an answer", writing.downgrade()).await;
+    let reason = match lost {
+        Err(Error::Lost { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reason, LostReason::UnknownToServer);
+    // The client releases the read hold that the server has made of it.
+    write(&other).await.release().await.unwrap();
 }
 
 #[tokio::test]

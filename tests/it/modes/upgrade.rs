@@ -353,6 +353,28 @@ async fn an_upgrade_whose_read_hold_was_lost_meanwhile_is_lost() {
     assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
 }
 
+/// An upgrade is sent after the releases of its owner. Until then the read hold may end.
+#[tokio::test]
+async fn a_try_to_upgrade_tells_why_its_read_hold_ended_before_it_was_asked() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await.with_owner(&Owner::new());
+    let asked = lock.read().max_hold(LEASE).acquire_fair();
+    let reading = soon("to read", asked).await.unwrap();
+    let other = read(&lock).await;
+    server.freeze();
+    drop(other);
+    let ended = async {
+        assert_eq!(reading.lost().await, LostReason::MaxHold);
+        server.thaw();
+    };
+    let (upgraded, ()) = soon("an answer", futures::future::join(reading.try_upgrade(), ended)).await;
+    let reason = match upgraded {
+        Err(Error::Lost { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reason, LostReason::MaxHold);
+}
+
 #[tokio::test]
 async fn an_upgrade_is_refused_when_the_server_lost_the_read_hold_before_it_was_asked() {
     let unknown = |result: &Result<(), Error>| {

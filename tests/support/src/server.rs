@@ -206,6 +206,16 @@ impl Server {
         text.contains("redis_version:6.")
     }
 
+    /// Clients that connect from now on call the scripts by their texts, as on every server before 7.
+    pub async fn refuse_functions(&self) {
+        if self.is_before_7().await {
+            return;
+        }
+        let mut rule = redis::cmd("ACL");
+        rule.arg("SETUSER").arg("default").arg("-function|load");
+        rule.exec_async(&mut self.redis().await).await.expect("ACL SETUSER");
+    }
+
     /// Calls of a command so far, as the server counts them, scripts' inner calls included.
     pub async fn calls(&self, command: &str) -> u64 {
         count(&self.command_stats().await, command, "calls")

@@ -396,7 +396,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "noscript-is-an-error", file: "src/protocol/order.rs",
-        edits: &[("    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)\n", "    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) && false\n")],
+        edits: &[("    error.kind() == NO_SCRIPT\n", "    error.kind() == NO_SCRIPT && false\n")],
         seen: "redlock-rb#148",
         story: "The server's cache of scripts is empty, after a restart or a flush, and nobody sends them again.",
         check: Check::It("faults::connections::scripts_flushed_at_any_moment_are_loaded_again"),
@@ -465,6 +465,50 @@ pub const ALL: &[Mutant] = &[
         seen: "found here",
         story: "A stream of events tells of its gap when the connection breaks: what happens before it is subscribed again is missing after the gap.",
         check: Check::It("events::gaps::what_follows_a_gap_is_complete"),
+    },
+    // ---- functions
+    Mutant {
+        name: "a-lost-function-is-an-error", file: "src/protocol/order.rs",
+        edits: &[("return RedisError::from((NO_SCRIPT, \"the server has lost the functions\"));", "return error;")],
+        seen: "invented",
+        story: "The server has lost the functions, after a flush or a failover: the call that finds out is not sent again by the script's text.",
+        check: Check::It("functions::a_call_of_a_lost_function_is_executed_once_by_the_scripts_text"),
+    },
+    Mutant {
+        name: "lost-functions-stay-lost", file: "src/transport/link/scripts.rs",
+        edits: &[("        if connection.known.lacks_functions() {\n            self.without_functions.notify_one();\n        }\n", "")],
+        seen: "invented",
+        story: "Functions that the server has lost are never loaded again over that connection: every later call is of a script.",
+        check: Check::It("functions::a_call_of_a_lost_function_is_executed_once_by_the_scripts_text"),
+    },
+    // ---- a token for each phase
+    Mutant {
+        name: "first-ignored-in-a-renewal", file: "src/protocol/reply.rs",
+        edits: &[("let first = if is_read(request) { phase } else { token };", "let first = token;")],
+        seen: "invented",
+        story: "A reader whose renewal tells a newer token takes that for a loss, although readers only entered beside it.",
+        check: Check::Lib("protocol::reply::tests::a_reader_is_interrupted_by_another_phase_and_a_writer_by_another_token"),
+    },
+    Mutant {
+        name: "another-phase-taken-for-renewed", file: "src/state/claim.rs",
+        edits: &[("            (&Phase::Held { token, .. }, Standing::Holds { first, .. }) if first > token => {", "            (&Phase::Held { token, .. }, Standing::Holds { first, .. }) if first > token && token == 0 => {")],
+        seen: "invented",
+        story: "A hold was interrupted, others wrote, and a late copy of its acquire brought it back: its next renewal takes the answer for a renewal.",
+        check: Check::Lib("state::claim::tests::a_hold_is_interrupted_when_a_phase_began_after_it_and_not_when_others_entered_beside_it"),
+    },
+    Mutant {
+        name: "upgrade-without-its-read-token", file: "src/acquire.rs",
+        edits: &[("(Some(token), _) => Origin::Upgrade(token),", "(Some(_), _) => Origin::New,")],
+        seen: "found here, by the model",
+        story: "The server lost the read hold of an upgrade, and knows nothing of it: the upgrade enters as a plain writer, or waits as one.",
+        check: Check::It("modes::upgrade::an_upgrade_is_refused_when_the_server_lost_the_read_hold_before_it_was_asked"),
+    },
+    Mutant {
+        name: "number-of-a-downgrade-ignored", file: "src/engine/attempt.rs",
+        edits: &[("return Ok(told.is_some_and(|told| told <= token));", "return Ok(told.is_some());")],
+        seen: "invented",
+        story: "A write hold was interrupted, and a late copy of its acquire brought it back: its downgrade gives a read guard as if nobody had written in between.",
+        check: Check::It("modes::downgrade::a_downgrade_of_a_hold_that_was_interrupted_is_lost"),
     },
     // ---- beyond one server
     Mutant {
@@ -627,7 +671,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "first-call-by-hash", file: "src/protocol/order.rs",
-        edits: &[("filter(|script| self.whole || !known.knows(script))", "filter(|_| self.whole)")],
+        edits: &[("Some(script) if known.knows(script) =>", "Some(script) =>")],
         seen: "draft",
         story: "The server knows no script yet: the first calls are refused and sent again in the order in which they are polled.",
         check: Check::It("lock::polled::first_polls_take_places_in_order_though_the_server_knows_no_script"),

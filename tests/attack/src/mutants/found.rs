@@ -142,4 +142,6 @@ pub const ALL: &[Bug] = &[
         "model-check, on the draft of layout 2", &["tests/attack/src/model_check/mod.rs the_scripts_do_what_the_model_does"]),
     bug("An upgrade that waited behind its own reader was left at the head when the reader entered.",
         "explore, at depth 4, on the draft of layout 2", &["tests/attack/src/explore/mod.rs late_copies_of_an_owners_calls_do_what_the_model_does"]),
+    bug("`try_upgrade` told of a loss to the server where `max_hold` had ended the read hold.",
+        "simulate, seed 13, on layout 2", &["modes::upgrade::a_try_to_upgrade_tells_why_its_read_hold_ended_before_it_was_asked"]),
 ];

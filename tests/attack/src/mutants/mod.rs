@@ -361,7 +361,11 @@ mod tests {
 
     /// The file of a module of `tests/it`, from the root of the repository.
     fn of_it(module: &str) -> String {
-        format!("tests/it/{}.rs", module.replace("::", "/"))
+        let file = format!("tests/it/{}.rs", module.replace("::", "/"));
+        match root().join(&file).exists() {
+            true => file,
+            false => format!("tests/it/{}/mod.rs", module.replace("::", "/")),
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(super) fn real_replies() -> Vec<(Words, Value)> {
         real!(Words::Acquire, "other_policy"),
         real!(Words::Acquire, "owner_waits"),
         real!(Words::Acquire, "conflict"),
+        real!(Words::Acquire, "not_reading"),
         real!(Words::Try, "granted"),
         real!(Words::Try, "busy"),
         real!(Words::Renew(3), "renewed"),
@@ -180,6 +181,7 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
         (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
+        (Words::Acquire | Words::Try, &[-4, _, _, _]) => Some("NotReading".to_owned()),
         (Words::Release(asked), _) => each(&released, asked),
         (Words::Renew(asked), &[next_ms, first, ..]) if first == 0 || counts(first) => {
             // To read and to write by turns.

@@ -140,6 +140,8 @@ impl Nemesis {
                 for _ in 0..=detail % 20 {
                     let how = if detail & 32 == 0 { "SYNC" } else { "ASYNC" };
                     admin.call::<()>(&["SCRIPT", "FLUSH", how]).await?;
+                    // A server before 7 has none to lose.
+                    let _ = admin.call::<()>(&["FUNCTION", "FLUSH", how]).await;
                     sleep(Duration::from_millis(detail % 30)).await;
                 }
             }
