@@ -18,6 +18,8 @@ if not find(request, '^[rw]%x+:%d+$') then
   if not named then return { err = 'ERR not the name of a request' } end
 end
 
+if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
+
 clock()
 if reads + writes + waiting > 0 then
   local known = sole == 1 and holder == request

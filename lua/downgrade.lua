@@ -9,6 +9,7 @@ local named = named_owner(to)
 if owner_of(from) ~= named or not find(to, '^r%x+:%d+:[^ \n]+$') then
   return { err = 'ERR not the name of a request to read of the same owner' }
 end
+if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
 clock()
 spread()
 local known = not free() and call('ZSCORE', LEASES, to)

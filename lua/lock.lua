@@ -36,6 +36,9 @@ local function note(what, request, number)
   if events then events[#events + 1] = what .. ' ' .. request .. ' ' .. (number or '0') end
 end
 
+-- A call that is refused for its lease must be refused before it writes anything. A year is less than 10^11 ms.
+local function is_lease(ms) return ms and ms > 0 and ms < 100000000000 end
+
 local function is_write(request) return byte(request) == 119 end   -- 'w'
 
 -- The owner that the request names, or nil. An owner without a name is its first request's client and number.

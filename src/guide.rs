@@ -130,7 +130,8 @@ pub mod observing {}
 pub mod command {}
 
 #[doc = "[design]: crate::design"]
-#[doc = "[cluster]: crate::guide::cluster\n\n"]
+#[doc = "[cluster]: crate::guide::cluster"]
+#[doc = "[scripts]: crate::guide::scripts\n\n"]
 #[doc = include_str!("../docs/client.md")]
 pub mod client {}
 
