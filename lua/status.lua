@@ -7,16 +7,17 @@
 local refused = begin(KEYS, ARGV, true)
 if refused then return refused end
 local from, waiters_most, holders_most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local holding = sole == 1 and { holder, int(near) } or call('ZDIFF', 2, LEASES, QUEUE, 'WITHSCORES')
+local holding = sole == 1 and { holder, near } or call('ZDIFF', 2, LEASES, QUEUE, 'WITHSCORES')
+-- Servers write a round score as 1.8e+12.
 local holders, waiters = {}, {}
 for i = 1, min(#holding, 2 * holders_most), 2 do
-  for _, value in ipairs({ holding[i], holding[i + 1], int(reads_of(owner_of(holding[i]))), int(token) }) do
+  for _, value in ipairs({ holding[i], int(holding[i + 1]), int(reads_of(owner_of(holding[i]))), int(token) }) do
     holders[#holders + 1] = value
   end
 end
 local queue = call('ZRANGE', QUEUE, from, from + waiters_most - 1, 'WITHSCORES')
 for i = 1, #queue, 2 do
-  for _, value in ipairs({ queue[i], queue[i + 1], call('ZSCORE', LEASES, queue[i]) or '0' }) do
+  for _, value in ipairs({ queue[i], int(queue[i + 1]), int(call('ZSCORE', LEASES, queue[i]) or 0) }) do
     waiters[#waiters + 1] = value
   end
 end
