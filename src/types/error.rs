@@ -306,6 +306,12 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
         || is_of_replica(error)
         || error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading)
         || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+        || says(error, "-NOREPLICAS ")
+}
+
+/// Redis 6.2 puts the words of a command that failed into the error of its script.
+fn says(error: &RedisError, words: &str) -> bool {
+    error.detail().is_some_and(|detail| detail.contains(words))
 }
 
 pub(crate) fn timed_out() -> RedisError {
@@ -333,15 +339,14 @@ fn is_end_of_runtime(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Client
 }
 
-/// Whether only a replica replies so. Redis 6.2 puts the words into the error of a script. A WAIT has words of its own.
+/// Whether only a replica replies so. A WAIT has words of its own.
 pub(crate) fn is_of_replica(error: &RedisError) -> bool {
     let is = |kind| error.kind() == ErrorKind::Server(kind);
-    let within = |words: &str| error.detail().is_some_and(|detail| detail.contains(words));
     is(ServerErrorKind::ReadOnly)
         || is(ServerErrorKind::MasterDown)
         || error.code() == Some("UNBLOCKED")
-        || within("-READONLY ")
-        || within("cannot be used with replica instances")
+        || says(error, "-READONLY ")
+        || says(error, "cannot be used with replica instances")
 }
 
 /// Whether the server itself replied that it did nothing.
@@ -372,6 +377,7 @@ mod tests {
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
             "LOADING Redis is loading the dataset in memory",
             "NOREPLICAS Not enough good replicas to write.",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -NOREPLICAS Not enough good replicas.",
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
             "ERR WAIT cannot be used with replica instances.",
             "MOVED 1 127.0.0.1:7001",
