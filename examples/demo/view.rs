@@ -5,7 +5,6 @@ use crate::record::{Mode, now_ns};
 use crate::stage::{Scene, Snapshot};
 use fairlock_support::packed::Packed;
 use redis::aio::MultiplexedConnection;
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::sync::Arc;
@@ -17,34 +16,36 @@ const REDRAW: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(1);
 const SHOWN: usize = 6;
 
+/// The packed state, the queue, the leases.
+type Keys = (Option<Vec<u8>>, Vec<String>, Vec<String>);
+
 /// Reads the lock's keys again and again: for the view, and for whoever has to judge without MONITOR. Writes nothing.
 pub(crate) async fn look(mut redis: MultiplexedConnection, key: String, scene: Arc<Scene>) {
-    let mut both = redis::pipe();
-    both.cmd("HGETALL").arg(&key);
-    both.cmd("ZRANGE").arg(format!("{key}:q")).arg(0).arg(-1);
+    let mut all = redis::pipe();
+    all.atomic().cmd("HGET").arg(&key).arg("s");
+    for requests in ["q", "l"] {
+        all.cmd("ZRANGE").arg(format!("{key}:{requests}")).arg(0).arg(-1);
+    }
     loop {
         let begun = now_ns();
-        let reply: Result<(HashMap<String, Vec<u8>>, Vec<String>), _> = both.query_async(&mut redis).await;
+        let reply: redis::RedisResult<Keys> = all.query_async(&mut redis).await;
         let ended = now_ns();
         if let Err(error) = &reply {
             scene.set_blind(error.to_string());
         }
-        if let Ok((state, queue)) = reply {
+        if let Ok((state, queue, mut leases)) = reply {
             let mut sights = scene.sights();
             for request in &queue {
                 let sight = sights.entry(request.clone()).or_insert(Sight { first: ended, last: 0 });
                 sight.last = begun;
             }
             drop(sights);
-            let mut holders: Vec<_> = state
-                .keys()
-                .filter_map(|field| field.strip_prefix("r:"))
-                .map(str::to_owned)
-                .collect();
-            let packed = state.get("s").and_then(|field| Packed::read(field)).unwrap_or_default();
-            if packed.writes > 0 {
-                holders.push(packed.writer().to_owned());
+            let packed = state.and_then(|field| Packed::read(&field)).unwrap_or_default();
+            if packed.sole {
+                leases = vec![packed.holder.clone()];
             }
+            leases.retain(|request| !queue.contains(request));
+            let holders = leases.iter().map(|request| request[1..].to_owned()).collect();
             let mode = match packed.mode() {
                 "" => "free".to_owned(),
                 mode => mode.to_owned(),

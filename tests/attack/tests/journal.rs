@@ -84,7 +84,7 @@ fn told(record: &Record) -> String {
     let number = |number: i64| match number {
         NOT_TOLD => "_".to_owned(),
         1_000_000_000_000.. => "N".to_owned(),
-        ..-1_000_000_000_000 => "-N".to_owned(),
+        n if n < -1_000_000_000_000 => "-N".to_owned(),
         500..=60_000 => "ms".to_owned(),
         _ => number.to_string(),
     };
