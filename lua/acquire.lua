@@ -19,6 +19,7 @@ if not find(request, '^[rw]%x+:%d+$') then
 end
 
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
+if ticket and not (ticket > 0 and ticket < BAND) then return { err = 'ERR not a ticket' } end   -- tokens must still grow
 
 clock()
 if reads + writes + waiting > 0 then

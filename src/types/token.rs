@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-/// A number that is greater than the token of every earlier grant of the same lock.
+/// A number that never falls from one grant of a lock to the next. A writer's token is greater than the tokens of all
+/// other owners that held the lock before. Readers that are inside together may share a token, and so may the holds of
+/// one owner.
 ///
 /// Send the token to the resource with every write, and let the resource refuse a token that is smaller than the
 /// greatest one that it has seen. Then a holder that was paused for longer than its lease can do no harm. The guide
