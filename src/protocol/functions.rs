@@ -6,7 +6,7 @@
 
 use super::reply::text;
 use super::script::{LOCK, SOURCES};
-use crate::types::error::is_transient;
+use crate::types::error::{is_of_replica, is_transient};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::sync::LazyLock;
 
@@ -73,7 +73,9 @@ pub(crate) fn load() -> Cmd {
 pub(crate) fn read_loaded(reply: &Result<Value, RedisError>) -> Functions {
     match reply {
         Ok(name) if text(name) == Some(&LIBRARY.name) => Functions::Loaded,
-        Err(error) if says(error, "already exists") => Functions::Loaded,
+        Err(error) if says(error, "library '") && says(error, "already exists") => Functions::Loaded,
+        // For as long as it is one, and a new master gets a new connection.
+        Err(error) if is_of_replica(error) => Functions::Refused,
         Err(error) if is_transient(error) => Functions::Missing,
         _ => Functions::Refused,
     }
@@ -133,6 +135,8 @@ mod tests {
             "ERR unknown command 'FUNCTION', with args",
             "NOPERM this user has no permissions",
             "OOM command not",
+            "READONLY You can't write against a read only replica.",
+            "ERR Function fairlock_0_acquire already exists",
         ] {
             assert_eq!(loaded(Err(said(words))), Functions::Refused, "{words}");
         }
