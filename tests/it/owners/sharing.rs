@@ -129,6 +129,8 @@ async fn tasks_that_share_an_owner_are_each_served_or_refused() {
     let server = Server::start().await;
     let (owner, inside) = (Owner::new(), Arc::new(Inside::default()));
     let users = [user(&server, LONG).await, user(&server, LONG).await];
+    // Otherwise the shared owner may be inside from the first task to the last, and then nobody waits or is refused.
+    let first = write(&users[0]).await;
     let mut tasks = JoinSet::new();
     for lock in users.iter().cycle().take(6) {
         tasks.spawn(side_by_side(
@@ -140,6 +142,11 @@ async fn tasks_that_share_an_owner_are_each_served_or_refused() {
     for lock in users.iter().cycle().take(4) {
         tasks.spawn(by_itself(lock.clone(), Arc::clone(&inside), random.fork()));
     }
+    eventually("one task waits, another is refused", async || {
+        server.queued("a").await > 0 && inside.refused.load(Ordering::SeqCst) > 0
+    })
+    .await;
+    first.release().await.expect("it is held");
     let all = async {
         while let Some(ended) = tasks.join_next().await {
             ended.expect("no panic");
@@ -150,7 +157,7 @@ async fn tasks_that_share_an_owner_are_each_served_or_refused() {
     assert_eq!(server.queued("a").await, 0);
     let (served, refused) = (&inside.served, &inside.refused);
     println!("{served:?} served, {refused:?} refused");
-    assert!(served.load(Ordering::SeqCst) > 0 && refused.load(Ordering::SeqCst) > 0);
+    assert!(served.load(Ordering::SeqCst) > 0);
 }
 
 #[tokio::test]
