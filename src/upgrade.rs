@@ -74,10 +74,17 @@ impl ReadGuard {
         Ok(again.upgrading(self.token.get()))
     }
 
-    /// The server tells that the read hold is over, and the client may know why.
+    /// The server tells that the read hold is over. The client may know why; otherwise it renews the read hold at once,
+    /// so that whoever watches this guard is told too.
     fn explained(&self, error: Error) -> Error {
         match error {
             Error::Lost { .. } if !self.is_held() => self.lost_because(self.reason()),
+            Error::Lost { .. } => {
+                let state = &*self.request().lock.state;
+                let registry = &self.handle.shared().registry;
+                registry.recheck(Instant::now(), |lock| lock == state);
+                error
+            }
             error => error,
         }
     }

@@ -504,6 +504,20 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("modes::upgrade::an_upgrade_is_refused_when_the_server_lost_the_read_hold_before_it_was_asked"),
     },
     Mutant {
+        name: "refused-upgrade-leaves-its-guard", file: "src/upgrade.rs",
+        edits: &[("                registry.recheck(Instant::now(), |lock| lock == state);\n", "                let _ = (registry, state);\n")],
+        seen: "found here, by reading",
+        story: "An upgrade is refused because its read hold is over, and the read guard says that it is held until its next renewal.",
+        check: Check::It("modes::upgrade::an_upgrade_is_refused_when_the_server_lost_the_read_hold_before_it_was_asked"),
+    },
+    Mutant {
+        name: "try-to-upgrade-with-another-reason", file: "src/upgrade.rs",
+        edits: &[("        let writing = self.upgrading()?.try_acquire().await;\n        let writing = writing.map_err(|error| self.explained(error))?;\n", "        let writing = self.upgrading()?.try_acquire().await?;\n")],
+        seen: "found here, by simulation",
+        story: "`max_hold` ends a read hold before its upgrade is sent, and `try_upgrade` tells that the server does not know it.",
+        check: Check::It("modes::upgrade::a_try_to_upgrade_tells_why_its_read_hold_ended_before_it_was_asked"),
+    },
+    Mutant {
         name: "number-of-a-downgrade-ignored", file: "src/engine/attempt.rs",
         edits: &[("return Ok(told.is_some_and(|told| told <= token));", "return Ok(told.is_some());")],
         seen: "invented",
