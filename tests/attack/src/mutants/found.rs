@@ -137,7 +137,7 @@ pub const ALL: &[Bug] = &[
     bug("Whoever began to wait while channels were let go, one after another, was heard only after the last.",
         "review", &["cluster::queues::who_begins_to_wait_while_thousands_of_channels_are_let_go_is_heard_meanwhile"]),
     bug("The last request that left was a waiter, or dead: the next lone holder got the deadline of those who had left.",
-        "model-check, and the suite, on the first draft of layout 2", &["tests/conformance/scenarios/expiry.json an eviction beside a dead waiter leaves a free lock"]),
+        "model-check, and the suite, on the first draft of layout 2", &["tests/conformance/scenarios/evict.json an eviction beside a dead waiter leaves a free lock"]),
     bug("Everybody had left a lock on which a script had stopped at its limit: the next grant was told to call again.",
         "model-check, on the draft of layout 2", &["tests/attack/src/model_check/mod.rs the_scripts_do_what_the_model_does"]),
     bug("An upgrade that waited behind its own reader was left at the head when the reader entered.",

@@ -257,6 +257,11 @@ impl Shared {
                 Some(5..60) => {
                     let odd = random(&mut runner, value());
                     mute = matches!(odd, Value::Push { .. });
+                    // A number alone grants, if it may be a token.
+                    if let (Value::Int(token @ 2..), Some(request)) = (&odd, self.acquired_by(&words)) {
+                        let granted = (request.to_owned(), token.unsigned_abs());
+                        self.granted.lock().expect("a set").insert(granted);
+                    }
                     encoded(&odd)
                 }
                 _ => encoded(&reply),
@@ -308,6 +313,19 @@ impl Shared {
             "PING" => Value::SimpleString("PONG".to_owned()),
             _ => Value::Okay,
         }
+    }
+
+    /// The request, if this is an acquire.
+    fn acquired_by<'a>(&self, words: &'a [String]) -> Option<&'a str> {
+        let script = match words[0].as_str() {
+            "EVALSHA" => self.scripts.get(&words[1]),
+            "EVAL" => self.scripts.get(redis::Script::new(&words[1]).get_hash()),
+            _ => None,
+        };
+        words
+            .get(7)
+            .filter(|_| script.is_some_and(|name| *name == "acquire"))
+            .map(String::as_str)
     }
 
     pub(super) fn script_of(&self, hash: &str, words: &[String], runner: &mut TestRunner) -> Value {
