@@ -198,14 +198,14 @@ fn why(results: &Results, key: &str) -> Option<String> {
         }
         "p2" => Some(format!(
             "The server is busy all the time here. The bare commands of the scripts, without their conditions, \
-             reach {} of the floor's rate, and fairlock reaches {} of that. An owner and a deadline need two \
-             fields; a fair, reentrant and counted queue needs ten.",
+             reach {} of the floor's rate, and fairlock reaches {} of that. An owner and a deadline need one \
+             command each way; a fair, reentrant and counted queue needs a packed state and the time.",
             number("p2_bare"),
             number("p2_of_bare"),
         )),
         "p3" => Some(format!(
-            "The floor's script is two commands, a hand-over ten: the hash is read and written, the head of the queue \
-             and the nearest deadlines are looked at, both sorted sets lose a member. A script of these commands, \
+            "The floor's script is two commands, a hand-over seven: the state is read and written, the \
+             time and the head of the queue are asked for, both sorted sets lose a member. A script of these commands, \
               without their conditions, takes {} of the floor's time from process to process, and fairlock takes \
               {} of that. Every command costs microseconds in a server that has just slept, because nothing of it \
               is in the caches.",
