@@ -77,7 +77,7 @@ pub(crate) fn overlaps(requests: &[Request]) -> Vec<Breach> {
     found
 }
 
-/// Who has a token that is not greater than one that was certainly given out before.
+/// Who has a token that is not greater than that of one with whom it conflicts, or less than one that was given out before.
 pub(crate) fn tokens_out_of_order(requests: &[Request]) -> Vec<Breach> {
     let order = by_entering(requests);
     let mut found = Vec::new();
@@ -103,16 +103,18 @@ pub(crate) fn tokens_out_of_order(requests: &[Request]) -> Vec<Breach> {
             greatest = greatest.max(Some((requests[*other].token, *other)));
         }
         if let Some((token, other)) = greatest
-            && token >= request.token
+            && token > request.token
         {
             found.push((other, index));
         }
     }
 
-    // Whatever the order: two grants never share a token here, where every request has an owner of its own.
+    // Whatever the order: only readers share a token here, where every request has an owner of its own.
     let mut owners = HashMap::new();
     for &(_, index) in &order {
-        if let Some(other) = owners.insert(requests[index].token, index) {
+        if let Some(other) = owners.insert(requests[index].token, index)
+            && [other, index].iter().any(|one| requests[*one].mode == Mode::Write)
+        {
             found.push((other, index));
         }
     }
@@ -281,17 +283,27 @@ mod tests {
     }
 
     #[test]
-    fn readers_together_may_have_tokens_in_any_order_but_not_the_same() {
+    fn readers_together_may_have_tokens_in_any_order_or_the_same() {
         let mut requests = [held(Read, 0, 5, 10), held(Read, 1, 6, 10)];
-        requests[1].token = 4;
-        assert_eq!(tokens_out_of_order(&requests), []);
+        for token in [4, 5] {
+            requests[1].token = token;
+            assert_eq!(tokens_out_of_order(&requests), []);
+        }
+    }
+
+    #[test]
+    fn a_writer_shares_its_token_with_nobody() {
+        let mut requests = [held(Read, 0, 5, 6), held(Write, 1, 7, 10)];
         requests[1].token = 5;
         assert_eq!(tokens_out_of_order(&requests), [(0, 1)]);
     }
 
     #[test]
-    fn a_reader_that_asked_when_another_was_inside_has_the_greater_token() {
+    fn a_reader_that_asked_when_another_was_inside_has_no_smaller_token() {
         let mut requests = [held(Read, 0, 5, 10), held(Read, 6, 7, 10)];
+        assert_eq!(tokens_out_of_order(&requests), []);
+        requests[1].token = 5;
+        assert_eq!(tokens_out_of_order(&requests), []);
         requests[1].token = 4;
         assert_eq!(tokens_out_of_order(&requests), [(0, 1)]);
     }
