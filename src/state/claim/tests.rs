@@ -236,7 +236,7 @@ fn a_hold_is_interrupted_when_a_phase_began_after_it_and_not_when_others_entered
     let (mut claim, t) = claim();
     claim.on_reply(t, Answer::Granted { token: 20 });
     assert_eq!(handed_out(&mut claim, t), Some(20));
-    // It reenters beside a writer, and gets the token with which its owner entered.
+    // A phase that began before this hold says nothing against it.
     assert!(!claim.on_renewal(t + ms(1), t + ms(2), LEASE, Standing::Holds { token: 15, first: 15 }));
     // Readers that waited entered beside it.
     assert!(!claim.on_renewal(t + ms(3), t + ms(4), LEASE, Standing::Holds { token: 30, first: 20 }));
