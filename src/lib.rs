@@ -42,11 +42,12 @@
 //! | you want to | look at |
 //! |---|---|
 //! | connect | [`Client::connect`], [`ClientBuilder`] |
-//! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] | | not wait, or wait for a
-//! limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] | | know whether you still hold the lock |
-//! [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] | | refuse a late writer | [`Guard::fencing_token`] | |
-//! release | [`Guard::release`], or drop the guard | | acquire it again in a function that you call | [`Owner`],
-//! [`RwLock::with_owner`] |
+//! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
+//! | not wait, or wait for a limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
+//! | know whether you still hold the lock | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
+//! | refuse a late writer | [`Guard::fencing_token`] |
+//! | release | [`Guard::release`], or drop the guard |
+//! | acquire it again in a function that you call | [`Owner`], [`RwLock::with_owner`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
@@ -147,13 +148,8 @@ pub use types::rights;
 pub use types::token::FencingToken;
 
 #[doc = "[glossary]: crate::guide::glossary"]
-#[doc = "[client]: crate::guide::client"]
-#[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]
-#[doc = "[scale]: crate::guide::scale"]
-#[doc = "[scripts]: crate::guide::scripts"]
-#[doc = "[observing]: crate::guide::observing"]
-#[doc = "[command]: crate::guide::command\n\n"]
+#[doc = "[scripts]: crate::guide::scripts\n\n"]
 #[doc = include_str!("../design.md")]
 pub mod design {}
 
