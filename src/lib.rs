@@ -43,6 +43,7 @@
 //! |---|---|
 //! | connect | [`Client::connect`], [`ClientBuilder`] |
 //! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
+//! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
 //! | not wait, or wait for a limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
 //! | know whether you still hold the lock | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
 //! | refuse a late writer | [`Guard::fencing_token`] |
@@ -128,6 +129,8 @@ pub mod testing;
 
 /// The client library, in the version whose types this crate takes.
 pub use redis;
+/// The identities of owners, in the version whose types this crate takes.
+pub use uuid;
 
 pub use acquire::Acquire;
 pub use client::{Client, ClientBuilder};

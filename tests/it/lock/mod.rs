@@ -5,6 +5,7 @@ mod charts;
 mod mutex;
 mod polled;
 mod rw_lock;
+mod scoped;
 mod search;
 mod shutdown;
 
