@@ -46,7 +46,8 @@ check: setup servers clock ## Run everything: all tests, some on all servers at 
 	@$(call COMMAND_ON_ALL,rights::)
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
-matrix: setup servers ## Run all tests on all servers at hand, side by side
+matrix: setup ## Run all tests on all servers that can be had (see .ci/servers), side by side
+	.ci/servers all
 	FAIRLOCK_MATRIX=all $(TESTS) --test it -- --nocapture slow::servers::
 	@$(call COMMAND_ON_ALL,)
 
