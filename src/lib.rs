@@ -91,6 +91,7 @@
 //! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
 //! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
+//! | `blocking` | the lock for threads: see [`blocking`] |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //!
 //! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.
@@ -113,6 +114,8 @@ mod transport;
 mod engine;
 
 mod acquire;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod events;
 mod guard;

@@ -1,5 +1,7 @@
 //! One lock as its user sees it: entering, leaving, and futures that are dropped or left on the way.
 
+#[cfg(feature = "blocking")]
+mod blocking;
 mod cancellation;
 mod charts;
 mod mutex;
