@@ -225,7 +225,8 @@ impl<M: Access> Acquire<M> {
         self.acquire(When::Within(limit)).await
     }
 
-    async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
+    async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
+        self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
         let wait = Wait::begin(&self.lock, M::MODE, when);

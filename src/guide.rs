@@ -70,6 +70,8 @@ pub mod failures {}
 pub mod cancellation {}
 
 #[doc = "[`Owner`]: crate::Owner"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`Owner::current`]: crate::Owner::current"]
 #[doc = "[`Error::UpgradeConflict`]: crate::Error::UpgradeConflict"]
 #[doc = "[`Error::OwnerWaiting`]: crate::Error::OwnerWaiting"]
 #[doc = "[`Error::InvalidOwner`]: crate::Error::InvalidOwner"]
