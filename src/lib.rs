@@ -47,6 +47,7 @@
 //! [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] | | refuse a late writer | [`Guard::fencing_token`] | |
 //! release | [`Guard::release`], or drop the guard | | acquire it again in a function that you call | [`Owner`],
 //! [`RwLock::with_owner`] |
+//! | hold several locks at once, without deadlocks | [`Client::all`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
@@ -111,6 +112,7 @@ mod transport;
 mod engine;
 
 mod acquire;
+mod all;
 mod client;
 mod events;
 mod guard;
@@ -129,6 +131,7 @@ pub mod testing;
 pub use redis;
 
 pub use acquire::Acquire;
+pub use all::{AcquireAll, AllGuard};
 pub use client::{Client, ClientBuilder};
 pub use events::Events;
 pub use guard::{Guard, ReadGuard, WriteGuard};

@@ -1,6 +1,6 @@
 //! One lock as its user sees it: entering, leaving, and futures that are dropped or left on the way.
 
-mod cancellation;
+pub(crate) mod cancellation;
 mod charts;
 mod mutex;
 mod polled;
