@@ -17,9 +17,9 @@ use crate::types::limits::{check_lease, check_max_hold};
 use crate::types::mode::{Access, Policy, Read, When};
 use crate::types::owner::Owner;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -108,6 +108,16 @@ impl<M> Acquire<M> {
     pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {
         self.replication = Replication::in_memory(replicas, timeout);
         self
+    }
+}
+
+/// `lock.write().await` is `lock.write().acquire_fair().await`, with the future in a box.
+impl<M: Access> IntoFuture for Acquire<M> {
+    type Output = Result<Guard<M>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire_fair())
     }
 }
 
@@ -215,7 +225,8 @@ impl<M: Access> Acquire<M> {
         self.acquire(When::Within(limit)).await
     }
 
-    pub(crate) async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
+    pub(crate) async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
+        self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
         let wait = Wait::begin(&self.lock, M::MODE, when);

@@ -31,8 +31,8 @@ type Ask = Box<dyn FnOnce(When) -> BoxFuture<'static, Result<Option<Hold>, Error
 
 /// A request for several locks that the client has not sent yet: see [`Client::all`](crate::Client::all).
 ///
-/// One owner acquires all locks: the one of [`owner`](Self::owner), else that of the handles, else a new one. So a
-/// function that gets `lock.with_owner(&all.owner())` reenters. A lock that is named twice is acquired once, to write if
+/// One owner acquires all locks: the one of [`owner`](Self::owner), else that of the handles, else that of the
+/// [`scope`](Owner::scope), else a new one. So a function that gets `lock.with_owner(&all.owner())` reenters. A lock that is named twice is acquired once, to write if
 /// one of the two was to write. No locks at all are a guard of nothing.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
 pub struct AcquireAll {
@@ -197,7 +197,7 @@ impl AcquireAll {
 
     /// Everything that can be refused is refused here, before the client sends anything.
     fn plan(mut self) -> Result<(Owner, Vec<Ask>), Error> {
-        let owner = self.common_owner()?.unwrap_or_else(Owner::new);
+        let owner = self.common_owner()?.or_else(Owner::current).unwrap_or_else(Owner::new);
         // Write before read, so that the weaker of two is dropped.
         self.locks.sort_by(|(one, mode), (other, other_mode)| {
             let by_mode = (*mode == Mode::Read).cmp(&(*other_mode == Mode::Read));

@@ -87,8 +87,8 @@ impl Client {
     ///
     /// A name has 1 to 1024 bytes. A lock with another name cannot be acquired.
     #[must_use]
-    pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
-        let lock = Lock::new(&self.handle.shared().prefix, name.into());
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        let lock = Lock::new(&self.handle.shared().prefix, name.as_ref().into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
     }
 

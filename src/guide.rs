@@ -76,6 +76,8 @@ pub mod failures {}
 pub mod cancellation {}
 
 #[doc = "[`Owner`]: crate::Owner"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`Owner::current`]: crate::Owner::current"]
 #[doc = "[`Error::UpgradeConflict`]: crate::Error::UpgradeConflict"]
 #[doc = "[`Error::OwnerWaiting`]: crate::Error::OwnerWaiting"]
 #[doc = "[`Error::InvalidOwner`]: crate::Error::InvalidOwner"]
@@ -84,6 +86,7 @@ pub mod cancellation {}
 pub mod owners {}
 
 #[doc = "[`Client::all`]: crate::Client::all"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
 #[doc = "[`Error::Lost`]: crate::Error::Lost"]
 #[doc = "[`AllGuard::lost`]: crate::AllGuard::lost"]
 #[doc = "[`AllGuard::while_held`]: crate::AllGuard::while_held"]
