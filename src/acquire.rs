@@ -13,7 +13,7 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::error::{Error, LostReason, shown};
-use crate::types::limits::{check_duration, check_lease};
+use crate::types::limits::{check_lease, check_max_hold};
 use crate::types::mode::{Access, Policy, Read, When};
 use crate::types::owner::Owner;
 use std::fmt;
@@ -225,7 +225,7 @@ impl<M: Access> Acquire<M> {
         self.acquire(When::Within(limit)).await
     }
 
-    async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
+    pub(crate) async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
         self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
@@ -300,17 +300,11 @@ impl<M: Access> Acquire<M> {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.lock.check_name()?;
         check_lease(&self.lock.name, self.lease)?;
         if let Some(max_hold) = self.max_hold {
-            check_duration(
-                &self.lock.name,
-                "max_hold",
-                max_hold,
-                Duration::from_millis(1),
-                Duration::MAX,
-            )?;
+            check_max_hold(&self.lock.name, max_hold)?;
         }
         if let Some(replication) = self.replication {
             replication.check(&self.lock.name)?;

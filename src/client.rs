@@ -1,5 +1,6 @@
 //! The client: a process has one, and all of its locks share it.
 
+use crate::all::AcquireAll;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -89,6 +90,23 @@ impl Client {
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         let lock = Lock::new(&self.handle.shared().prefix, name.as_ref().into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns a request for several locks at once, without I/O. Whoever acquires several locks so cannot deadlock: the
+    /// client acquires them in the order of their names.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let (from, to) = (client.rw_lock("account:7"), client.rw_lock("account:3"));
+    /// let all = client.all().write(&from).write(&to).acquire_fair().await?;
+    /// all.while_held(async { /* move the money */ }).await?;
+    /// all.release().await
+    /// # }
+    /// ```
+    ///
+    /// The guide [`several_locks`](crate::guide::several_locks) says more.
+    pub fn all(&self) -> AcquireAll {
+        AcquireAll::new(Arc::clone(&self.handle))
     }
 
     /// Streams what happens to all locks under this client's prefix from now on: see [`RwLock::events`].

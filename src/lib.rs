@@ -49,6 +49,7 @@
 //! | refuse a late writer | [`Guard::fencing_token`] |
 //! | release | [`Guard::release`], or drop the guard |
 //! | acquire it again in a function that you call | [`Owner`], [`RwLock::with_owner`] |
+//! | hold several locks at once, without deadlocks | [`Client::all`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
@@ -114,6 +115,7 @@ mod transport;
 mod engine;
 
 mod acquire;
+mod all;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod client;
@@ -136,6 +138,7 @@ pub use redis;
 pub use uuid;
 
 pub use acquire::Acquire;
+pub use all::{AcquireAll, AllGuard};
 pub use client::{Client, ClientBuilder};
 pub use events::Events;
 pub use guard::{Guard, ReadGuard, WriteGuard};

@@ -240,6 +240,14 @@ impl RwLock {
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await
     }
 
+    pub(crate) fn is_of(&self, handle: &Arc<Handle>) -> bool {
+        Arc::ptr_eq(&self.handle, handle)
+    }
+
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
     fn session(&self) -> Result<&Arc<Session>, Error> {
         self.lock.check_name()?;
         if self.handle.session.is_closed() {

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "blocking")]
 mod blocking;
-mod cancellation;
+pub(crate) mod cancellation;
 mod charts;
 mod mutex;
 mod polled;
