@@ -151,7 +151,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 25] = [
+const FUTURES: [(&str, Make); 28] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
