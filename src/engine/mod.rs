@@ -6,5 +6,6 @@ pub(crate) mod confirm;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod runtime;
+pub(crate) mod seal;
 pub(crate) mod session;
 pub(crate) mod tasks;

@@ -24,6 +24,10 @@ pub(crate) fn check_max_hold(lock: &str, max_hold: Duration) -> Result<(), Error
     check_duration(lock, "max_hold", max_hold, Duration::from_millis(1), Duration::MAX)
 }
 
+pub(crate) fn check_lock_delay(lock: &str, delay: Duration) -> Result<(), Error> {
+    check_duration(lock, "lock_delay", delay, Duration::ZERO, MOST_LEASE)
+}
+
 pub(crate) fn check_duration(
     lock: &str,
     what: &'static str,
