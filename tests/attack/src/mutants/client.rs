@@ -403,7 +403,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",
-        edits: &[("[Standing::Unknown] => sent_before,", "[Standing::Unknown] => false,")],
+        edits: &[("[Standing::Unknown] => sent_before && rest.is_none(),", "[Standing::Unknown] => false,")],
         seen: "found by the tests of resent commands",
         story: "The reply to a release is lost; the second one is told that nobody knows the hold, and the user that it was lost.",
         check: Check::It("faults::replies::a_release_whose_reply_is_lost_is_confirmed_and_done_once"),
