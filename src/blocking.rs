@@ -271,7 +271,6 @@ impl<M> Guard<M> {
     }
 
     /// The guard of the async API.
-    #[must_use]
     pub fn inner(&self) -> &crate::Guard<M> {
         // Only methods that consume the guard take it.
         self.inner.as_ref().expect("an ended guard is not used again")

@@ -9,6 +9,7 @@
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
 //! | [`several_locks`] | several locks in one guard, without deadlocks |
+//! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
@@ -95,6 +96,18 @@ pub mod owners {}
 #[doc = "[`AllGuard::fencing_token`]: crate::AllGuard::fencing_token\n\n"]
 #[doc = include_str!("../docs/several-locks.md")]
 pub mod several_locks {}
+#[doc = "[`Semaphore`]: crate::Semaphore"]
+#[doc = "[`RwLock::max_readers`]: crate::RwLock::max_readers"]
+#[doc = "[`Acquire::max_queue`]: crate::Acquire::max_queue"]
+#[doc = "[`Acquire::enqueue`]: crate::Acquire::enqueue"]
+#[doc = "[`Queued`]: crate::Queued"]
+#[doc = "[`Queued::place`]: crate::Queued::place"]
+#[doc = "[`Error::InvalidPermits`]: crate::Error::InvalidPermits"]
+#[doc = "[`Error::PolicyMismatch`]: crate::Error::PolicyMismatch"]
+#[doc = "[`Error::QueueFull`]: crate::Error::QueueFull"]
+#[doc = "[leases]: crate::guide::leases\n\n"]
+#[doc = include_str!("../docs/semaphores.md")]
+pub mod semaphores {}
 
 #[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
 #[doc = "[`ClientBuilder::wait_for_disks`]: crate::ClientBuilder::wait_for_disks"]

@@ -248,24 +248,16 @@ fn keys_that_expire_take_the_dead_with_them() {
 
 #[test]
 fn keys_that_have_not_expired_yet_hold_the_dead_to_account() {
+    let enters = "30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7";
     for (invariant, rest) in [
         (1, "30099 acquire w3:1 => 2 7 -1 7 | granted w3:1 7"),
         (8, "30099 renew w1:1 100 r2:1 100 => -1 5 -1 -1"),
         (2, "30100 acquire w3:1 => 2 6 -1 6 | granted w3:1 6"),
-        // They are there: the script expires somebody, or knows somebody.
+        // They are there: the script expires somebody, or knows somebody and stops at its limit.
         (1, "30100 acquire r3:1 => 2 7 -1 7 | expired r2:1, granted r3:1 7"),
-        (
-            1,
-            "30100 renew w1:1 100 => 100 5 5 | expired r2:1\n30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
-        ),
-        (
-            1,
-            "30100 acquire w1:1 => 2 5 -1 6 | expired r2:1\n30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
-        ),
-        (
-            3,
-            "30100 acquire r2:1 => 1 6 -1 6 | expired w1:1\n30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
-        ),
+        (1, &format!("30100 renew w1:1 100 => 0 5 5\n{enters}")),
+        (1, &format!("30100 acquire w1:1 => 2 5 0 6\n{enters}")),
+        (3, &format!("30100 acquire r2:1 => 1 6 0 6\n{enters}")),
     ] {
         bad(invariant, &after_the_keys_may_have_expired(rest));
     }
