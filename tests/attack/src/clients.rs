@@ -39,7 +39,8 @@ impl Clients {
                 Script::Evict => {}
             }
         }
-        for (_, payload) in &seen.messages {
+        let heard = |client: &str| !step.hearing.refused && step.hearing.listens(client);
+        for (_, payload) in seen.messages.iter().filter(|(client, _)| heard(client)) {
             for (request, token) in grants(payload).ok_or_else(|| format!("message {payload:?}"))? {
                 self.told(request, token);
             }

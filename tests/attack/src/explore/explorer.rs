@@ -97,12 +97,10 @@ impl Explorer {
                 };
                 // The fast paths answer only if nobody listens.
                 for listened in [true, false] {
-                    let (args, now_us) = (args.clone(), from.now_us);
+                    let args: Vec<&str> = args.iter().map(String::as_str).collect();
                     let step = Step {
-                        script,
-                        args,
-                        now_us,
                         listened,
+                        ..Step::new(script, &args, from.now_us)
                     };
                     let want = Want {
                         status: true,

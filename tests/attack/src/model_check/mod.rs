@@ -7,7 +7,7 @@
 mod bench;
 
 use crate::judge::judge;
-use crate::lua_world::{BEGIN_US, Limits, Scripts, Step, Want, World};
+use crate::lua_world::{BEGIN_US, Hearing, Limits, Scripts, Step, Want, World};
 use crate::model::Lock;
 use crate::record::Script;
 use crate::story::{Case, Counts, case, short_case};
@@ -246,7 +246,12 @@ impl Stats {
 fn shown(step: &Step) -> String {
     let at = step.now_us.cast_signed() - BEGIN_US.cast_signed();
     let listened = if step.listened { " (listened)" } else { "" };
-    format!("{at} us: {} {:?}{listened}", step.script.name(), step.args)
+    let deaf = match &step.hearing {
+        Hearing { refused: true, .. } => " (nothing published)".to_owned(),
+        Hearing { deaf, .. } if deaf.is_empty() => String::new(),
+        Hearing { deaf, .. } => format!(" (deaf: {})", deaf.join(" ")),
+    };
+    format!("{at} us: {} {:?}{listened}{deaf}", step.script.name(), step.args)
 }
 
 /// More requests than one call may grant or expire, under the real limits.
@@ -279,12 +284,9 @@ fn crowd() -> Vec<(Step, bool)> {
     let (mut steps, mut now_us) = (Vec::new(), BEGIN_US);
     let mut call = |script, args: &[&str], forward_us: u64, keys_after| {
         now_us += forward_us;
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let step = Step {
-            script,
-            args,
-            now_us,
             listened: keys_after,
+            ..Step::new(script, args, now_us)
         };
         steps.push((step, keys_after));
     };

@@ -1,7 +1,7 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
 use crate::checker::Checker;
-use crate::model::{AtMost, Lock, View};
+use crate::model::{AtMost, Choices, Draw, Lock, View};
 use crate::record::{Note, Record, Script, What, acquire};
 use fairlock::Mode;
 use redis::Value;
@@ -16,6 +16,35 @@ pub struct Done {
     pub reply: Value,
     /// Channel and payload.
     pub published: Vec<(String, Vec<u8>)>,
+}
+
+/// Who is subscribed to a channel.
+type Subscribed<'a> = &'a dyn Fn(&str) -> bool;
+
+/// The choices of this server, and what it knows of its subscribers.
+struct Serving<'a> {
+    at_most: AtMost,
+    /// What comes before a client in the name of its channel.
+    channels: String,
+    subscribed: Subscribed<'a>,
+}
+
+impl Choices for Serving<'_> {
+    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
+        self.at_most.number(of, floor, now_us)
+    }
+    fn expires(&mut self, request: &str) -> bool {
+        self.at_most.expires(request)
+    }
+    fn admits(&mut self, request: &str) -> bool {
+        self.at_most.admits(request)
+    }
+    fn pulls_back(&mut self, request: &str) -> bool {
+        self.at_most.pulls_back(request)
+    }
+    fn listens(&self, client: &str) -> bool {
+        (self.subscribed)(&format!("{}{client}", self.channels))
+    }
 }
 
 /// What survives a restart, or does not.
@@ -189,7 +218,7 @@ impl Server {
         locks.map(|(key, lock)| format!("{key}: {lock:?}")).collect()
     }
 
-    pub fn execute(&mut self, command: &[Vec<u8>], now_us: u64) -> Result<Done, String> {
+    pub fn execute(&mut self, command: &[Vec<u8>], now_us: u64, subscribed: Subscribed<'_>) -> Result<Done, String> {
         let text = |at: usize| {
             command
                 .get(at)
@@ -204,7 +233,7 @@ impl Server {
                 if !self.loaded.contains(&script) {
                     return Ok(done(error("NOSCRIPT", "No matching script.")));
                 }
-                self.call(script, command, now_us)?
+                self.call(script, command, now_us, subscribed)?
             }
             "EVAL" => {
                 let hash = redis::Script::new(text(1));
@@ -212,7 +241,7 @@ impl Server {
                     return Err("an unknown script was sent".to_owned());
                 };
                 self.loaded.insert(script);
-                self.call(script, command, now_us)?
+                self.call(script, command, now_us, subscribed)?
             }
             "FUNCTION" => {
                 let (name, library) = fairlock::testing::library();
@@ -231,7 +260,7 @@ impl Server {
                 if !self.functions {
                     return Ok(done(error("ERR", "Function not found")));
                 }
-                self.call(script, command, now_us)?
+                self.call(script, command, now_us, subscribed)?
             }
             "HELLO" => done(Value::Array(vec![
                 Value::BulkString(b"version".to_vec()),
@@ -245,7 +274,13 @@ impl Server {
         })
     }
 
-    fn call(&mut self, script: Script, command: &[Vec<u8>], now_us: u64) -> Result<Done, String> {
+    fn call(
+        &mut self,
+        script: Script,
+        command: &[Vec<u8>],
+        now_us: u64,
+        subscribed: Subscribed<'_>,
+    ) -> Result<Done, String> {
         let mut words = Vec::with_capacity(command.len());
         for word in command {
             words.push(std::str::from_utf8(word).map_err(|_| "an argument that is not text")?);
@@ -260,7 +295,13 @@ impl Server {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let lock = self.data.locks.entry((*key).to_owned()).or_default();
         let mut seq = lock.seq;
-        let outcome = lock.call(key, script, &args, now_us, &mut AtMost(self.at_most));
+        let channels = format!("{}c:", key.split('{').next().unwrap_or_default());
+        let mut choices = Serving {
+            at_most: AtMost(self.at_most),
+            channels: channels.clone(),
+            subscribed,
+        };
+        let mut outcome = lock.call(key, script, &args, now_us, &mut choices);
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
         for number in &outcome.reply {
@@ -290,6 +331,11 @@ impl Server {
                 self.given.pop_first();
             }
         }
+        outcome.notes.extend(outcome.cut.drain(..).map(|request| Note {
+            what: What::Cut,
+            request: request.to_string(),
+            token: 0,
+        }));
         if self.checked || self.trace.is_some() {
             let record = Record {
                 lock: (*key).to_owned(),
@@ -313,14 +359,13 @@ impl Server {
             }
         }
         let published = outcome.messages.into_iter();
-        let prefix = key.split('{').next().unwrap_or_default();
         Ok(Done {
             reply: match outcome.bare {
                 true => Value::Int(outcome.reply[1]),
                 false => Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
             },
             published: published
-                .map(|(client, payload)| (format!("{prefix}c:{client}"), payload.into_bytes()))
+                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
                 .collect(),
         })
     }
