@@ -200,6 +200,10 @@ impl Choices for Observed<'_> {
     fn listens(&self, client: &str) -> bool {
         self.hearing.listens(client)
     }
+
+    fn most_looked_at(&self) -> usize {
+        self.hearing.most_looked_at
+    }
 }
 
 /// The nearest deadline, ms, of a request that one renewal renews twice: the first lease counts for a lower bound too.

@@ -1,6 +1,6 @@
 //! One call after another: what it had to answer, and what it may do.
 
-use super::{Before, Call, Hold, Lock, MOST_RESENDS, Standing, Step, Totals, Violation, owner_of, violation, writes};
+use super::{Before, Call, Hold, Lock, MOST_RESENDS, Standing, Step, Totals, Violation, owner_of, unweighted, violation, writes};
 use crate::model::GRACE;
 use crate::record::{Note, Record, Script, What};
 
@@ -322,7 +322,7 @@ impl Lock {
                 request.deadline - step.now
             ),
             What::Evicted => ensure!(
-                matches!(step.call, Call::Evict { owner } if owner == owner_of(name)),
+                matches!(step.call, Call::Evict { owner } if owner == owner_of(name) || owner == unweighted(owner_of(name))),
                 6,
                 "{name} evicted, and nobody asked for it"
             ),

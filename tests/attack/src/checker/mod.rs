@@ -388,6 +388,11 @@ fn names_owner(request: &str) -> bool {
     parts.nth(2).is_some_and(|third| !third.starts_with('*'))
 }
 
+/// The name of an owner without its weight, by which it can be evicted too.
+fn unweighted(owner: &str) -> &str {
+    owner.split(":*").next().unwrap_or(owner)
+}
+
 /// What an owner that reads takes of a bounded lock.
 fn weight_of(owner: &str) -> u64 {
     let (_, last) = owner.rsplit_once(':').unwrap_or_default();

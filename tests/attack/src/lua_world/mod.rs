@@ -211,12 +211,24 @@ pub struct Step {
 }
 
 /// Who hears what scripts publish to clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hearing {
     /// Clients without a subscriber, in alphabetical order.
     pub deaf: Vec<String>,
     /// The user may not publish to any client.
     pub refused: bool,
+    /// At how many waiters the scripts of this text look: as many as they expire.
+    pub most_looked_at: usize,
+}
+
+impl Default for Hearing {
+    fn default() -> Self {
+        Self {
+            deaf: Vec::new(),
+            refused: false,
+            most_looked_at: Limits::default().expiries,
+        }
+    }
 }
 
 impl Hearing {

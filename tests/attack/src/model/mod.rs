@@ -47,7 +47,12 @@ pub trait Choices {
     fn pulls_back(&mut self, request: &str) -> bool;
     /// Whether anybody hears what is published to this client. That is no choice, but the world's.
     fn listens(&self, client: &str) -> bool;
+    /// At how many waiters this call looks, whether they listen.
+    fn most_looked_at(&self) -> usize;
 }
+
+/// See [`Choices::most_looked_at`].
+pub const MOST_LOOKED_AT: usize = 200;
 
 /// What a number is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +88,9 @@ impl Choices for AtMost {
     }
     fn listens(&self, _: &str) -> bool {
         true
+    }
+    fn most_looked_at(&self) -> usize {
+        MOST_LOOKED_AT
     }
 }
 
@@ -274,12 +282,14 @@ impl Lock {
         match &self.writer {
             Some(writer) => **writer == *owner_of(request),
             None if writes(request) => self.readers == self.found(request).reads,
-            None => self.readers == 0 || self.found(request).reads > 0 || self.has_room(request),
+            None => !self.is_bounded() || self.readers == 0 || self.has_room(owner_of(request)),
         }
     }
 
-    fn has_room(&self, request: &str) -> bool {
-        !self.is_bounded() || self.used + weight_of(owner_of(request)) <= self.limit
+    /// Whether an owner may read beside others in a bounded lock. Its further holds take nothing.
+    fn has_room(&self, owner: &str) -> bool {
+        let reads = self.owners.get(owner).is_some_and(|inside| inside.reads > 0);
+        reads || self.used + weight_of(owner) <= self.limit
     }
 
     pub fn is_bounded(&self) -> bool {

@@ -65,9 +65,6 @@ pub(super) const READ_IS_OVER: i64 = -4;
 
 pub(super) const QUEUE_IS_FULL: i64 = -5;
 
-/// So many waiters at most lose a lease of which nobody hears, in one call.
-const MOST_CUT: usize = 200;
-
 /// How a request ended, as release says it: so, or by the token that it was told.
 pub(super) const WAITED: i64 = 1;
 
@@ -238,17 +235,17 @@ impl Step<'_> {
         }
         self.done.unheard = true;
         let unheard = granted.iter().filter(|request| deaf.contains(client_of(request))).cloned();
-        let waiters = self.lock.queue.iter().map(|(_, request)| request).take(MOST_CUT);
-        let dead = waiters.take_while(|request| {
+        let waiters = self.lock.queue.iter().map(|(_, request)| request);
+        let waiters = waiters.take(self.choices.most_looked_at());
+        // The client of the call's own requests hears of them by the reply, which promises the whole lease.
+        let others = waiters.filter(|request| !self.own.contains(&&***request));
+        let dead = others.take_while(|request| {
             let client = client_of(request);
             deaf.contains(client) || !self.choices.listens(client)
         });
+        let unheard = unheard.filter(|request| !self.own.contains(&&**request));
         let latest = self.now_ms() + GRACE;
         for request in unheard.chain(dead.cloned()).collect::<Vec<_>>() {
-            // Its client hears of it by the reply, which promises the whole lease.
-            if self.own.contains(&&*request) {
-                continue;
-            }
             if let Some(known) = self.lock.requests.get_mut(&request).filter(|known| known.deadline_ms > latest) {
                 known.deadline_ms = latest;
                 self.done.cut.push(request);
@@ -435,7 +432,9 @@ impl Step<'_> {
     }
 
     pub(super) fn evict(&mut self, owner: &str) -> Vec<i64> {
-        let theirs = self.lock.requests.keys().filter(|request| owner_of(request) == owner);
+        // Whatever the weight in the owner's name.
+        let evicts = |of: &str| of == owner || of.rsplit_once(":*").is_some_and(|(unweighted, _)| unweighted == owner);
+        let theirs = self.lock.requests.keys().filter(|request| evicts(owner_of(request)));
         // Writers first: an upgrade would end with its read hold.
         let evicted: Vec<Name> = theirs.rev().cloned().collect();
         for request in &evicted {

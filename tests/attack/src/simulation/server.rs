@@ -45,6 +45,9 @@ impl Choices for Serving<'_> {
     fn listens(&self, client: &str) -> bool {
         (self.subscribed)(&format!("{}{client}", self.channels))
     }
+    fn most_looked_at(&self) -> usize {
+        self.at_most.most_looked_at()
+    }
 }
 
 /// What survives a restart, or does not.

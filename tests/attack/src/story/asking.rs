@@ -176,7 +176,12 @@ impl<'a> Story<'a> {
             Op::Evict(who) => {
                 let owner = match self.alive().as_slice() {
                     [] => "a".to_owned(),
-                    alive if who % 2 == 0 => owner_of(alive[usize::from(who / 2) % alive.len()]).to_owned(),
+                    alive if who % 2 == 0 => {
+                        let owner = owner_of(alive[usize::from(who / 2) % alive.len()]);
+                        // Also without the weight.
+                        let short = owner.split(":*").next().filter(|_| who % 4 == 0);
+                        short.unwrap_or(owner).to_owned()
+                    }
                     _ => ["a", "ba", "c", "nobody"][usize::from(who / 2) % 4].to_owned(),
                 };
                 (Script::Evict, vec![owner], true)

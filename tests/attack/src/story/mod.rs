@@ -342,6 +342,7 @@ impl<'a> Story<'a> {
                         let deaf = (0..CLIENTS.len()).filter(|client| around.deaf >> client & 1 == 1);
                         step.hearing.deaf = deaf.map(|client| CLIENTS[client].to_owned()).collect();
                         step.hearing.refused = around.deaf >> 7 == 1;
+                        step.hearing.most_looked_at = LIMITS[self.case.limits].expiries;
                         step.listened = around.listened;
                     }
                     self.todo.push_back(doing);
