@@ -9,6 +9,7 @@ use crate::observe;
 use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
 use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
@@ -89,6 +90,16 @@ impl Client {
     pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
         let lock = Lock::new(&self.handle.shared().prefix, name.into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns the semaphore of that name with so many permits, 1 to 1,000,000,000, without I/O: see [`Semaphore`].
+    ///
+    /// A semaphore is a lock: it shares its name, its policy [`Policy::Bounded`](crate::Policy::Bounded) and its keys with
+    /// [`rw_lock`](Self::rw_lock)`(name).`[`max_readers`](RwLock::max_readers)`(permits)`. Other locks of that name are
+    /// refused with [`Error::PolicyMismatch`].
+    #[must_use]
+    pub fn semaphore(&self, name: impl Into<Arc<str>>, permits: u32) -> Semaphore {
+        Semaphore::new(self.rw_lock(name), permits)
     }
 
     /// Streams what happens to all locks under this client's prefix from now on: see [`RwLock::events`].

@@ -9,7 +9,7 @@ use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::error::{Error, LostReason, is_transient, shown};
-use crate::types::mode::{Access, Read, Write};
+use crate::types::mode::{Access, Permits, Read, Write};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
 use std::fmt;
@@ -23,6 +23,9 @@ pub type ReadGuard = Guard<Read>;
 
 /// A write hold, which is exclusive.
 pub type WriteGuard = Guard<Write>;
+
+/// A hold on some permits of a [`Semaphore`](crate::Semaphore).
+pub type PermitGuard = Guard<Permits>;
 
 /// A hold on a lock. The client renews it in the background until you release or drop the guard, or until the hold is
 /// lost.
@@ -226,6 +229,14 @@ impl<M> Guard<M> {
     }
 }
 
+impl PermitGuard {
+    /// How many permits it holds.
+    #[must_use]
+    pub fn permits(&self) -> u32 {
+        self.request().weight()
+    }
+}
+
 /// Tells the record of a hold how the hold ended.
 pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
     if let Some(hold) = hold {
@@ -245,7 +256,7 @@ impl<M: Access> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("lock", &self.request().lock.name)
-            .field("mode", &M::MODE)
+            .field("mode", &M::LABEL)
             .field("fencing_token", &self.token)
             .field("is_held", &self.is_held())
             .finish_non_exhaustive()

@@ -8,6 +8,7 @@
 //! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
+//! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
@@ -76,6 +77,19 @@ pub mod cancellation {}
 #[doc = "[`RwLock::status`]: crate::RwLock::status\n\n"]
 #[doc = include_str!("../docs/owners.md")]
 pub mod owners {}
+
+#[doc = "[`Semaphore`]: crate::Semaphore"]
+#[doc = "[`RwLock::max_readers`]: crate::RwLock::max_readers"]
+#[doc = "[`Acquire::max_queue`]: crate::Acquire::max_queue"]
+#[doc = "[`Acquire::enqueue`]: crate::Acquire::enqueue"]
+#[doc = "[`Queued`]: crate::Queued"]
+#[doc = "[`Queued::place`]: crate::Queued::place"]
+#[doc = "[`Error::InvalidPermits`]: crate::Error::InvalidPermits"]
+#[doc = "[`Error::PolicyMismatch`]: crate::Error::PolicyMismatch"]
+#[doc = "[`Error::QueueFull`]: crate::Error::QueueFull"]
+#[doc = "[leases]: crate::guide::leases\n\n"]
+#[doc = include_str!("../docs/semaphores.md")]
+pub mod semaphores {}
 
 #[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
 #[doc = "[`ClientBuilder::wait_for_disks`]: crate::ClientBuilder::wait_for_disks"]

@@ -7,11 +7,11 @@ use crate::engine::session::{Handle, Session};
 use crate::events::Events;
 use crate::protocol::key::Lock;
 use crate::protocol::lookup;
-use crate::status::Status;
+use crate::status::{self, Status};
 use crate::transport::link::Lane;
 use crate::types::error::{Error, shown};
 use crate::types::limits::call_limit;
-use crate::types::mode::{Policy, Read, Write};
+use crate::types::mode::{Admission, Permits, Policy, Read, Write};
 use crate::types::owner::Owner;
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct RwLock {
     handle: Arc<Handle>,
     lock: Arc<Lock>,
     owner: Option<Owner>,
-    policy: Policy,
+    admission: Admission,
 }
 
 impl RwLock {
@@ -37,7 +37,7 @@ impl RwLock {
             handle,
             lock,
             owner: None,
-            policy: Policy::Fifo,
+            admission: Admission::FIFO,
         }
     }
 
@@ -71,7 +71,36 @@ impl RwLock {
     /// [`Error::PolicyMismatch`] while the lock is in use and for about a minute after.
     #[must_use]
     pub fn policy(&self, policy: Policy) -> Self {
-        Self { policy, ..self.clone() }
+        let admission = Admission {
+            policy,
+            ..self.admission
+        };
+        Self {
+            admission,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same lock with at most so many readers at a time, 1 to 1,000,000,000. The policy is
+    /// [`Policy::Bounded`], so every user of the lock must name a bound. An owner that reads several times counts once. A
+    /// writer still holds the lock alone.
+    ///
+    /// The lock has the bound that was asked for last. A smaller one ends no hold, and a greater one lets waiters in at
+    /// once. A reader who does not fit waits, and nobody overtakes it. [`Semaphore`](crate::Semaphore) is the same lock for
+    /// requests of different sizes.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let config = client.rw_lock("config").max_readers(8);
+    /// let reading = config.read().acquire_fair().await?; // beside at most seven others
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn max_readers(&self, readers: u32) -> Self {
+        Self {
+            admission: Admission::bounded(readers),
+            ..self.clone()
+        }
     }
 
     /// Reads the state of the lock at this moment: who holds it and who waits, in order. It never writes.
@@ -104,17 +133,9 @@ impl RwLock {
     /// # Errors
     /// Those of [`status`](Self::status).
     pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
-        const PAGE: usize = 1000;
         runtime::check_timers()?;
-        let session = self.session()?;
-        let failed = |error| Error::of_server(&self.lock.name, error);
-        let snapshot = session
-            .call(&self.lock, session.shared.lease)
-            .status(first, PAGE)
-            .await
-            .map_err(failed)?;
-        let clients = session.introductions(&snapshot).await;
-        Ok(Status::of(&snapshot, first, &clients))
+        let (status, _) = status::read(self.session()?, &self.lock, first, None).await?;
+        Ok(status)
     }
 
     /// Whether the server knows the lock: from its first use until 30 to 60 seconds after its last lease, held or not.
@@ -219,12 +240,17 @@ impl RwLock {
         Ok(&self.handle.session)
     }
 
+    /// A request for so many permits of the lock as a semaphore.
+    pub(crate) fn permits(&self, permits: u32) -> Acquire<Permits> {
+        self.request().weighing(permits)
+    }
+
     fn request<M>(&self) -> Acquire<M> {
         Acquire::new(
             Arc::clone(&self.handle),
             Arc::clone(&self.lock),
             self.owner,
-            self.policy,
+            self.admission,
         )
     }
 }
@@ -234,7 +260,7 @@ impl fmt::Debug for RwLock {
         f.debug_struct("RwLock")
             .field("name", &self.lock.name)
             .field("owner", &self.owner)
-            .field("policy", &self.policy)
+            .field("admission", &self.admission)
             .finish_non_exhaustive()
     }
 }

@@ -101,7 +101,7 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         name: "message-taken-for-a-renewal", file: "src/state/claim.rs",
         edits: &[("Phase::Waiting { ticket, seq } if token > seq => {",
-            "Phase::Waiting { ticket, seq } if token > seq => {\n                self.prove(now, self.lease);")],
+            "Phase::Waiting { ticket, seq } if token > seq => {\n                self.prove(now, self.lease, true);")],
         seen: "draft: a pushed grant credited with the time of a later call",
         story: "A grant that was told is believed for a whole lease. It goes on with what is left of the one that it waited with.",
         check: Check::Lib("state::claim::tests::a_grant_is_not_handed_out_when_its_proof_has_run_out"),
@@ -432,15 +432,14 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",
-        edits: &[("            let outcome = match (attempt.ask().await?, when) {",
+        edits: &[("            let asked = attempt.ask().await?;",
             "                let asked = match when {
                     When::Within(limit) => match timeout(limit, attempt.ask()).await {
                         Ok(asked) => asked?,
                         Err(_) => return Ok(None),
                     },
                     _ => attempt.ask().await?,
-                };
-                let outcome = match (asked, when) {")],
+                };")],
         seen: "found here",
         story: "The limit of a try runs while nobody has answered yet: a server out of reach is told as \"no\".",
         check: Check::It("lock::cancellation::a_server_out_of_reach_for_a_short_limit_is_an_error_too"),
@@ -703,5 +702,26 @@ pub const ALL: &[Mutant] = &[
         seen: "invented",
         story: "A call that was given up while it stood in line is sent all the same, behind its release.",
         check: Check::It("lock::polled::a_call_that_left_the_line_is_not_sent"),
+    },
+    Mutant {
+        name: "a-deaf-waiters-proof-counts", file: "src/state/claim.rs",
+        edits: &[("self.proven = self.proven.filter(|_| self.renewed >= confirmed);", "")],
+        seen: "found by reading",
+        story: "A waiter is deaf and its lease is cut. Its subscription comes back and a message grants it: it believes its old proof for longer than the server keeps it.",
+        check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
+    },
+    Mutant {
+        name: "a-late-reply-proves-for-the-deaf", file: "src/state/claim.rs",
+        edits: &[("if holds || Some(sent) >= self.deaf_until {", "if true {")],
+        seen: "found by reading",
+        story: "The same by the reply to a call that was sent before the subscription came back.",
+        check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
+    },
+    Mutant {
+        name: "a-bound-for-those-who-had-a-place", file: "src/protocol/order.rs",
+        edits: &[("if let (Some(most), Origin::New) = (ask.max_queue, ask.origin) {", "if let Some(most) = ask.max_queue {")],
+        seen: "invented",
+        story: "A waiter that lost its place with its server's data finds the queue full of those who came after it.",
+        check: Check::Lib("protocol::order::tests::a_request_that_had_a_place_and_an_upgrade_need_no_room"),
     },
 ];
