@@ -30,6 +30,10 @@ pub struct Clients {
 impl Clients {
     /// One call. `heard`: its client hears the reply; that of a copy which the network kept is heard by nobody.
     pub fn note(&mut self, step: &Step, seen: &Seen, heard: bool) -> Result<(), String> {
+        // All leases ended long before the keys did, so everybody has given up.
+        if seen.expired[0] {
+            self.requests.clear();
+        }
         if heard {
             match step.script {
                 Script::Acquire => self.asked(&step.args[0], seen),

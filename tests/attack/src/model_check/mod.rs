@@ -321,6 +321,22 @@ fn crowd() -> Vec<(Step, bool)> {
     call(Script::Acquire, &["r1:99991", "9000", "queue", "", ""], 1, true);
     call(Script::Renew, &["r1:9999", "9000"], 1, true);
     call(Script::Release, &["r1:9999"], 1, true);
+    // A writer, 250 waiters of a dead client, and a waiter that lives.
+    call(Script::Release, &["r1:99991"], 1, true);
+    call(Script::Acquire, &["w1:20000", "9000", "queue", "", ""], 1, true);
+    for n in 0..250 {
+        call(Script::Acquire, &[&format!("wd:{n}"), "9000", "queue", "", ""], 1, n % 100 == 0);
+    }
+    call(Script::Acquire, &["w1:20001", "9000", "queue", "", ""], 1, true);
+    call(Script::Release, &["w1:20000"], 1, true);
+    for _ in 0..4 {
+        call(Script::Renew, &[], 1_000_000, true);
+        call(Script::Renew, &[], 1, true);
+    }
+    call(Script::Release, &["w1:20001"], 1, true);
+    for (step, _) in &mut steps {
+        step.hearing.deaf = vec!["d".to_owned()];
+    }
     steps
 }
 

@@ -1,7 +1,7 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
 use crate::checker::Checker;
-use crate::model::{AtMost, Choices, Draw, Lock, View};
+use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View};
 use crate::record::{Note, Record, Script, What, acquire};
 use fairlock::Mode;
 use redis::Value;
@@ -171,7 +171,9 @@ impl Server {
     /// Whether a hold with this token has lasted until now.
     pub fn lasts(&self, lock: u64, owner: &str, mode: Mode, token: u64) -> bool {
         let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
-        lock.and_then(|lock| Some((lock, lock.owners.get(owner)?)))
+        // Users do not see the weight in the name of an owner.
+        let is_owner = |(name, _): &(&Name, &Inside)| name.split(":*").next() == Some(owner);
+        lock.and_then(|lock| Some((lock, lock.owners.iter().find(is_owner)?.1)))
             .is_some_and(|(lock, inside)| match mode {
                 Mode::Read => lock.first <= token,
                 Mode::Write => inside.writes > 0 && lock.token == token,
