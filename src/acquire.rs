@@ -14,13 +14,13 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::error::{Error, LostReason, shown};
-use crate::types::limits::{check_duration, check_lease, check_permits};
+use crate::types::limits::{check_lease, check_max_hold, check_permits};
 use crate::types::mode::{Access, Admission, Permits, Read, When};
 use crate::types::owner::Owner;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -145,6 +145,16 @@ impl<M> Acquire<M> {
     }
 }
 
+/// `lock.write().await` is `lock.write().acquire_fair().await`, with the future in a box.
+impl<M: Access> IntoFuture for Acquire<M> {
+    type Output = Result<Guard<M>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire_fair())
+    }
+}
+
 impl<M: Access> fmt::Debug for Acquire<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
@@ -249,7 +259,8 @@ impl<M: Access> Acquire<M> {
         self.acquire(When::Within(limit)).await
     }
 
-    async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
+    pub(crate) async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
+        self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
         let wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
@@ -327,17 +338,11 @@ impl<M: Access> Acquire<M> {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.lock.check_name()?;
         check_lease(&self.lock.name, self.lease)?;
         if let Some(max_hold) = self.max_hold {
-            check_duration(
-                &self.lock.name,
-                "max_hold",
-                max_hold,
-                Duration::from_millis(1),
-                Duration::MAX,
-            )?;
+            check_max_hold(&self.lock.name, max_hold)?;
         }
         if let Some(replication) = self.replication {
             replication.check(&self.lock.name)?;

@@ -16,6 +16,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// A read hold, beside other readers.
@@ -67,6 +68,36 @@ impl<M> Guard<M> {
     pub(crate) fn forget(mut self) {
         if let Some(ended) = self.request.take() {
             self.handle.shared().registry.remove(&ended);
+        }
+    }
+
+    /// The same hold, where the mode does not matter.
+    pub(crate) fn of_any_mode(mut self) -> Guard<()> {
+        Guard {
+            handle: Arc::clone(&self.handle),
+            request: self.request.take(),
+            token: self.token,
+            mode: PhantomData,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.request().lock.name
+    }
+
+    /// The hold ends after this time from now.
+    pub(crate) fn limit(&self, max_hold: Duration) {
+        let (request, now) = (self.request(), Instant::now());
+        request.change(|claim| claim.limit(now, max_hold));
+        if let Some(end) = now.checked_add(max_hold) {
+            self.handle.shared().registry.schedule_check(&request.lock, end);
+        }
+    }
+
+    /// Releases as a drop does, and waits until the server has confirmed that or the lease is over.
+    pub(crate) async fn give_back(mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.withdraw(request).await;
         }
     }
 

@@ -5,13 +5,14 @@ use crate::engine::release::finish;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Session};
 use crate::events::Events;
+use crate::guard::{Guard, ReadGuard, WriteGuard};
 use crate::protocol::key::Lock;
 use crate::protocol::lookup;
 use crate::status::{self, Status};
 use crate::transport::link::Lane;
 use crate::types::error::{Error, shown};
 use crate::types::limits::call_limit;
-use crate::types::mode::{Admission, Permits, Policy, Read, Write};
+use crate::types::mode::{Access, Admission, Permits, Policy, Read, Write};
 use crate::types::owner::Owner;
 use std::fmt;
 use std::sync::Arc;
@@ -56,6 +57,36 @@ impl RwLock {
     /// [`Acquire`].
     pub fn read(&self) -> Acquire<Read> {
         self.request()
+    }
+
+    /// Waits for the lock, runs a job that writes, and releases the lock. The job gets the guard, for the
+    /// [`fencing_token`](crate::Guard::fencing_token).
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// let written = lock.with_write(async |guard| guard.fencing_token().get()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Fairness and cancel safety
+    /// Those of [`acquire_fair`](Acquire::acquire_fair) and [`while_held`](crate::Guard::while_held). If you drop the
+    /// future, the job is dropped and the client releases the lock in the background.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Acquire::acquire_fair). [`Error::Lost`] if the lock was lost before the job was done,
+    /// which drops the job, or was found lost by the release. Then the job's value is dropped too, because others may
+    /// have been inside.
+    pub async fn with_write<T>(&self, job: impl AsyncFnOnce(&WriteGuard) -> T) -> Result<T, Error> {
+        with(self.write(), job).await
+    }
+
+    /// Waits for the lock, runs a job that reads, and releases the lock: as [`with_write`](Self::with_write), beside
+    /// other readers.
+    ///
+    /// # Errors
+    /// Those of [`with_write`](Self::with_write).
+    pub async fn with_read<T>(&self, job: impl AsyncFnOnce(&ReadGuard) -> T) -> Result<T, Error> {
+        with(self.read(), job).await
     }
 
     /// Returns the same lock for this owner, whose requests reenter what it holds: see [`Owner`].
@@ -230,6 +261,14 @@ impl RwLock {
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await
     }
 
+    pub(crate) fn is_of(&self, handle: &Arc<Handle>) -> bool {
+        Arc::ptr_eq(&self.handle, handle)
+    }
+
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
     fn session(&self) -> Result<&Arc<Session>, Error> {
         self.lock.check_name()?;
         if self.handle.session.is_closed() {
@@ -253,6 +292,13 @@ impl RwLock {
             self.admission,
         )
     }
+}
+
+async fn with<M: Access, T>(request: Acquire<M>, job: impl AsyncFnOnce(&Guard<M>) -> T) -> Result<T, Error> {
+    let guard = request.acquire_fair().await?;
+    let done = guard.while_held(job(&guard)).await?;
+    guard.release().await?;
+    Ok(done)
 }
 
 impl fmt::Debug for RwLock {

@@ -308,6 +308,13 @@ impl Claim {
         }
     }
 
+    /// A hold ends after this time from now.
+    pub(crate) fn limit(&mut self, now: Instant, max_hold: Duration) {
+        if let Phase::Held { until, .. } = &mut self.phase {
+            *until = now.checked_add(max_hold);
+        }
+    }
+
     /// The rest of its `max_hold`.
     pub(crate) fn limit_left(&self, now: Instant) -> Duration {
         match self.phase {

@@ -82,6 +82,15 @@ pub enum Error {
         stored: Policy,
     },
 
+    /// The locks cannot be acquired together, because their handles are of several clients or owners.
+    #[error("lock {lock:?} cannot be acquired together with the others: {why}; use handles of one client and owner")]
+    NotTogether {
+        /// The first lock that does not go with those before it.
+        lock: String,
+        /// What is wrong with the handle.
+        why: &'static str,
+    },
+
     /// The name cannot be a lock's name.
     #[error("lock name {lock:?} is refused: {why}")]
     InvalidName {

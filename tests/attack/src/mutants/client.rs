@@ -703,6 +703,42 @@ pub const ALL: &[Mutant] = &[
         story: "A call that was given up while it stood in line is sent all the same, behind its release.",
         check: Check::It("lock::polled::a_call_that_left_the_line_is_not_sent"),
     },
+    // ---- several locks
+    Mutant {
+        name: "all-in-the-order-of-naming", file: "src/all.rs",
+        edits: &[("            one.name().cmp(other.name()).then(by_mode)\n", "            let _ = (one, other);\n            by_mode\n")],
+        seen: "invented",
+        story: "Several locks are acquired in the order in which they are named: two transfers in opposite directions wait for each other.",
+        check: Check::It("several::acquire::locks_are_acquired_in_the_order_of_their_names"),
+    },
+    Mutant {
+        name: "all-takes-the-weaker-of-two", file: "src/all.rs",
+        edits: &[("(*mode == Mode::Read).cmp(&(*other_mode == Mode::Read))", "(*mode == Mode::Write).cmp(&(*other_mode == Mode::Write))")],
+        seen: "invented",
+        story: "A lock that is named to read and to write is acquired to read only.",
+        check: Check::It("several::acquire::a_lock_named_twice_is_acquired_once_to_write"),
+    },
+    Mutant {
+        name: "all-waits-on-after-a-loss", file: "src/all.rs",
+        edits: &[("(lost, reason) = all.first_loss() => return Err(lost.lost_because(reason)),\n                next", "(lost, reason) = all.first_loss(), if all.holds.is_empty() => return Err(lost.lost_because(reason)),\n                next")],
+        seen: "invented",
+        story: "One of several locks is lost while the request waits for the next: the wait goes on, and ends with a guard that is lost.",
+        check: Check::It("several::loss::a_lock_that_is_lost_while_the_request_waits_for_the_next_ends_the_wait"),
+    },
+    Mutant {
+        name: "a-failed-try-of-all-is-not-awaited", file: "src/all.rs",
+        edits: &[("        let _ = timeout(call_limit(lease) * 2, given).await;", "        let _ = (timeout(call_limit(lease) * 2, async {}).await, drop(given));")],
+        seen: "invented",
+        story: "A try for several locks says \"busy\" before the others are given back: the next try meets them.",
+        check: Check::It("several::acquire::a_try_that_meets_a_busy_lock_has_given_the_others_back"),
+    },
+    Mutant {
+        name: "max-hold-of-all-counts-from-each-lock", file: "src/all.rs",
+        edits: &[("ask(lock.write().lease(self.lease))?", "ask(lock.write().lease(self.lease).max_hold(self.max_hold.unwrap_or(Duration::MAX)))?")],
+        seen: "invented",
+        story: "The limit of a hold on several locks begins with the first of them: a long wait for the second ends the first.",
+        check: Check::It("several::loss::max_hold_counts_from_the_guard_of_all_and_not_from_the_first_lock"),
+    },
     Mutant {
         name: "a-deaf-waiters-proof-counts", file: "src/state/claim.rs",
         edits: &[("self.proven = self.proven.filter(|_| self.renewed >= confirmed);", "")],
