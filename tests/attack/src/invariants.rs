@@ -114,7 +114,11 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
             let others: BTreeSet<&str> = holding.iter().map(|held| owner_of(held)).collect();
             let together: u64 = others.into_iter().chain([owner]).map(weight_of).sum();
             let limit = before.limit.max(after.limit);
-            hold!(1, together <= limit, "{request} entered, and {together} are inside of {limit}");
+            hold!(
+                1,
+                together <= limit,
+                "{request} entered, and {together} are inside of {limit}"
+            );
         }
         if note.token > last {
             (last, token) = (note.token, note.token);
@@ -162,8 +166,16 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
     );
     for request in &outcome.cut {
         let soon = step.now_us / 1000 + GRACE;
-        hold!(8, !before.holds(request), "{request} was cut, and its client may know that it holds");
-        hold!(8, after.deadline_ms(request) == Some(soon), "{request} was cut, and not to {soon}");
+        hold!(
+            8,
+            !before.holds(request),
+            "{request} was cut, and its client may know that it holds"
+        );
+        hold!(
+            8,
+            after.deadline_ms(request) == Some(soon),
+            "{request} was cut, and not to {soon}"
+        );
         let proven = step.script != Script::Release && step.args.iter().any(|arg| **arg == **request);
         hold!(8, !proven, "{request} was cut by the call that proves it");
     }

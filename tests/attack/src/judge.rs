@@ -37,10 +37,13 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
             format!("left undone, and next ms is {next_ms}: {:?}", lock.view())
         })?;
     }
-    demand(seen.bare == is_bare(step.script, &seen.reply, !outcome.cut.is_empty()), || {
-        let came = if seen.bare { "as a number" } else { "as a list" };
-        format!("the reply {:?} came {came}; cut: {:?}", seen.reply, outcome.cut)
-    })?;
+    demand(
+        seen.bare == is_bare(step.script, &seen.reply, !outcome.cut.is_empty()),
+        || {
+            let came = if seen.bare { "as a number" } else { "as a list" };
+            format!("the reply {:?} came {came}; cut: {:?}", seen.reply, outcome.cut)
+        },
+    )?;
     same_reply(step.script, &outcome, seen)?;
     same_messages(&outcome, seen)?;
     same_events(step, &outcome, seen)?;
@@ -199,6 +202,10 @@ impl Choices for Observed<'_> {
 
     fn listens(&self, client: &str) -> bool {
         self.hearing.listens(client)
+    }
+
+    fn cuts(&self) -> bool {
+        !self.hearing.promoted
     }
 
     fn most_looked_at(&self) -> usize {

@@ -25,7 +25,11 @@ impl Lock {
         for note in &record.notes {
             self.apply(&step, note, totals)?;
         }
-        self.limit = if self.sets_limit(&step, &before) { step.limit().unwrap_or(0) } else { limit };
+        self.limit = if self.sets_limit(&step, &before) {
+            step.limit().unwrap_or(0)
+        } else {
+            limit
+        };
         if step.lenient {
             return Ok(());
         }
@@ -312,11 +316,7 @@ impl Lock {
             "the lease of {name} is cut, and its client may know that it holds"
         );
         let proven = !matches!(step.call, Call::Release) && step.record.args.iter().any(|arg| arg == name);
-        ensure!(
-            !proven,
-            8,
-            "the lease of {name} is cut by the call that proves it"
-        );
+        ensure!(!proven, 8, "the lease of {name} is cut by the call that proves it");
         if request.deadline > step.now + GRACE {
             self.lease(id, step.now, GRACE);
         }

@@ -1,8 +1,6 @@
 //! Who was let in, who was queued, and who had to be.
 
-use super::{
-    BAND, Before, Call, Lock, Standing, Step, Violation, names_owner, owner_of, violation, weight_of, writes,
-};
+use super::{BAND, Before, Call, Lock, Standing, Step, Violation, names_owner, owner_of, violation, weight_of, writes};
 use crate::record::What;
 
 impl Lock {
@@ -359,7 +357,11 @@ impl Lock {
         match self.writer {
             Some(writer) => writer == request.owner,
             None => {
-                let reads = if request.named { self.owners[request.owner as usize].reads } else { 0 };
+                let reads = if request.named {
+                    self.owners[request.owner as usize].reads
+                } else {
+                    0
+                };
                 match request.writes {
                     true => self.readers == reads,
                     false => self.readers == 0 || reads > 0 || self.has_room(self.name(id)),

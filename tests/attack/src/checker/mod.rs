@@ -396,7 +396,9 @@ fn unweighted(owner: &str) -> &str {
 /// What an owner that reads takes of a bounded lock.
 fn weight_of(owner: &str) -> u64 {
     let (_, last) = owner.rsplit_once(':').unwrap_or_default();
-    last.strip_prefix('*').and_then(|weight| weight.parse().ok()).unwrap_or(1)
+    last.strip_prefix('*')
+        .and_then(|weight| weight.parse().ok())
+        .unwrap_or(1)
 }
 
 type Map<V> = HashMap<Box<str>, V, BuildHasherDefault<Quick>>;

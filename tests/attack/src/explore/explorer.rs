@@ -97,7 +97,11 @@ impl Explorer {
                     }
                     Some(Doing::Call(script, args)) => (script, args),
                 };
-                let each = self.cast.deaf.iter().flat_map(|deaf| [true, false].map(|listened| (listened, deaf)));
+                let each = self
+                    .cast
+                    .deaf
+                    .iter()
+                    .flat_map(|deaf| [true, false].map(|listened| (listened, deaf)));
                 for (listened, deaf) in each {
                     // Whether events are published changes nothing else.
                     if listened && !deaf.is_empty() {
@@ -109,6 +113,7 @@ impl Explorer {
                         hearing: Hearing {
                             deaf: deaf.iter().map(|client| (*client).to_owned()).collect(),
                             refused: false,
+                            promoted: false,
                             most_looked_at: self.limits.expiries,
                         },
                         ..Step::new(script, &args, from.now_us)

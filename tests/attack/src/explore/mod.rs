@@ -128,7 +128,15 @@ pub const ORPHANS: Cast = Cast {
 /// Permits of one and of two, a reader that is named, an upgrade of two permits, and a writer. A lease is two graces. The
 /// limit changes, and the queue is bounded.
 pub const PERMITS: Cast = Cast {
-    requests: &["r1:1", "r1:2:*2", "r2:1:*2", "r2:2:a", "r2:3:1:2:*2", "w1:3:1:2:*2", "w2:4"],
+    requests: &[
+        "r1:1",
+        "r1:2:*2",
+        "r2:1:*2",
+        "r2:2:a",
+        "r2:3:1:2:*2",
+        "w1:3:1:2:*2",
+        "w2:4",
+    ],
     downgrades: &[("w1:3:1:2:*2", "r2:3:1:2:*2")],
     owners: &["a", "1:2"],
     lease_ms: 2_000,

@@ -101,8 +101,8 @@ impl Scripts {
 }
 
 /// KEYS as for the scripts. ARGV: seconds, microseconds, what to do: "k" put kept keys back first, "s" ask status
-/// afterwards (of the call's first request too), "r" return the keys to be kept, "x" refuse to publish to clients; the
-/// clients that nobody hears, each between spaces. With "k": how many words of hash, queue and leases follow, the words,
+/// afterwards (of the call's first request too), "r" return the keys to be kept, "x" refuse to publish to clients, "p"
+/// the server was a replica once; the clients that nobody hears, each between spaces. With "k": how many words of hash, queue and leases follow, the words,
 /// and when each key expires. Then the script's own.
 const BEFORE: &str = "
 local server, words = redis, ARGV
@@ -137,6 +137,9 @@ end
 local function answer(command, ...)
   local first, second = ...
   if command == 'TIME' then return { words[1], words[2] } end
+  if command == 'INFO' then
+    return 'role:master\\r\\nmaster_replid2:' .. string.rep(asked('p') and 'a' or '0', 40) .. '\\r\\n'
+  end
   if command == 'PUBSUB' and string.upper(first) == 'NUMSUB' then return { second, listeners(second) } end
 end
 local redis = {
@@ -217,6 +220,8 @@ pub struct Hearing {
     pub deaf: Vec<String>,
     /// The user may not publish to any client.
     pub refused: bool,
+    /// The server was a replica once.
+    pub promoted: bool,
     /// At how many waiters the scripts of this text look: as many as they expire.
     pub most_looked_at: usize,
 }
@@ -226,6 +231,7 @@ impl Default for Hearing {
         Self {
             deaf: Vec::new(),
             refused: false,
+            promoted: false,
             most_looked_at: Limits::default().expiries,
         }
     }
@@ -370,6 +376,7 @@ impl World {
         letters.push_str(if want.status { "s" } else { "" });
         letters.push_str(if want.keys { "r" } else { "" });
         letters.push_str(if step.hearing.refused { "x" } else { "" });
+        letters.push_str(if step.hearing.promoted { "p" } else { "" });
         cmd.arg(letters).arg(format!(" {} ", step.hearing.deaf.join(" ")));
         if let Some(kept) = from {
             for words in &kept.words {

@@ -47,6 +47,11 @@ pub trait Choices {
     fn pulls_back(&mut self, request: &str) -> bool;
     /// Whether anybody hears what is published to this client. That is no choice, but the world's.
     fn listens(&self, client: &str) -> bool;
+    /// Whether a grant that nobody heard costs the lease: not on a server that was a replica, whose clients may hear the
+    /// one that replicates it.
+    fn cuts(&self) -> bool {
+        true
+    }
     /// At how many waiters this call looks, whether they listen.
     fn most_looked_at(&self) -> usize;
 }

@@ -230,11 +230,14 @@ impl Step<'_> {
         let granted = std::mem::take(&mut self.granted);
         let clients = granted.iter().map(|request| client_of(request));
         let deaf: BTreeSet<&str> = clients.filter(|client| !self.choices.listens(client)).collect();
-        if deaf.is_empty() {
+        if deaf.is_empty() || !self.choices.cuts() {
             return;
         }
         self.done.unheard = true;
-        let unheard = granted.iter().filter(|request| deaf.contains(client_of(request))).cloned();
+        let unheard = granted
+            .iter()
+            .filter(|request| deaf.contains(client_of(request)))
+            .cloned();
         let waiters = self.lock.queue.iter().map(|(_, request)| request);
         let waiters = waiters.take(self.choices.most_looked_at());
         // The client of the call's own requests hears of them by the reply, which promises the whole lease.
@@ -246,7 +249,12 @@ impl Step<'_> {
         let unheard = unheard.filter(|request| !self.own.contains(&&**request));
         let latest = self.now_ms() + GRACE;
         for request in unheard.chain(dead.cloned()).collect::<Vec<_>>() {
-            if let Some(known) = self.lock.requests.get_mut(&request).filter(|known| known.deadline_ms > latest) {
+            if let Some(known) = self
+                .lock
+                .requests
+                .get_mut(&request)
+                .filter(|known| known.deadline_ms > latest)
+            {
                 known.deadline_ms = latest;
                 self.done.cut.push(request);
             }

@@ -248,6 +248,7 @@ fn shown(step: &Step) -> String {
     let listened = if step.listened { " (listened)" } else { "" };
     let deaf = match &step.hearing {
         Hearing { refused: true, .. } => " (nothing published)".to_owned(),
+        Hearing { promoted: true, .. } => " (was a replica)".to_owned(),
         Hearing { deaf, .. } if deaf.is_empty() => String::new(),
         Hearing { deaf, .. } => format!(" (deaf: {})", deaf.join(" ")),
     };
@@ -325,7 +326,12 @@ fn crowd() -> Vec<(Step, bool)> {
     call(Script::Release, &["r1:99991"], 1, true);
     call(Script::Acquire, &["w1:20000", "9000", "queue", "", ""], 1, true);
     for n in 0..250 {
-        call(Script::Acquire, &[&format!("wd:{n}"), "9000", "queue", "", ""], 1, n % 100 == 0);
+        call(
+            Script::Acquire,
+            &[&format!("wd:{n}"), "9000", "queue", "", ""],
+            1,
+            n % 100 == 0,
+        );
     }
     call(Script::Acquire, &["w1:20001", "9000", "queue", "", ""], 1, true);
     call(Script::Release, &["w1:20000"], 1, true);

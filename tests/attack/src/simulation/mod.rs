@@ -5,6 +5,8 @@
 //! A run is a storm of faults under which users work, then a rest in which everybody must get what they wait for, and so
 //! on. One seed gives one history.
 
+#[cfg(test)]
+mod dead;
 mod dice;
 mod plan;
 mod process;

@@ -27,6 +27,7 @@ struct Serving<'a> {
     /// What comes before a client in the name of its channel.
     channels: String,
     subscribed: Subscribed<'a>,
+    promoted: bool,
 }
 
 impl Choices for Serving<'_> {
@@ -44,6 +45,9 @@ impl Choices for Serving<'_> {
     }
     fn listens(&self, client: &str) -> bool {
         (self.subscribed)(&format!("{}{client}", self.channels))
+    }
+    fn cuts(&self) -> bool {
+        !self.promoted
     }
     fn most_looked_at(&self) -> usize {
         self.at_most.most_looked_at()
@@ -78,6 +82,8 @@ pub struct Server {
     checked: bool,
     /// What one call does at most: then it says "call again".
     at_most: usize,
+    /// It was a replica, and was not started again since.
+    pub promoted: bool,
     /// Its clock was stepped back: then tokens may, once its data are lost.
     pub backward: bool,
 }
@@ -129,6 +135,7 @@ impl Server {
             trace_ended: false,
             checked,
             at_most,
+            promoted: false,
             backward: false,
         }
     }
@@ -148,6 +155,7 @@ impl Server {
         self.data.checker.went_back();
         self.loaded.clear();
         self.functions = false;
+        self.promoted = false;
     }
 
     /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
@@ -305,6 +313,7 @@ impl Server {
             at_most: AtMost(self.at_most),
             channels: channels.clone(),
             subscribed,
+            promoted: self.promoted,
         };
         let mut outcome = lock.call(key, script, &args, now_us, &mut choices);
         self.calls += 1;

@@ -352,7 +352,8 @@ impl User {
                 .violated(format!("lock {number}: a guard was handed out that is not held"));
         }
         let guard = Arc::new(guard);
-        self.hands.take(&self.world, number, &self.process, &guard, permits, &self.habits);
+        self.hands
+            .take(&self.world, number, &self.process, &guard, permits, &self.habits);
         self.hands.count("held");
         Some(guard)
     }

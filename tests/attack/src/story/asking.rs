@@ -110,12 +110,13 @@ impl<'a> Story<'a> {
                 permits: Permits { weight, limit, most },
             } => {
                 let other = ["w", "r", "", "n3"][usize::from(who % 4)];
-                let (policy, weight) = if *other_policy && self.case.loss.is_none() && other.get(..1) != self.policy.get(..1) {
-                    // What a bounded lock alone may be asked for is an error of any other.
-                    (other.to_owned(), 1)
-                } else {
-                    (self.policy(*limit), WEIGHTS[usize::from(*weight) % WEIGHTS.len()])
-                };
+                let (policy, weight) =
+                    if *other_policy && self.case.loss.is_none() && other.get(..1) != self.policy.get(..1) {
+                        // What a bounded lock alone may be asked for is an error of any other.
+                        (other.to_owned(), 1)
+                    } else {
+                        (self.policy(*limit), WEIGHTS[usize::from(*weight) % WEIGHTS.len()])
+                    };
                 let request = self.asker(*who, *write, weight);
                 let when = match most {
                     0..8 if !only_now => format!("m{most}"),

@@ -158,11 +158,8 @@ pub fn short_case() -> impl Strategy<Value = Case> {
 fn op() -> impl Strategy<Value = Op> {
     let rarely = |one_in: u32| prop_oneof![one_in - 1 => Just(false), 1 => Just(true)];
     let ticket = prop_oneof![8 => Just(0), 2 => 1..15_u8];
-    let permits = (0..WEIGHTS.len() as u8, 0..BOUNDS.len() as u8, any::<u8>()).prop_map(|(weight, limit, most)| Permits {
-        weight,
-        limit,
-        most,
-    });
+    let permits = (0..WEIGHTS.len() as u8, 0..BOUNDS.len() as u8, any::<u8>())
+        .prop_map(|(weight, limit, most)| Permits { weight, limit, most });
     let ask = (0..14_u8, any::<bool>(), rarely(5), 0..6_u8, ticket, rarely(40), permits).prop_map(
         |(who, write, only_now, lease, ticket, other_policy, permits)| Op::Ask {
             who,
