@@ -352,7 +352,8 @@ local function cut(unheard)
       end
     end
   end
-  for _, request in ipairs(next(deaf) and call('ZRANGE', QUEUE, '0', int(EXPIRY_BATCH - 1)) or {}) do
+  -- While a slot migrates, a script must not touch a key that it has deleted: the queue, if nobody waits any more.
+  for _, request in ipairs(next(deaf) and waiting > 0 and call('ZRANGE', QUEUE, '0', int(EXPIRY_BATCH - 1)) or {}) do
     local client = match(request, '^.(%x+)')
     if not named[request] then
       if deaf[client] == nil then

@@ -43,8 +43,11 @@
 //! |---|---|
 //! | connect | [`Client::connect`], [`ClientBuilder`] |
 //! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
-//! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
 //! | not wait, or wait for a limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
+//! | not queue behind too many | [`Acquire::max_queue`] |
+//! | know how far your turn is | [`Acquire::enqueue`], [`Queued::place`] |
+//! | let in so many at a time | [`Client::semaphore`], [`RwLock::max_readers`] |
+//! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
 //! | know whether you still hold the lock | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
 //! | refuse a late writer | [`Guard::fencing_token`] |
 //! | release | [`Guard::release`], or drop the guard |
@@ -59,7 +62,7 @@
 //!
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
-//! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
+//! processes](guide::owners), [semaphores](guide::semaphores), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
 //! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
 //! [`guide`]. The page [`design`] says how fairlock works.
 //!

@@ -115,15 +115,9 @@ impl Snapshot {
 
 impl RawState {
     fn read(fields: &[&str]) -> Option<Self> {
-        let (numbers, rest) = fields.split_first_chunk::<12>()?;
-        let (holder, bound) = rest.split_first()?;
+        let (numbers, &[holder, limit, used]) = fields.split_last_chunk()?;
         let number = |text: &&str| text.parse().ok();
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
-        let (limit, used) = match bound {
-            [] => (0, 0),
-            [limit, used] => (number(limit)?, number(used)?),
-            _ => return None,
-        };
         let &[
             seq,
             token,
@@ -154,9 +148,9 @@ impl RawState {
             sole,
             more,
             up,
-            holder: (*holder).to_owned(),
-            limit,
-            used,
+            holder: holder.to_owned(),
+            limit: number(&limit)?,
+            used: number(&used)?,
         })
     }
 }

@@ -73,7 +73,7 @@ pub enum Error {
     /// Others use the lock with another policy. All users of a lock must name the same one. A semaphore, or a lock with
     /// [`max_readers`](crate::RwLock::max_readers), has the policy [`Policy::Bounded`].
     #[error(
-        "lock {lock:?} is in use {}; use it so, or wait until nobody has used it for a minute", with(*stored)
+        "lock {lock:?} is in use {}; use that, or wait until nobody has used it for a minute", with(*stored)
     )]
     PolicyMismatch {
         /// The lock's name.

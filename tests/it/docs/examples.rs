@@ -118,6 +118,11 @@ async fn policies_let_the_same_requests_in_differently() {
 }
 
 #[tokio::test]
+async fn semaphore_lets_no_small_job_pass_a_big_one() {
+    shows("semaphore", "then the small one: 1 of 4 GPUs in use").await;
+}
+
+#[tokio::test]
 async fn seed_token_mutex_counts_in_turn_and_frees_nobody_else() {
     shows("seed_token_mutex", "100 tasks counted to 100, in turn").await;
 }

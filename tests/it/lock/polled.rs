@@ -151,7 +151,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 25] = [
+const FUTURES: [(&str, Make); 28] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
@@ -173,6 +173,19 @@ const FUTURES: [(&str, Make); 25] = [
     }),
     ("acquire_fair, replicas", |client, name| {
         over(client.rw_lock(name).write().wait_for_replicas(1, ms(20)).acquire_fair())
+    }),
+    ("permits", |client, name| {
+        over(client.semaphore(name, 2).permits(2).acquire_fair())
+    }),
+    ("enqueue, free", |client, name| {
+        over(async move { client.rw_lock(name).write().enqueue().await?.await })
+    }),
+    ("enqueue, busy", |client, name| {
+        over(async move {
+            let queued = busy(&client, &name).await.write().enqueue().await?;
+            queued.place().await?;
+            queued.await
+        })
     }),
     ("try_acquire, free", |client, name| {
         over(client.rw_lock(name).write().try_acquire())

@@ -117,7 +117,7 @@ pub const ALL: &[Mutant] = &[
         "the former behaviour",
         "Each dead waiter costs its whole lease once it is granted."),
     model("only-the-granted-are-cut", "lua/lock.lua",
-        &[("ipairs(next(deaf) and call(", "ipairs(false and call(")],
+        &[("ipairs(next(deaf) and waiting > 0 and call(", "ipairs(false and call(")],
         "invented",
         "Fifty dead waiters cost a second each."),
     model("who-listens-is-cut", "lua/lock.lua",
