@@ -234,7 +234,8 @@ local function count_down(request)
     local owner = named_owner(request) or policy == BOUNDED and sub(request, 2)   -- whose read holds have a field
     if owner and call('HINCRBY', LOCK, 'r:' .. owner, '-1') <= 0 then
       call('HDEL', LOCK, 'r:' .. owner)
-      if policy == BOUNDED then used = used - weight(owner) end
+      -- If the field was lost: it counts wrong until the readers have left.
+      if policy == BOUNDED then used = reads > 0 and used - min(used, weight(owner)) or 0 end
     end
   end
   if writes == 0 then holder = '' end
