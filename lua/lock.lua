@@ -234,7 +234,8 @@ local function count_down(request)
     local owner = named_owner(request) or policy == BOUNDED and sub(request, 2)   -- whose read holds have a field
     if owner and call('HINCRBY', LOCK, 'r:' .. owner, '-1') <= 0 then
       call('HDEL', LOCK, 'r:' .. owner)
-      if policy == BOUNDED then used = used - weight(owner) end
+      -- If the field was lost: it counts wrong until the readers have left.
+      if policy == BOUNDED then used = reads > 0 and used - min(used, weight(owner)) or 0 end
     end
   end
   if writes == 0 then holder = '' end
@@ -331,9 +332,11 @@ end
 local function channel_of(client) return (sharded and LOCK .. ':c:' or match(LOCK, '^[^{]*') .. 'c:') .. client end
 
 -- Nobody believes a grant that nobody heard. So its lease ends after GRACE, and so do those of the waiters at the head
--- whose clients do not listen. The requests that this call names keep theirs: their client hears the reply. Returns whether a
--- lease became shorter.
+-- whose clients do not listen. The requests that this call names keep theirs: their client hears the reply. Returns whether
+-- a lease became shorter.
 local function cut(unheard)
+  -- The former master of a promoted server may pass messages on to clients that this server does not count.
+  if not find(tostring(redis.pcall('INFO', 'replication')), 'master_replid2:0+\r') then return end
   clock()
   local at, named, deaf, cuts = now + GRACE, {}, {}, 0
   for _, word in ipairs(arguments) do named[word] = true end

@@ -13,7 +13,7 @@ use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
-use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
+use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease, check_lock_delay};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +80,7 @@ impl Client {
             prefix: "fairlock".to_owned(),
             label: None,
             replication: None,
+            lock_delay: Duration::ZERO,
             quarantine: None,
         }
     }
@@ -224,6 +225,7 @@ pub struct ClientBuilder {
     prefix: String,
     label: Option<String>,
     replication: Option<Replication>,
+    lock_delay: Duration,
     quarantine: Option<Duration>,
 }
 
@@ -281,8 +283,24 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets how long others stay outside after a holder lost the lock, for resources that cannot check a
+    /// [`FencingToken`](crate::FencingToken). There is no delay unless set; at most a year.
+    ///
+    /// The client asks the server for leases that are longer by the delay, and does not count on it. So for this time
+    /// after [`Guard::lost`](crate::Guard::lost) nobody enters. What a holder began while
+    /// [`is_held`](crate::Guard::is_held) was true, and what ends within the delay, is over by then.
+    ///
+    /// Release and drop hand over at once, and an eviction does too. A hold that ends by its lease or its `max_hold` keeps
+    /// others out for the delay, even if its guard is dropped meanwhile. A crash costs the others the lease and the delay.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
     /// Refuses locks that look free for this long after the server restarted or a replica took over, because the server
-    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. Meanwhile
+    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. The client adds its
+    /// own [`lock_delay`](Self::lock_delay). If a request sets a longer delay, or
+    /// [`hold_at_least`](crate::Acquire::hold_at_least) exceeds the lease, set the longest of these. Meanwhile
     /// requests queue, and tries find the lock busy.
     ///
     /// All clients of a prefix should set the same quarantine. They recognise a new server by its run id, which they
@@ -308,6 +326,7 @@ impl ClientBuilder {
         observe::begin();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
+        check_lock_delay("", self.lock_delay)?;
         key::check_label(self.label.as_deref())?;
         if let Some(replication) = self.replication {
             replication.check("")?;
@@ -334,7 +353,8 @@ impl ClientBuilder {
             prefix: self.prefix,
             label: self.label,
             replication: self.replication,
-            quarantine: self.quarantine,
+            lock_delay: self.lock_delay,
+            quarantine: self.quarantine.map(|lease| lease + self.lock_delay),
         };
         // In a box: connecting happens once, and its future is long.
         let handle = Box::pin(tasks::connect(&target, settings))

@@ -7,5 +7,6 @@ pub(crate) mod progress;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod runtime;
+pub(crate) mod seal;
 pub(crate) mod session;
 pub(crate) mod tasks;

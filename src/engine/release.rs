@@ -1,6 +1,7 @@
 //! The releaser: one task that releases what was dropped. It batches by lock and tries until the leases must be over,
 //! because nobody else can tell the server. And `finish`, for what is left when a script stops at its limit.
 
+use super::seal::seal_chunk;
 use super::session::Session;
 use crate::protocol::key::Lock;
 use crate::protocol::reply::Look;
@@ -35,18 +36,21 @@ pub(crate) async fn release_dropped(session: &Session, mut dropped: mpsc::Unboun
     }
 }
 
-/// Releases requests that are over, by lock, and forgets them.
+/// Releases requests that are over, by lock, and forgets them. Holds whose least time is not over are sealed instead.
 async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
-    let mut by_lock: BTreeMap<Arc<str>, Vec<Arc<Request>>> = BTreeMap::new();
+    let now = Instant::now();
+    let mut by_lock: BTreeMap<(bool, Arc<str>), Vec<Arc<Request>>> = BTreeMap::new();
     for request in requests {
-        by_lock
-            .entry(Arc::clone(&request.lock.state))
-            .or_default()
-            .push(request);
+        let is_kept = request.claim().kept_for(now).is_some();
+        let state = Arc::clone(&request.lock.state);
+        by_lock.entry((is_kept, state)).or_default().push(request);
     }
     let mut calls = FuturesUnordered::new();
-    for requests in by_lock.values() {
-        calls.extend(requests.chunks(CHUNK).map(|chunk| release_chunk(session, chunk)));
+    for ((is_kept, _), requests) in &by_lock {
+        calls.extend(requests.chunks(CHUNK).map(async |chunk| match is_kept {
+            true => seal_chunk(session, chunk).await,
+            false => release_chunk(session, chunk).await,
+        }));
     }
     while calls.next().await.is_some() {}
 }

@@ -38,6 +38,7 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) route: Route,
     pub(crate) replication: Option<Replication>,
+    pub(crate) lock_delay: Duration,
     channel: Channel,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -48,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) label: Option<String>,
     pub(crate) replication: Option<Replication>,
+    pub(crate) lock_delay: Duration,
     pub(crate) quarantine: Option<Duration>,
 }
 
@@ -87,6 +89,7 @@ impl Session {
             route: Route::connect(target, &shared, settings.label, quarantine).await?,
             shared,
             replication: settings.replication,
+            lock_delay: settings.lock_delay,
             channel,
             tasks: Mutex::default(),
         }))

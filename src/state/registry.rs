@@ -54,8 +54,8 @@ impl Registry {
     }
 
     /// Returns a request of the same owner and lock whose release is still under way.
-    pub(crate) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
-        self.table().leaving(of)
+    pub(crate) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
+        self.table().leaving(of, now)
     }
 
     /// Takes the locks that are due, with what to do for them, and schedules them again.

@@ -28,6 +28,10 @@ pub(crate) fn check_max_hold(lock: &str, max_hold: Duration) -> Result<(), Error
     check_duration(lock, "max_hold", max_hold, Duration::from_millis(1), Duration::MAX)
 }
 
+pub(crate) fn check_lock_delay(lock: &str, delay: Duration) -> Result<(), Error> {
+    check_duration(lock, "lock_delay", delay, Duration::ZERO, MOST_LEASE)
+}
+
 /// The permits that a request asks for, and those that there are.
 pub(crate) fn check_permits(lock: &str, admission: Admission, weight: u32) -> Result<(), Error> {
     if admission.policy != Policy::Bounded {

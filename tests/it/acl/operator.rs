@@ -99,8 +99,8 @@ async fn who_evicts_needs_one_right_more_than_a_service_and_those_of_commands() 
     let server = Server::start().await;
     let (service, evictor) = (rules("service"), rules("evictor"));
     let more: Vec<_> = evictor.iter().filter(|rule| !service.contains(rule)).collect();
-    assert_eq!(more, ["+zscan", "+scan", "+info"]);
-    assert_eq!(evictor.len(), service.len() + 3);
+    assert_eq!(more, ["+zscan", "+scan"]);
+    assert_eq!(evictor.len(), service.len() + 2);
     let url = login(&server, "evictor", &evictor).await;
     soon("an eviction", evict(&server, &url, "evictor"))
         .await

@@ -2,7 +2,7 @@
 
 use super::{Check, Mutant};
 
-const fn model(
+pub(super) const fn model(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
@@ -19,7 +19,7 @@ const fn model(
     }
 }
 
-const fn crowds(
+pub(super) const fn crowds(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
@@ -36,7 +36,7 @@ const fn crowds(
     }
 }
 
-const fn losses(
+pub(super) const fn losses(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
