@@ -26,7 +26,12 @@ for i, number in ipairs({ seq, token, first, near, keep, cap, reads, writes, wai
   state[i] = int(number)
 end
 state[#state + 1] = holder
+local place
+if ARGV[5] then
+  local score = call('ZSCORE', QUEUE, ARGV[5])
+  place = score and { int(call('ZRANK', QUEUE, ARGV[5])), int(score) } or {}
+end
 return {
   int(clock()), writes > 0 and 'write' or reads > 0 and 'read' or '', policy > 0 and format('%c', policy) or '', int(writes),
-  int(#holding / 2), int(call('ZCARD', QUEUE)), holders, waiters, state,
+  int(#holding / 2), int(call('ZCARD', QUEUE)), holders, waiters, state, place,
 }

@@ -1,5 +1,6 @@
 //! The client: a process has one, and all of its locks share it.
 
+use crate::election::Election;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -11,7 +12,9 @@ use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
-use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
+use crate::types::limits::{
+    DEADLOCK_TIMEOUT, DEFAULT_LEASE, LEAST_DEADLOCK_TIMEOUT, LEAST_LEASE, MOST_LEASE, check_duration, check_lease,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +82,7 @@ impl Client {
             label: None,
             replication: None,
             quarantine: None,
+            deadlock_timeout: DEADLOCK_TIMEOUT,
         }
     }
 
@@ -89,6 +93,14 @@ impl Client {
     pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
         let lock = Lock::new(&self.handle.shared().prefix, name.into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns the election of that name, without I/O: of all candidates one leads at a time. See [`Election`].
+    ///
+    /// The election is the lock of that name. So choose names that no lock has, such as `leader:scheduler`.
+    #[must_use]
+    pub fn election(&self, name: impl Into<Arc<str>>) -> Election {
+        Election::new(self.rw_lock(name))
     }
 
     /// Streams what happens to all locks under this client's prefix from now on: see [`RwLock::events`].
@@ -196,6 +208,7 @@ pub struct ClientBuilder {
     label: Option<String>,
     replication: Option<Replication>,
     quarantine: Option<Duration>,
+    deadlock_timeout: Duration,
 }
 
 impl ClientBuilder {
@@ -265,6 +278,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets how long a named [`Owner`](crate::Owner) waits before the client looks for a deadlock: 1 s unless set, at
+    /// least 10 ms. [`Duration::MAX`] switches the search off.
+    ///
+    /// The first look comes after one to two time-outs, the next ones after 2, 4, ... up to every 64 time-outs. The
+    /// youngest owner of a circle gets [`Error::Deadlock`]. Only circles whose owners' clients all search are found. The
+    /// page [`deadlocks`](crate::guide::deadlocks) says what is found, and what the search costs.
+    pub fn deadlock_timeout(mut self, timeout: Duration) -> Self {
+        self.deadlock_timeout = timeout;
+        self
+    }
+
     /// Connects, and starts the background tasks on the current tokio runtime.
     ///
     /// # Cancel safety
@@ -286,6 +310,13 @@ impl ClientBuilder {
         if let Some(quarantine) = self.quarantine {
             check_duration("", "quarantine", quarantine, LEAST_LEASE, MOST_LEASE)?;
         }
+        check_duration(
+            "",
+            "deadlock_timeout",
+            self.deadlock_timeout,
+            LEAST_DEADLOCK_TIMEOUT,
+            Duration::MAX,
+        )?;
         let Server(target) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
@@ -306,6 +337,7 @@ impl ClientBuilder {
             label: self.label,
             replication: self.replication,
             quarantine: self.quarantine,
+            deadlock_timeout: (self.deadlock_timeout < Duration::MAX).then_some(self.deadlock_timeout),
         };
         // In a box: connecting happens once, and its future is long.
         let handle = Box::pin(tasks::connect(&target, settings))

@@ -8,6 +8,7 @@
 //! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
+//! | [`election`] | how to elect a leader, and how to watch who leads |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
@@ -78,6 +79,13 @@ pub mod cancellation {}
 #[doc = "[`RwLock::status`]: crate::RwLock::status\n\n"]
 #[doc = include_str!("../docs/owners.md")]
 pub mod owners {}
+
+#[doc = "[`Leading::term`]: crate::Leading::term"]
+#[doc = "[`Election::lease`]: crate::Election::lease"]
+#[doc = "[`Election::leader`]: crate::Election::leader"]
+#[doc = "[`Election::observe`]: crate::Election::observe\n\n"]
+#[doc = include_str!("../docs/election.md")]
+pub mod election {}
 
 #[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
 #[doc = "[`ClientBuilder::wait_for_disks`]: crate::ClientBuilder::wait_for_disks"]

@@ -49,6 +49,8 @@
 //! [`RwLock::with_owner`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
+//! | yield when others wait | [`Guard::contended`] |
+//! | elect a leader | [`Client::election`], [`Election`] |
 //! | let writers or readers first | [`Policy`] |
 //! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
 //! | find locks | [`Client::locks`], [`RwLock::exists`] |
@@ -112,6 +114,8 @@ mod engine;
 
 mod acquire;
 mod client;
+mod contended;
+mod election;
 mod events;
 mod guard;
 pub mod guide;
@@ -120,6 +124,7 @@ mod rw_lock;
 mod status;
 mod target;
 mod upgrade;
+mod watch;
 
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -130,15 +135,17 @@ pub use redis;
 
 pub use acquire::Acquire;
 pub use client::{Client, ClientBuilder};
+pub use election::{Election, Leader, Leaders, Leading};
 pub use events::Events;
 pub use guard::{Guard, ReadGuard, WriteGuard};
 pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
-pub use protocol::introduction::ClientInfo;
 pub use protocol::snapshot::RawState;
 pub use rw_lock::RwLock;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;
+pub use types::client_info::ClientInfo;
+pub use types::deadlock::Blocked;
 pub use types::error::{Error, LostReason};
 pub use types::mode::{Access, Mode, Policy, Read, Write};
 pub use types::owner::Owner;

@@ -7,9 +7,12 @@ use crate::engine::session::{Handle, Session};
 use crate::events::Events;
 use crate::protocol::key::Lock;
 use crate::protocol::lookup;
+use crate::protocol::name::RequestName;
+use crate::protocol::snapshot::Snapshot;
 use crate::status::Status;
 use crate::transport::link::Lane;
-use crate::types::error::{Error, shown};
+use crate::types::client_info::ClientInfo;
+use crate::types::error::{Error, disconnected, shown};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Policy, Read, Write};
 use crate::types::owner::Owner;
@@ -105,16 +108,36 @@ impl RwLock {
     /// Those of [`status`](Self::status).
     pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
         const PAGE: usize = 1000;
+        let snapshot = self.snapshot(first, PAGE).await?;
+        let requests = snapshot.holders.iter().map(|holder| &holder.request);
+        let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
+        let clients = requests.filter_map(|request| Some(RequestName::read(request)?.client));
+        let clients = self.handle.session.introductions(clients).await;
+        Ok(Status::of(&snapshot, first, &clients))
+    }
+
+    /// Reads the state with at most so many holders and waiters.
+    pub(crate) async fn snapshot(&self, first: usize, most: usize) -> Result<Snapshot, Error> {
         runtime::check_timers()?;
         let session = self.session()?;
-        let failed = |error| Error::of_server(&self.lock.name, error);
-        let snapshot = session
-            .call(&self.lock, session.shared.lease)
-            .status(first, PAGE)
-            .await
-            .map_err(failed)?;
-        let clients = session.introductions(&snapshot).await;
-        Ok(Status::of(&snapshot, first, &clients))
+        let call = session.call(&self.lock, session.shared.lease);
+        let snapshot = call.status(first, most).await;
+        snapshot.map_err(|error| Error::of_server(&self.lock.name, error))
+    }
+
+    /// How a client introduced itself, as far as the server tells.
+    pub(crate) async fn introduction(&self, client: &str) -> ClientInfo {
+        let mut clients = self.handle.session.introductions(std::iter::once(client)).await;
+        let known = clients.remove(client);
+        known.unwrap_or_else(|| ClientInfo::read(client, None))
+    }
+
+    /// Why no event comes any more.
+    pub(crate) fn ended(&self) -> Error {
+        match self.session() {
+            Err(error) => error,
+            Ok(_) => Error::of_server(&self.lock.name, disconnected("the server refused to subscribe again")),
+        }
     }
 
     /// Whether the server knows the lock: from its first use until 30 to 60 seconds after its last lease, held or not.

@@ -1,8 +1,8 @@
 //! The status of a lock: who holds it and who waits, at one moment.
 
-use crate::protocol::introduction::ClientInfo;
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::{RawState, Snapshot};
+use crate::types::client_info::ClientInfo;
 use crate::types::mode::{Mode, Policy};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;

@@ -97,6 +97,9 @@ impl Attempt {
                     self.unanswered = None;
                     self.request().claim().on_reply(sent, answer);
                     self.session().route.listen_for(self.request(), sent);
+                    if self.request().owner().is_some() {
+                        self.session().shared.owner_waits.notify_one();
+                    }
                     if let Some(next) = next {
                         let lock = &self.request().lock;
                         self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
@@ -190,6 +193,10 @@ impl Attempt {
                 Outcome::Ended(EndedBy::Displaced { ticket }) => return Ok(Attempted::AskAgain(ticket)),
                 Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
                 Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
+                Outcome::Ended(EndedBy::Deadlocked(circle)) => {
+                    let (lock, circle) = (self.lock_name(), circle.to_vec());
+                    return Err(Error::Deadlock { lock, circle });
+                }
                 // An operator evicted the request: the other reasons concern holds that were handed out.
                 Outcome::Ended(EndedBy::Released | EndedBy::Lost(_)) => {
                     let lock = self.lock_name();

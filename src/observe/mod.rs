@@ -58,7 +58,7 @@
 //! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
-//!   upgrades), `refused` (another policy, or an owner that waits already), `evicted`, `unavailable`, `server_error`, `shutdown`.
+//!   upgrades), `deadlock`, `refused` (another policy, or an owner that waits already), `evicted`, `unavailable`, `server_error`, `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
 //! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than
@@ -89,6 +89,7 @@ const LABELS: Labels = Labels {
         Outcome::Timeout.label(),
         Outcome::Cancelled.label(),
         Outcome::Conflict.label(),
+        Outcome::Deadlock.label(),
         Outcome::Refused.label(),
         Outcome::Evicted.label(),
         Outcome::Unavailable.label(),
@@ -130,6 +131,7 @@ enum Outcome {
     Timeout,
     Cancelled,
     Conflict,
+    Deadlock,
     Refused,
     Evicted,
     Unavailable,
@@ -141,6 +143,7 @@ impl Outcome {
     fn of(error: &Error) -> Self {
         match error {
             Error::UpgradeConflict { .. } => Self::Conflict,
+            Error::Deadlock { .. } => Self::Deadlock,
             Error::OwnerWaiting { .. } | Error::PolicyMismatch { .. } => Self::Refused,
             Error::Lost { .. } => Self::Evicted,
             Error::Unavailable { .. } => Self::Unavailable,
@@ -156,6 +159,7 @@ impl Outcome {
             Self::Timeout => "timeout",
             Self::Cancelled => "cancelled",
             Self::Conflict => "conflict",
+            Self::Deadlock => "deadlock",
             Self::Refused => "refused",
             Self::Evicted => "evicted",
             Self::Unavailable => "unavailable",

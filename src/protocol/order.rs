@@ -39,10 +39,18 @@ pub(crate) enum Ask<'a> {
         lease: Duration,
     },
     Evict(&'a str),
-    Status {
-        first: usize,
-        most: usize,
-    },
+    Status(AskForStatus<'a>),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct AskForStatus<'a> {
+    /// The rank of the first waiter to list.
+    pub(crate) first: usize,
+    /// How many waiters to list, at least 1.
+    pub(crate) waiters: usize,
+    pub(crate) holders: usize,
+    /// The request whose place is asked for.
+    pub(crate) place_of: Option<&'a str>,
 }
 
 #[derive(Clone, Copy)]
@@ -72,7 +80,7 @@ impl ScriptCall<'_> {
             Ask::Renew(_) | Ask::Confirm(..) => Name::Renew,
             Ask::Downgrade { .. } => Name::Downgrade,
             Ask::Evict(_) => Name::Evict,
-            Ask::Status { .. } => Name::Status,
+            Ask::Status(_) => Name::Status,
         };
         name.script()
     }
@@ -143,8 +151,8 @@ impl ScriptCall<'_> {
             Ask::Evict(owner) => {
                 cmd.arg(owner);
             }
-            Ask::Status { first, most } => {
-                cmd.arg(first).arg(most).arg(most);
+            Ask::Status(ask) => {
+                cmd.arg(ask.first).arg(ask.waiters).arg(ask.holders).arg(ask.place_of);
             }
         }
     }

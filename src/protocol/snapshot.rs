@@ -16,6 +16,8 @@ pub(crate) struct Snapshot {
     pub(crate) holders: Vec<SnapshotHolder>,
     pub(crate) waiters: Vec<SnapshotWaiter>,
     pub(crate) raw: RawState,
+    /// The ticket of the request whose place was asked for, if that request waits.
+    pub(crate) ticket_us: Option<u64>,
 }
 
 /// The state of a lock as it lies in the server: the numbers and the text of its field `s`. PROTOCOL.md explains each of
@@ -70,7 +72,19 @@ pub(crate) struct SnapshotWaiter {
 impl Snapshot {
     pub(crate) fn read(reply: &Value) -> Option<Self> {
         let Value::Array(items) = reply else { return None };
-        let [now, mode, policy, write_holds, holding, waiting, holders, waiters, raw] = items.as_slice() else {
+        let [
+            now,
+            mode,
+            policy,
+            write_holds,
+            holding,
+            waiting,
+            holders,
+            waiters,
+            raw,
+            place @ ..,
+        ] = items.as_slice()
+        else {
             return None;
         };
         let (holders, waiters) = (texts(holders, 4)?, texts(waiters, 3)?);
@@ -95,6 +109,15 @@ impl Snapshot {
                 .map(SnapshotWaiter::read)
                 .collect::<Option<_>>()?,
             raw: RawState::read(&texts(raw, 1)?)?,
+            ticket_us: match place {
+                [] => None,
+                [place] => match texts(place, 1)?.as_slice() {
+                    [] => None,
+                    [_rank, score] => Some(ticket(score)?.0),
+                    _ => return None,
+                },
+                _ => return None,
+            },
         })
     }
 }
@@ -154,16 +177,22 @@ impl SnapshotHolder {
 
 impl SnapshotWaiter {
     fn read(fields: &[&str]) -> Option<Self> {
-        // Scores are tickets in bands: see PROTOCOL.md. Doubles hold them exactly.
-        const BAND: f64 = 4_503_599_627_370_496.0;
-        let score: f64 = fields.get(1)?.parse().ok().filter(|score: &f64| score.is_finite())?;
+        let (ticket_us, upgrade) = ticket(fields.get(1)?)?;
         Some(Self {
             request: (*fields.first()?).to_owned(),
-            ticket_us: score.rem_euclid(BAND) as u64,
-            upgrade: score < 0.0,
+            ticket_us,
+            upgrade,
             deadline_ms: fields.get(2)?.parse().ok()?,
         })
     }
+}
+
+/// The ticket in a score, and whether the score is an upgrade's.
+fn ticket(score: &str) -> Option<(u64, bool)> {
+    // Scores are tickets in bands: see PROTOCOL.md. Doubles hold them exactly.
+    const BAND: f64 = 4_503_599_627_370_496.0;
+    let score: f64 = score.parse().ok().filter(|score: &f64| score.is_finite())?;
+    Some((score.rem_euclid(BAND) as u64, score < 0.0))
 }
 
 /// A list with the same number of texts for each of its items.

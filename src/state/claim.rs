@@ -4,9 +4,11 @@
 //! in any order.
 
 use crate::protocol::reply::{Answer, Standing};
+use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
 use crate::types::mode::GrantVia;
 use redis::RedisError;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -45,6 +47,8 @@ pub(crate) enum EndedBy {
         ticket: Option<u64>,
     },
     Lost(LostReason),
+    /// The youngest of owners that wait for each other.
+    Deadlocked(Arc<[Blocked]>),
     Failed(RedisError),
 }
 
@@ -367,6 +371,11 @@ impl Claim {
 
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    /// The ticket, if it waits.
+    pub(crate) fn waiting_ticket(&self) -> Option<u64> {
+        self.ticket().filter(|_| self.is_waiting())
     }
 
     pub(crate) fn lease(&self) -> Duration {

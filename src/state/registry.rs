@@ -58,6 +58,11 @@ impl Registry {
         self.table().leaving(of)
     }
 
+    /// The requests of named owners that wait. Owners that are about to let go of something are left out.
+    pub(crate) fn waiting_owners(&self) -> Vec<Arc<Request>> {
+        self.table().waiting_owners()
+    }
+
     /// Takes the locks that are due, with what to do for them, and schedules them again.
     pub(crate) fn take_due(&self, now: Instant) -> Vec<Due> {
         self.table().take_due(now)

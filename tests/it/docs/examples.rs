@@ -148,6 +148,16 @@ async fn events_tell_a_hand_over() {
 }
 
 #[tokio::test]
+async fn contended_lets_short_jobs_in_while_a_long_one_goes_on() {
+    shows("contended", "short job 2 is inside").await;
+}
+
+#[tokio::test]
+async fn election_shows_each_leader_and_the_vacancy() {
+    shows("election", "all three have led, one after the other, and nobody leads").await;
+}
+
+#[tokio::test]
 async fn an_example_uses_the_server_that_redis_url_names() {
     let server = Server::start().await;
     let mut write = example("write");

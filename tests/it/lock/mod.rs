@@ -2,6 +2,7 @@
 
 mod cancellation;
 mod charts;
+mod contended;
 mod mutex;
 mod polled;
 mod rw_lock;
