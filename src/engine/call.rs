@@ -105,7 +105,7 @@ impl Call<'_> {
     pub(crate) async fn look(&self, request: &str, most: usize) -> Result<Snapshot, RedisError> {
         let ask = AskForStatus {
             first: 0,
-            waiters: 1,
+            waiters: 0,
             holders: most + 1,
             place_of: Some(request),
         };

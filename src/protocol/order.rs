@@ -46,7 +46,6 @@ pub(crate) enum Ask<'a> {
 pub(crate) struct AskForStatus<'a> {
     /// The rank of the first waiter to list.
     pub(crate) first: usize,
-    /// How many waiters to list, at least 1.
     pub(crate) waiters: usize,
     pub(crate) holders: usize,
     /// The request whose place is asked for.

@@ -65,7 +65,7 @@ impl Acquired {
             };
         }
         let reply = numbers(reply)?;
-        let &[status, value, next_ms, seq] = reply.as_slice() else {
+        let Some((&[status, value, next_ms, seq], _)) = reply.split_first_chunk() else {
             return Err(unexpected(&reply));
         };
         let next = next_look(next_ms);

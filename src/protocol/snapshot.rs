@@ -124,7 +124,7 @@ impl Snapshot {
 
 impl RawState {
     fn read(fields: &[&str]) -> Option<Self> {
-        let (holder, numbers) = fields.split_last()?;
+        let (holder, numbers) = fields.get(..13)?.split_last()?;
         let numbers: Vec<u64> = numbers
             .iter()
             .map(|number| number.parse().ok())
