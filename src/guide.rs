@@ -8,6 +8,7 @@
 //! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
+//! | [`deadlocks`] | owners that wait for each other: who is told, what is found, what the search costs |
 //! | [`election`] | how to elect a leader, and how to watch who leads |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
@@ -58,6 +59,11 @@ pub mod failures {}
 #[doc = "[`ReadGuard::upgrade`]: crate::ReadGuard::upgrade"]
 #[doc = "[`ReadGuard::try_upgrade`]: crate::ReadGuard::try_upgrade"]
 #[doc = "[`WriteGuard::downgrade`]: crate::WriteGuard::downgrade"]
+#[doc = "[`Guard::contended`]: crate::Guard::contended"]
+#[doc = "[`Election::campaign`]: crate::Election::campaign"]
+#[doc = "[`Election::leader`]: crate::Election::leader"]
+#[doc = "[`Election::observe`]: crate::Election::observe"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
 #[doc = "[`RwLock::status`]: crate::RwLock::status"]
 #[doc = "[`RwLock::status_from`]: crate::RwLock::status_from"]
 #[doc = "[`RwLock::exists`]: crate::RwLock::exists"]
@@ -79,6 +85,13 @@ pub mod cancellation {}
 #[doc = "[`RwLock::status`]: crate::RwLock::status\n\n"]
 #[doc = include_str!("../docs/owners.md")]
 pub mod owners {}
+
+#[doc = "[`Error::Deadlock`]: crate::Error::Deadlock"]
+#[doc = "[`Blocked`]: crate::Blocked"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`ClientBuilder::deadlock_timeout`]: crate::ClientBuilder::deadlock_timeout\n\n"]
+#[doc = include_str!("../docs/deadlocks.md")]
+pub mod deadlocks {}
 
 #[doc = "[`Leading::term`]: crate::Leading::term"]
 #[doc = "[`Election::lease`]: crate::Election::lease"]

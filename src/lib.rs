@@ -49,6 +49,7 @@
 //! [`RwLock::with_owner`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
+//! | hear of a deadlock | [`Error::Deadlock`], [`ClientBuilder::deadlock_timeout`] |
 //! | yield when others wait | [`Guard::contended`] |
 //! | elect a leader | [`Client::election`], [`Election`] |
 //! | let writers or readers first | [`Policy`] |

@@ -201,3 +201,36 @@ impl Registry {
         !requests.is_empty()
     }
 }
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::reply::Answer;
+    use crate::state::claim::Claim;
+    use crate::types::mode::Policy;
+    use std::time::Duration;
+
+    #[test]
+    fn an_owner_that_lets_go_of_something_is_not_searched() {
+        let (registry, now) = (Registry::new(), Instant::now());
+        let lease = Duration::from_secs(9);
+        let request = |number: u64, name: &str, lock: &str| {
+            let lock = Arc::new(Lock::new("p", lock.into()));
+            let claim = Claim::new(lease, Duration::MAX, now);
+            let request = Arc::new(Request::new(number, name.to_owned(), lock, Policy::Fifo, claim));
+            registry.insert(Arc::clone(&request), now);
+            request
+        };
+        let (held, waiting) = (request(1, "w0a:1:me", "a"), request(2, "w0a:2:me", "b"));
+        let anonymous = request(3, "w0a:3", "b");
+        let queued = Answer::Queued { ticket: 7, seq: 7 };
+        [&waiting, &anonymous].map(|request| request.claim().on_reply(now, queued));
+        held.claim().on_reply(now, Answer::Granted { token: 5 });
+        let searched = || -> Vec<u64> { registry.waiting_owners().iter().map(|request| request.number).collect() };
+        assert_eq!(searched(), [2], "it holds, and waits");
+        held.claim().end(EndedBy::Released);
+        assert_eq!(searched(), [0; 0], "the server may still know its hold");
+        registry.remove(&held);
+        assert_eq!(searched(), [2]);
+    }
+}

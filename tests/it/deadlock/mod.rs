@@ -47,7 +47,12 @@ async fn several_looks(server: &Server) {
 
 /// The owners that have a note.
 async fn noted(server: &Server) -> Vec<String> {
-    let keys = server.keys().await;
+    let mut keys = redis::cmd("KEYS");
+    let keys: Vec<String> = keys
+        .arg("fairlock:waits:*")
+        .query_async(&mut server.redis().await)
+        .await
+        .unwrap();
     let owners = keys.iter().filter_map(|key| key.strip_prefix("fairlock:waits:"));
     owners.map(str::to_owned).collect()
 }
