@@ -16,7 +16,7 @@ use crate::state::waits::{Edge, Graph, MOST_HOLDERS, Wait};
 use crate::transport::link::Lane;
 use crate::types::deadlock::Blocked;
 use crate::types::error::is_transient;
-use crate::types::limits::call_limit;
+use crate::types::limits::{MOST_LEASE, call_limit};
 use crate::types::owner::Owner;
 use futures::stream::{self, TryStreamExt as _};
 use redis::{Cmd, RedisError};
@@ -105,8 +105,8 @@ impl Detector<'_> {
     async fn note(&mut self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>) -> Result<(), RedisError> {
         let prefix = &self.session.shared.prefix;
         // A note outlives the time until it is written again.
-        let lasts = (self.period.saturating_mul(2 * LONGEST_PAUSE)).clamp(Duration::from_secs(1), LONGEST_NOTE);
-        let is_due = |request: &&Arc<Request>| self.rounds[&request.number] % LONGEST_PAUSE == 0;
+        let lasts = (self.period.saturating_mul(2 * LONGEST_PAUSE)).min(MOST_LEASE);
+        let is_due = |request: &&Arc<Request>| self.rounds[&request.number].is_multiple_of(LONGEST_PAUSE);
         let mut commands: Vec<(String, Cmd)> = Vec::new();
         for (owner, requests) in waiting {
             if !self.noted.contains(*owner) || requests.iter().any(is_due) {
@@ -183,11 +183,8 @@ impl Detector<'_> {
     }
 }
 
-/// No note is needed for longer: it is written again.
-const LONGEST_NOTE: Duration = Duration::from_secs(3600);
-
 fn is_look_due(rounds: u32) -> bool {
-    rounds.is_power_of_two() && rounds < LONGEST_PAUSE || rounds % LONGEST_PAUSE == 0
+    rounds.is_power_of_two() && rounds < LONGEST_PAUSE || rounds.is_multiple_of(LONGEST_PAUSE)
 }
 
 /// The first reading: all waits that are older than the youngest of these, as far as holders and notes lead from them.
