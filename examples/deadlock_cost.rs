@@ -1,7 +1,7 @@
-//! What the search for deadlocks costs the server: 10,000 owners wait, first without the search and then with it.
+//! What the search for deadlocks costs the server: many owners wait, first without the search and then with it.
 //!
-//! Run it with `cargo run --release --example deadlock_cost -- 70`: the seconds that the owners wait, each time. The looks
-//! become rare within a minute. It starts a private server, since it counts what the server does.
+//! Run it with `cargo run --release --example deadlock_cost -- 70 10000`: the seconds that the owners wait, each time, and
+//! their number. The looks become rare within a minute. It starts a private server, since it counts what the server does.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;
@@ -10,7 +10,8 @@ use fairlock::{Client, Owner};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-const OWNERS: usize = 10_000;
+/// So long that a busy machine loses no hold.
+const LEASE: Duration = Duration::from_secs(60);
 
 /// What the server has spent: seconds of its processor, and commands, without those inside of scripts.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +24,14 @@ struct Spent {
 
 #[tokio::main]
 async fn main() -> common::Outcome {
-    let seconds = std::env::args().nth(1).map_or(Ok(3), |text| text.parse())?;
+    let mut arguments = std::env::args().skip(1);
+    let seconds = arguments.next().map_or(Ok(3), |text| text.parse())?;
+    let owners = arguments.next().map_or(Ok(500), |text| text.parse())?;
     let wait = Duration::from_secs(seconds);
-    for locks in [1, 1_000] {
-        println!("{OWNERS} owners wait {wait:?} for {locks} locks, which named owners hold");
-        let off = spent_while_waiting(locks, wait, Duration::MAX).await?;
-        let on = spent_while_waiting(locks, wait, Duration::from_secs(1)).await?;
+    for locks in [1, owners / 10] {
+        println!("{owners} owners wait {wait:?} for {locks} locks, which named owners hold");
+        let off = spent_while_waiting(owners, locks, wait, Duration::MAX).await?;
+        let on = spent_while_waiting(owners, locks, wait, Duration::from_secs(1)).await?;
         println!("  without the search: {:.2} s of CPU, {} calls", off.cpu_s, off.calls);
         println!(
             "  with it: {:.2} s of CPU, {} calls, {} notes written, {} times notes read",
@@ -41,7 +44,7 @@ async fn main() -> common::Outcome {
         );
         // Clients write their introductions too, twice a minute.
         assert!(off.notes < 20 && off.reads == 0, "only the search has notes");
-        assert!(on.notes <= 2 * OWNERS as u64 + 20, "a note is written once a minute");
+        assert!(on.notes <= 2 * owners as u64 + 20, "a note is written once a minute");
         // All waiters of a lock share a look: at 1, 2, 4, ... seconds after they came.
         assert!(
             on.reads <= locks as u64 * (seconds + 2),
@@ -53,9 +56,14 @@ async fn main() -> common::Outcome {
     Ok(())
 }
 
-async fn spent_while_waiting(locks: usize, wait: Duration, timeout: Duration) -> Result<Spent, common::Failure> {
+async fn spent_while_waiting(
+    owners: usize,
+    locks: usize,
+    wait: Duration,
+    timeout: Duration,
+) -> Result<Spent, common::Failure> {
     let server = common::Server::start().await?;
-    let builder = Client::builder().deadlock_timeout(timeout);
+    let builder = Client::builder().lease(LEASE).deadlock_timeout(timeout);
     let (holder, client) = (
         builder.clone().connect(server.url()).await?,
         builder.connect(server.url()).await?,
@@ -66,7 +74,7 @@ async fn spent_while_waiting(locks: usize, wait: Duration, timeout: Duration) ->
         guards.push(lock.write().acquire_fair().await?);
     }
     let mut waiters = JoinSet::new();
-    for n in 0..OWNERS {
+    for n in 0..owners {
         let lock = client
             .rw_lock(format!("example:cost:{}", n % locks))
             .with_owner(&Owner::new());
@@ -74,7 +82,7 @@ async fn spent_while_waiting(locks: usize, wait: Duration, timeout: Duration) ->
     }
     for n in 0..locks {
         server
-            .until_queued(&format!("example:cost:{n}"), OWNERS / locks)
+            .until_queued(&format!("example:cost:{n}"), owners / locks)
             .await?;
     }
     let before = spent(&server).await?;

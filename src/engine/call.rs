@@ -91,12 +91,18 @@ impl Call<'_> {
         read_evicted(&reply)
     }
 
-    pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
+    /// Lists so many holders, and so many waiters from the first one. `place_of`: and where this request waits.
+    pub(crate) async fn status(
+        &self,
+        first: usize,
+        most: usize,
+        place_of: Option<&str>,
+    ) -> Result<Snapshot, RedisError> {
         let ask = AskForStatus {
             first,
             waiters: most,
             holders: most,
-            place_of: None,
+            place_of,
         };
         self.snapshot(Lane::Users, ask).await
     }

@@ -4,9 +4,9 @@
 //! loom runs all interleavings (`state/loom`).
 
 use super::claim::EndedBy;
-use super::request::Request;
+use super::request::{Heard, Request};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
-use super::table::{Due, Table};
+use super::table::{Due, FollowUp, Table};
 use crate::protocol::key::Lock;
 use crate::types::error::{LostReason, runtime_ended};
 use redis::RedisError;
@@ -74,6 +74,12 @@ impl Registry {
         self.wake_if(earlier);
     }
 
+    /// Checks a lock then, even if this client has no request there.
+    pub(crate) fn follow_up(&self, lock: &Arc<Lock>, next: FollowUp) {
+        let earlier = self.table().follow_up(lock, next);
+        self.wake_if(earlier);
+    }
+
     /// A lease of another request ends then: checks whether one of ours enters. Only for a lock with waiters.
     pub(crate) fn schedule_check_if_waiting(&self, lock: &Lock, at: Instant) {
         let earlier = self.table().schedule_check_if_waiting(lock, at);
@@ -135,11 +141,11 @@ impl Registry {
     }
 
     /// A message grants a request, or ends it by token 0 or 1. Returns whether there is such a request.
-    pub(crate) fn on_grant(&self, now: Instant, number: u64, name: &str, token: u64) -> bool {
+    pub(crate) fn on_grant(&self, heard: Heard, number: u64, name: &str, token: u64) -> bool {
         let request = self.table().get(number).cloned();
         let request = request.filter(|request| request.name == name);
         if let Some(request) = &request {
-            request.on_grant(now, token);
+            request.on_grant(heard, token);
         }
         request.is_some()
     }
@@ -207,7 +213,7 @@ mod tests {
     use super::*;
     use crate::protocol::reply::Answer;
     use crate::state::claim::Claim;
-    use crate::types::mode::Policy;
+    use crate::types::mode::Admission;
     use std::time::Duration;
 
     #[test]
@@ -217,14 +223,20 @@ mod tests {
         let request = |number: u64, name: &str, lock: &str| {
             let lock = Arc::new(Lock::new("p", lock.into()));
             let claim = Claim::new(lease, Duration::MAX, now);
-            let request = Arc::new(Request::new(number, name.to_owned(), lock, Policy::Fifo, claim));
+            let request = Arc::new(Request::new(number, name.to_owned(), lock, Admission::FIFO, claim));
             registry.insert(Arc::clone(&request), now);
             request
         };
         let (held, waiting) = (request(1, "w0a:1:me", "a"), request(2, "w0a:2:me", "b"));
         let anonymous = request(3, "w0a:3", "b");
-        let queued = Answer::Queued { ticket: 7, seq: 7 };
-        [&waiting, &anonymous].map(|request| request.claim().on_reply(now, queued));
+        let queued = Answer::Queued {
+            ticket: 7,
+            seq: 7,
+            ahead: 0,
+        };
+        for request in [&waiting, &anonymous] {
+            request.claim().on_reply(now, queued);
+        }
         held.claim().on_reply(now, Answer::Granted { token: 5 });
         let searched = || -> Vec<u64> { registry.waiting_owners().iter().map(|request| request.number).collect() };
         assert_eq!(searched(), [2], "it holds, and waits");

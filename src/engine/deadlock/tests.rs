@@ -111,6 +111,7 @@ impl World {
             holders: holder.map(held).into_iter().collect(),
             waiters: Vec::new(),
             raw: RawState::default(),
+            ahead: None,
             ticket_us: place.map(|place| place.ticket),
         }
     }
