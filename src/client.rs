@@ -1,5 +1,6 @@
 //! The client: a process has one, and all of its locks share it.
 
+use crate::all::AcquireAll;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -9,6 +10,7 @@ use crate::observe;
 use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
 use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
@@ -86,9 +88,36 @@ impl Client {
     ///
     /// A name has 1 to 1024 bytes. A lock with another name cannot be acquired.
     #[must_use]
-    pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
-        let lock = Lock::new(&self.handle.shared().prefix, name.into());
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        let lock = Lock::new(&self.handle.shared().prefix, name.as_ref().into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns a request for several locks at once, without I/O. Whoever acquires several locks so cannot deadlock: the
+    /// client acquires them in the order of their names.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let (from, to) = (client.rw_lock("account:7"), client.rw_lock("account:3"));
+    /// let all = client.all().write(&from).write(&to).acquire_fair().await?;
+    /// all.while_held(async { /* move the money */ }).await?;
+    /// all.release().await
+    /// # }
+    /// ```
+    ///
+    /// The guide [`several_locks`](crate::guide::several_locks) says more.
+    pub fn all(&self) -> AcquireAll {
+        AcquireAll::new(Arc::clone(&self.handle))
+    }
+
+    /// Returns the semaphore of that name with so many permits, 1 to 1,000,000,000, without I/O: see [`Semaphore`].
+    ///
+    /// A semaphore is a lock: it shares its name, its policy [`Policy::Bounded`](crate::Policy::Bounded) and its keys with
+    /// [`rw_lock`](Self::rw_lock)`(name).`[`max_readers`](RwLock::max_readers)`(permits)`. Other locks of that name are
+    /// refused with [`Error::PolicyMismatch`].
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        Semaphore::new(self.rw_lock(name), permits)
     }
 
     /// Streams what happens to all locks under this client's prefix from now on: see [`RwLock::events`].

@@ -9,13 +9,14 @@ use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::error::{Error, LostReason, is_transient, shown};
-use crate::types::mode::{Access, Read, Write};
+use crate::types::mode::{Access, Permits, Read, Write};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// A read hold, beside other readers.
@@ -23,6 +24,9 @@ pub type ReadGuard = Guard<Read>;
 
 /// A write hold, which is exclusive.
 pub type WriteGuard = Guard<Write>;
+
+/// A hold on some permits of a [`Semaphore`](crate::Semaphore).
+pub type PermitGuard = Guard<Permits>;
 
 /// A hold on a lock. The client renews it in the background until you release or drop the guard, or until the hold is
 /// lost.
@@ -64,6 +68,36 @@ impl<M> Guard<M> {
     pub(crate) fn forget(mut self) {
         if let Some(ended) = self.request.take() {
             self.handle.shared().registry.remove(&ended);
+        }
+    }
+
+    /// The same hold, where the mode does not matter.
+    pub(crate) fn of_any_mode(mut self) -> Guard<()> {
+        Guard {
+            handle: Arc::clone(&self.handle),
+            request: self.request.take(),
+            token: self.token,
+            mode: PhantomData,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.request().lock.name
+    }
+
+    /// The hold ends after this time from now.
+    pub(crate) fn limit(&self, max_hold: Duration) {
+        let (request, now) = (self.request(), Instant::now());
+        request.change(|claim| claim.limit(now, max_hold));
+        if let Some(end) = now.checked_add(max_hold) {
+            self.handle.shared().registry.schedule_check(&request.lock, end);
+        }
+    }
+
+    /// Releases as a drop does, and waits until the server has confirmed that or the lease is over.
+    pub(crate) async fn give_back(mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.withdraw(request).await;
         }
     }
 
@@ -226,6 +260,14 @@ impl<M> Guard<M> {
     }
 }
 
+impl PermitGuard {
+    /// How many permits it holds.
+    #[must_use]
+    pub fn permits(&self) -> u32 {
+        self.request().weight()
+    }
+}
+
 /// Tells the record of a hold how the hold ended.
 pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
     if let Some(hold) = hold {
@@ -245,7 +287,7 @@ impl<M: Access> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("lock", &self.request().lock.name)
-            .field("mode", &M::MODE)
+            .field("mode", &M::LABEL)
             .field("fencing_token", &self.token)
             .field("is_held", &self.is_held())
             .finish_non_exhaustive()

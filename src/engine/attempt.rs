@@ -5,7 +5,7 @@
 //! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
-use super::release::finish;
+use super::release::{finish, follow_up};
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
@@ -38,7 +38,10 @@ pub(crate) struct Attempt {
     /// How long the attempt asks without any reply.
     patience: Duration,
     origin: Origin,
+    max_queue: Option<usize>,
     lease: Duration,
+    /// How many stood before it when it queued.
+    pub(crate) ahead: usize,
     /// Why the last call got no reply.
     unanswered: Option<RedisError>,
 }
@@ -64,9 +67,17 @@ impl Attempt {
             only_now: matches!(when, When::Now),
             patience: patience.max(call_limit(lease) * 2),
             origin,
+            max_queue: None,
             lease,
+            ahead: 0,
             unanswered: None,
         }
+    }
+
+    /// With so many waiters or more, the request does not queue.
+    pub(crate) fn max_queue(mut self, most: Option<usize>) -> Self {
+        self.max_queue = most;
+        self
     }
 
     /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
@@ -95,11 +106,18 @@ impl Attempt {
             match Box::pin(self.call_acquire(patience)).await {
                 Ok(Acquired::Answered(answer, next)) => {
                     self.unanswered = None;
+                    if let Answer::Queued { ahead, .. } = answer {
+                        self.ahead = ahead;
+                    }
                     self.request().claim().on_reply(sent, answer);
                     self.session().route.listen_for(self.request(), sent);
-                    if let Some(next) = next {
-                        let lock = &self.request().lock;
-                        self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
+                    let lock = &self.request().lock;
+                    match (answer, next) {
+                        (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
+                        (Answer::Queued { .. }, Some(next)) => {
+                            self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
+                        }
+                        (Answer::Queued { .. }, None) => {}
                     }
                     return Ok(None);
                 }
@@ -120,6 +138,10 @@ impl Attempt {
                     let lock = self.lock_name();
                     return self.refused(Error::PolicyMismatch { lock, stored });
                 }
+                Ok(Acquired::QueueFull(waiting)) => {
+                    let lock = self.lock_name();
+                    return self.refused(Error::QueueFull { lock, waiting });
+                }
                 Err(error) => {
                     if !is_transient(&error) || begun.elapsed() >= self.patience {
                         return Err(self.failed(error));
@@ -139,7 +161,8 @@ impl Attempt {
             request: &request.name,
             lease: self.lease,
             only_now: self.only_now,
-            policy: request.policy,
+            admission: request.admission,
+            max_queue: self.max_queue,
             origin: self.origin,
         };
         loop {

@@ -66,6 +66,9 @@ pub(crate) struct Claim {
     max_hold: Duration,
     /// The server keeps the request at least until then, as a waiter or as a holder.
     proven: Option<Instant>,
+    /// The server may have cut the lease of a waiter until then, because the client was deaf: a call that was sent earlier
+    /// proves only that the request holds.
+    deaf_until: Option<Instant>,
     /// When the client sent the last answered call about the request.
     renewed: Instant,
     /// Before then a message may have been lost, or the server may have forgotten the hold: renew soon.
@@ -84,6 +87,7 @@ impl Claim {
             lease,
             max_hold,
             proven: None,
+            deaf_until: None,
             renewed: now,
             doubted: None,
             reported: false,
@@ -98,9 +102,11 @@ impl Claim {
     }
 
     /// A call sent at that time was answered: the server gave the lease later than that.
-    fn prove(&mut self, sent: Instant, lease: Duration) {
+    fn prove(&mut self, sent: Instant, lease: Duration, holds: bool) {
         let proven = sent + lease.saturating_sub(self.margin());
-        self.proven = self.proven.max(Some(proven));
+        if holds || Some(sent) >= self.deaf_until {
+            self.proven = self.proven.max(Some(proven));
+        }
         self.renewed = self.renewed.max(sent);
         self.doubted = self.doubted.filter(|doubted| sent < *doubted);
     }
@@ -124,11 +130,20 @@ impl Claim {
         granted
     }
 
+    /// A message came over a subscription that was confirmed then. The server may have cut the lease of a deaf waiter, so
+    /// the proofs of earlier calls do not count for what the message grants.
+    pub(crate) fn listens_since(&mut self, confirmed: Instant) {
+        if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {
+            self.deaf_until = Some(confirmed);
+            self.proven = self.proven.filter(|_| self.renewed >= confirmed);
+        }
+    }
+
     pub(crate) fn on_reply(&mut self, sent: Instant, answer: Answer) {
         if matches!(self.phase, Phase::Over(_)) {
             return;
         }
-        self.prove(sent, self.lease);
+        self.prove(sent, self.lease, matches!(answer, Answer::Granted { .. }));
         // The grant is later than that.
         let since = sent;
         match (&self.phase, answer) {
@@ -141,7 +156,7 @@ impl Claim {
                 };
             }
             // A message with an older token is of a former life under the same name: see PROTOCOL.md.
-            (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq }) if token > seq => {
+            (&Phase::Asked { heard: Some(token) }, Answer::Queued { ticket, seq, .. }) if token > seq => {
                 self.via = GrantVia::Message;
                 self.phase = Phase::Granted {
                     ticket: Some(ticket),
@@ -149,7 +164,7 @@ impl Claim {
                     since,
                 };
             }
-            (Phase::Asked { .. }, Answer::Queued { ticket, seq }) => self.phase = Phase::Waiting { ticket, seq },
+            (Phase::Asked { .. }, Answer::Queued { ticket, seq, .. }) => self.phase = Phase::Waiting { ticket, seq },
             (_, Answer::Queued { seq, .. }) => self.on_waiting(sent, seq),
             _ => {}
         }
@@ -263,7 +278,7 @@ impl Claim {
                 since: now,
             };
         }
-        self.prove(sent, lease);
+        self.prove(sent, lease, matches!(standing, Standing::Holds { .. }));
         matches!(self.phase, Phase::Granted { .. } | Phase::Over(_))
     }
 
@@ -290,6 +305,13 @@ impl Claim {
         match self.phase {
             Phase::Held { until, .. } => self.proven.min(until.or(self.proven)),
             _ => None,
+        }
+    }
+
+    /// A hold ends after this time from now.
+    pub(crate) fn limit(&mut self, now: Instant, max_hold: Duration) {
+        if let Phase::Held { until, .. } = &mut self.phase {
+            *until = now.checked_add(max_hold);
         }
     }
 

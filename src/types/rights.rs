@@ -65,7 +65,7 @@ impl Task {
         match self {
             Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe", "smembers"],
             Self::Introduce => &["set"],
-            Self::Look => &["hget", "hmget", "exists", "time", "zcard", "zrange", "zscore"],
+            Self::Look => &["hget", "hmget", "exists", "time", "zcard", "zrange", "zscore", "zrank"],
             Self::Lock => &[
                 "hset",
                 "hdel",
@@ -78,6 +78,7 @@ impl Task {
                 "zrangebyscore",
                 "zmscore",
                 "publish",
+                "pubsub|numsub",
             ],
             Self::Status => &["zdiff", "mget"],
             Self::Events => &["unsubscribe", "psubscribe", "punsubscribe", "sadd", "expire"],

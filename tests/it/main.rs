@@ -36,6 +36,7 @@ mod queue;
 mod recipes;
 mod runtime;
 mod scripts;
+mod several;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
     mod servers;

@@ -289,7 +289,7 @@ class Client:
                     raise Refused(str(error)) from error
                 self.leave(request)
                 raise
-        status, value, next_ms, seq = reply
+        status, value, next_ms, seq, *_ = reply
         with self.changed:
             if status == 2:
                 request.prove(sent)

@@ -2,7 +2,7 @@
 
 use super::{breaks, client, denied, evict, login, refused, rules, streams, until_quiet, without_one};
 use crate::conformance;
-use crate::lua::Lock;
+use crate::lua::{Lock, STATUS};
 use crate::server::{Server, connected, soon};
 use fairlock::{Client, Error, Owner};
 use futures::future::join_all;
@@ -18,6 +18,11 @@ async fn look(server: &Server, url: &str, user: &str) -> Result<(), Error> {
         let status = client.rw_lock(user).status().await?;
         assert_eq!((status.holding, status.waiting), (2, 1));
     }
+    // The place of one waiter.
+    let own = redis::Client::open(url).unwrap();
+    let own = Lock::through(own.get_multiplexed_async_connection().await.unwrap(), user);
+    let place = own.command(STATUS, &["0", "0", "0", "w3:1"].map(str::to_owned));
+    place.exec_async(&mut own.redis.clone()).await.unwrap();
     // Another version of fairlock uses that lock.
     let other = format!("{user} of before");
     raw.run("HSET", &[&format!("fairlock:{{{other}}}"), "seq", "1"]).await;

@@ -200,3 +200,8 @@ async fn an_example_without_any_server_says_what_to_do() {
     let complained = text(&output.stderr);
     assert!(complained.contains("make setup"), "{complained}");
 }
+
+#[tokio::test]
+async fn transfer_never_deadlocks() {
+    shows("transfer", "Alice has 100, Bob has -100, nobody waited for ever").await;
+}

@@ -1,6 +1,7 @@
 //! One call after another: what it had to answer, and what it may do.
 
 use super::{Before, Call, Hold, Lock, MOST_RESENDS, Standing, Step, Totals, Violation, owner_of, violation, writes};
+use crate::model::RETENTION;
 use crate::record::{Note, Record, Script, What};
 
 impl Lock {
@@ -8,6 +9,9 @@ impl Lock {
         let mut step = Step::new(record, totals.records)?;
         if !self.former.is_empty() {
             self.doubts(&step);
+        }
+        if self.keys_have_expired(&step) {
+            self.lose();
         }
         step.lenient = self.doubt.is_some();
         self.knows(&step)?;
@@ -92,6 +96,36 @@ impl Lock {
             }
         }
         Ok(())
+    }
+
+    /// Some time after the last deadline the keys expire, and no script notes that. A script that finds the dead under keys
+    /// that are still there says so: it ends one of them, or its reply tells that it knows one.
+    fn keys_have_expired(&self, step: &Step<'_>) -> bool {
+        let due = |(deadline, _): &(u64, u32)| deadline + RETENTION <= step.now;
+        if self.doubt.is_some() || !self.deadlines.last().is_some_and(due) {
+            return false;
+        }
+        let known = |request: &str| self.id(request).is_some();
+        let Record { args, reply, notes, .. } = step.record;
+        let begins = |note: &Note| matches!(note.what, What::Granted | What::Queued);
+        if notes.iter().any(|note| !begins(note) && known(&note.request)) {
+            return false;
+        }
+        match step.call {
+            Call::Acquire { request, .. } => {
+                let begun = notes.iter().any(|note| begins(note) && note.request == request);
+                begun || !known(request) || !matches!(reply[0], 1 | 2)
+            }
+            Call::Renew => !args
+                .iter()
+                .step_by(2)
+                .zip(&reply[2..])
+                .any(|(name, answer)| known(name) && *answer != -1),
+            Call::Downgrade { to, .. } => reply[1] == -1 || !known(to),
+            Call::Evict { .. } => true,
+            // A release ends no others, unless somebody waits.
+            Call::Release => !self.queue.is_empty() || args.iter().any(|name| known(name)),
+        }
     }
 
     /// Whether a script that found keys missing can still bring up what was before.

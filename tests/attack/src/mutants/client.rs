@@ -101,7 +101,7 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         name: "message-taken-for-a-renewal", file: "src/state/claim.rs",
         edits: &[("Phase::Waiting { ticket, seq } if token > seq => {",
-            "Phase::Waiting { ticket, seq } if token > seq => {\n                self.prove(now, self.lease);")],
+            "Phase::Waiting { ticket, seq } if token > seq => {\n                self.prove(now, self.lease, true);")],
         seen: "draft: a pushed grant credited with the time of a later call",
         story: "A grant that was told is believed for a whole lease. It goes on with what is left of the one that it waited with.",
         check: Check::Lib("state::claim::tests::a_grant_is_not_handed_out_when_its_proof_has_run_out"),
@@ -432,15 +432,14 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",
-        edits: &[("            let outcome = match (attempt.ask().await?, when) {",
+        edits: &[("            let asked = attempt.ask().await?;",
             "                let asked = match when {
                     When::Within(limit) => match timeout(limit, attempt.ask()).await {
                         Ok(asked) => asked?,
                         Err(_) => return Ok(None),
                     },
                     _ => attempt.ask().await?,
-                };
-                let outcome = match (asked, when) {")],
+                };")],
         seen: "found here",
         story: "The limit of a try runs while nobody has answered yet: a server out of reach is told as \"no\".",
         check: Check::It("lock::cancellation::a_server_out_of_reach_for_a_short_limit_is_an_error_too"),
@@ -703,5 +702,62 @@ pub const ALL: &[Mutant] = &[
         seen: "invented",
         story: "A call that was given up while it stood in line is sent all the same, behind its release.",
         check: Check::It("lock::polled::a_call_that_left_the_line_is_not_sent"),
+    },
+    // ---- several locks
+    Mutant {
+        name: "all-in-the-order-of-naming", file: "src/all.rs",
+        edits: &[("            one.name().cmp(other.name()).then(by_mode)\n", "            let _ = (one, other);\n            by_mode\n")],
+        seen: "invented",
+        story: "Several locks are acquired in the order in which they are named: two transfers in opposite directions wait for each other.",
+        check: Check::It("several::acquire::locks_are_acquired_in_the_order_of_their_names"),
+    },
+    Mutant {
+        name: "all-takes-the-weaker-of-two", file: "src/all.rs",
+        edits: &[("(*mode == Mode::Read).cmp(&(*other_mode == Mode::Read))", "(*mode == Mode::Write).cmp(&(*other_mode == Mode::Write))")],
+        seen: "invented",
+        story: "A lock that is named to read and to write is acquired to read only.",
+        check: Check::It("several::acquire::a_lock_named_twice_is_acquired_once_to_write"),
+    },
+    Mutant {
+        name: "all-waits-on-after-a-loss", file: "src/all.rs",
+        edits: &[("(lost, reason) = all.first_loss() => return Err(lost.lost_because(reason)),\n                next", "(lost, reason) = all.first_loss(), if all.holds.is_empty() => return Err(lost.lost_because(reason)),\n                next")],
+        seen: "invented",
+        story: "One of several locks is lost while the request waits for the next: the wait goes on, and ends with a guard that is lost.",
+        check: Check::It("several::loss::a_lock_that_is_lost_while_the_request_waits_for_the_next_ends_the_wait"),
+    },
+    Mutant {
+        name: "a-failed-try-of-all-is-not-awaited", file: "src/all.rs",
+        edits: &[("        let _ = timeout(call_limit(lease) * 2, given).await;", "        let _ = (timeout(call_limit(lease) * 2, async {}).await, drop(given));")],
+        seen: "invented",
+        story: "A try for several locks says \"busy\" before the others are given back: the next try meets them.",
+        check: Check::It("several::acquire::a_try_that_meets_a_busy_lock_has_given_the_others_back"),
+    },
+    Mutant {
+        name: "max-hold-of-all-counts-from-each-lock", file: "src/all.rs",
+        edits: &[("ask(lock.write().lease(self.lease))?", "ask(lock.write().lease(self.lease).max_hold(self.max_hold.unwrap_or(Duration::MAX)))?")],
+        seen: "invented",
+        story: "The limit of a hold on several locks begins with the first of them: a long wait for the second ends the first.",
+        check: Check::It("several::loss::max_hold_counts_from_the_guard_of_all_and_not_from_the_first_lock"),
+    },
+    Mutant {
+        name: "a-deaf-waiters-proof-counts", file: "src/state/claim.rs",
+        edits: &[("self.proven = self.proven.filter(|_| self.renewed >= confirmed);", "")],
+        seen: "found by reading",
+        story: "A waiter is deaf and its lease is cut. Its subscription comes back and a message grants it: it believes its old proof for longer than the server keeps it.",
+        check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
+    },
+    Mutant {
+        name: "a-late-reply-proves-for-the-deaf", file: "src/state/claim.rs",
+        edits: &[("if holds || Some(sent) >= self.deaf_until {", "if true {")],
+        seen: "found by reading",
+        story: "The same by the reply to a call that was sent before the subscription came back.",
+        check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
+    },
+    Mutant {
+        name: "a-bound-for-those-who-had-a-place", file: "src/protocol/order.rs",
+        edits: &[("if let (Some(most), Origin::New) = (ask.max_queue, ask.origin) {", "if let Some(most) = ask.max_queue {")],
+        seen: "invented",
+        story: "A waiter that lost its place with its server's data finds the queue full of those who came after it.",
+        check: Check::Lib("protocol::order::tests::a_request_that_had_a_place_and_an_upgrade_need_no_room"),
     },
 ];

@@ -172,7 +172,9 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
         }
         (Words::Acquire, &[1, ticket, next_ms, seq]) if counts(ticket) && (seq == 0 || counts(seq)) => {
             let next = look(next_ms);
-            Some(format!("Answered(Queued {{ ticket: {ticket}, seq: {seq} }}, {next:?})"))
+            Some(format!(
+                "Answered(Queued {{ ticket: {ticket}, seq: {seq}, ahead: 0 }}, {next:?})"
+            ))
         }
         (Words::Acquire | Words::Try, &[-1, _, _, _]) => Some("Conflict".to_owned()),
         (Words::Acquire | Words::Try, &[-2, n, _, _]) if n >= 0 => {
