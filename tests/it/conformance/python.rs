@@ -47,7 +47,9 @@ async fn the_suite_passes_from_python() {
 
 #[test]
 fn python_believes_no_message_on_the_word_of_a_call_from_before_its_subscription() {
-    let Some(mut command) = program("beliefs.py") else { return };
+    let Some(mut command) = program("beliefs.py") else {
+        return;
+    };
     let output = command.output().expect("python3 runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
