@@ -291,7 +291,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("queue::evict::the_next_of_more_than_a_batch_of_readers_enter_after_an_eviction"),
     },
     Mutant {
-        name: "never-has-done-with-it", file: "src/engine/release.rs",
+        name: "never-has-done-with-it", file: "src/engine/finish.rs",
         edits: &[("&& begun.elapsed() < FINISH_PATIENCE {", "&& begun.elapsed() < FINISH_PATIENCE * 1000 {")],
         seen: "found here, by a server of nonsense",
         story: "A server that always says that there is more to do keeps a release busy for ever.",
@@ -846,7 +846,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("protocol::order::tests::a_request_that_had_a_place_and_an_upgrade_need_no_room"),
     },
     Mutant {
-        name: "nobody-looks-again-after-a-cut", file: "src/engine/release.rs",
+        name: "nobody-looks-again-after-a-cut", file: "src/engine/finish.rs",
         edits: &[("next.filter(|next| *next <= GRACE)", "next.filter(|next| next.is_zero())")],
         seen: "draft",
         story: "A script cut the leases of dead waiters, and its client does not look when they end: the living wait for somebody's renewal.",
