@@ -5,11 +5,11 @@ use crate::child::{Child, status_of};
 use crate::complaints::Complaints;
 use crate::outcome::{Failure, Outcome, Status};
 use crate::server::ServerArgs;
-use crate::signals::Signals;
+use crate::signals::{ENDING, Signals};
 use crate::text::{safe, span};
-use fairlock::{Access, Acquire, Client, Error, Guard};
+use fairlock::{Access, Acquire, Client, ClientBuilder, Error, Guard};
 use rustix::process::Signal;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,20 +27,47 @@ const FORWARDED: [Signal; 6] = [
 const LONGEST_GRACE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
+    let builder = builder(args.lease, args.label.clone(), &args.command);
+    let outcome = with_signals(server, builder, async |client, signals, complaints| {
+        with_client(client, &args, signals, complaints).await
+    });
+    outcome.await.map_err(|failure| Failure {
+        status: match failure.status {
+            Status::UNAVAILABLE => Status(args.unavailable_status),
+            Status::LOST => Status(args.lost_status),
+            Status::BUSY => Status(args.busy_status),
+            status => status,
+        },
+        ..failure
+    })
+}
+
+/// The client that runs a command, which gives the client its label.
+pub(crate) fn builder(lease: Duration, label: Option<String>, command: &[OsString]) -> ClientBuilder {
+    let label = label.or_else(|| label_of(command.first()?));
+    Client::builder()
+        .lease(lease)
+        .label(label.unwrap_or_else(|| "fairlock".to_owned()))
+}
+
+/// Does what a command under a lock needs: listens to signals, connects, and ends with all complaints written.
+pub(crate) async fn with_signals(
+    server: &ServerArgs,
+    builder: ClientBuilder,
+    job: impl AsyncFnOnce(&Client, &mut Signals, &Complaints) -> Outcome,
+) -> Outcome {
     // Before the first call to the server, so that an interrupted command leaves nothing behind.
     let signals = Signals::listen(&FORWARDED);
     let mut signals = signals.map_err(|error| Failure::new(Status::BROKEN, format!("no signals: {error}")))?;
-    let label = args.label.clone().or_else(|| label_of(args.command.first()?));
-    let label = label.unwrap_or_else(|| "fairlock".to_owned());
     let client = tokio::select! {
         biased;
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-        client = server.connect(Client::builder().lease(args.lease).label(label)) => client,
+        client = server.connect(builder) => client,
     };
     let complaints = Complaints::start();
     let outcome = match client {
         Ok(client) => {
-            let outcome = with_client(&client, &args, &mut signals, &complaints).await;
+            let outcome = job(&client, &mut signals, &complaints).await;
             client.shutdown().await;
             outcome
         }
@@ -51,15 +78,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
         () = complaints.written() => {}
         () = impatience(&mut signals) => {}
     }
-    outcome.map_err(|failure| Failure {
-        status: match failure.status {
-            Status::UNAVAILABLE => Status(args.unavailable_status),
-            Status::LOST => Status(args.lost_status),
-            Status::BUSY => Status(args.busy_status),
-            status => status,
-        },
-        ..failure
-    })
+    outcome
 }
 
 /// Waits for a signal that ends a wait without limit after the command has ended. Signals of the first second do not count,
@@ -124,20 +143,32 @@ async fn under<M: Access>(
         };
         return Err(Failure::new(Status::BUSY, format!("{}: {why}", safe(&args.name))));
     };
-    let token = guard.fencing_token().to_string();
-    let variables = [
-        ("FAIRLOCK_TOKEN", token.as_str()),
-        ("FAIRLOCK_NAME", args.name.as_str()),
-    ];
-    let mut child = Child::start(&args.command, variables)?;
-    let ended = while_it_runs(&mut child, &guard, signals, complaints, args.grace).await?;
+    let (ended, guard) = under_guard(guard, &args.name, &args.command, args.grace, signals, complaints).await?;
     settle(guard, &ended, signals, complaints).await
 }
 
+/// Runs a command while the guard holds its lock.
+pub(crate) async fn under_guard<M: Access>(
+    guard: Guard<M>,
+    name: &str,
+    command: &[OsString],
+    grace: Duration,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Result<(Ended, Guard<M>), Failure> {
+    let token = guard.fencing_token().to_string();
+    let variables = [("FAIRLOCK_TOKEN", token.as_str()), ("FAIRLOCK_NAME", name)];
+    let mut child = Child::start(command, variables)?;
+    let ended = while_it_runs(&mut child, &guard, signals, complaints, grace).await?;
+    Ok((ended, guard))
+}
+
 /// How the command ended, and whether the lock had been lost by then.
-struct Ended {
+pub(crate) struct Ended {
     status: Status,
-    lost: bool,
+    pub(crate) lost: bool,
+    /// A signal that usually ends a command came.
+    pub(crate) told_to_end: bool,
 }
 
 async fn while_it_runs<M: Access>(
@@ -149,14 +180,17 @@ async fn while_it_runs<M: Access>(
 ) -> Result<Ended, Failure> {
     let lost = guard.lost();
     tokio::pin!(lost);
-    let mut is_lost = false;
+    let (mut is_lost, mut told_to_end) = (false, false);
     // `None`: the grace has not begun, or is over.
     let mut kill_at = None;
     let ended = loop {
         tokio::select! {
             biased;
             ended = child.wait() => break ended,
-            signal = signals.next() => child.forward(signal),
+            signal = signals.next() => {
+                told_to_end |= ENDING.contains(&signal);
+                child.forward(signal);
+            }
             reason = &mut lost, if !is_lost => {
                 child.send(Signal::TERM);
                 complaints.add(format!("lost the lock: {reason}; ending the command"));
@@ -177,11 +211,17 @@ async fn while_it_runs<M: Access>(
     Ok(Ended {
         status: status_of(ended),
         lost: is_lost,
+        told_to_end,
     })
 }
 
 /// Releases the lock and returns the exit status. A command that ran without its lock, even only at its end, has failed.
-async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+pub(crate) async fn settle<M: Access>(
+    guard: Guard<M>,
+    ended: &Ended,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     let released = tokio::select! {
         released = guard.release() => released,
         // The release goes on until the lease may have ended. The client's shutdown tries it once more, with a time-out.

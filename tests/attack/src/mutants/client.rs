@@ -4,6 +4,43 @@ use super::{Check, Mutant};
 
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
+    // ---- deadlocks, contention
+    Mutant {
+        name: "deadlock-by-one-reading", file: "src/engine/deadlock.rs",
+        edits: &[("if !edge.is_in(later.as_ref()) {", "if !edge.is_in(later.as_ref()) && circle.is_empty() {")],
+        seen: "invented",
+        story: "A circle is believed after one reading, though its edges were never there at one moment.",
+        check: Check::Lib("engine::deadlock::tests::nobody_is_told_of_a_circle_that_was_none_or_whose_youngest_it_is_not"),
+    },
+    Mutant {
+        name: "deadlock-without-age", file: "src/state/waits.rs",
+        edits: &[("older.filter(|wait| wait.is_older_than(youngest))", "older.filter(|wait| wait.ticket > 0)")],
+        seen: "invented",
+        story: "Every owner of a circle finds it and gives up, not only the youngest.",
+        check: Check::Lib("state::waits::tests::the_youngest_of_a_ring_finds_it_and_nobody_else_does"),
+    },
+    Mutant {
+        name: "deadlock-with-another-holder", file: "src/state/waits.rs",
+        edits: &[("later.age() == self.wait.age() && later.holders.iter().any(|holder| holder == self.holder)",
+            "later.age() == self.wait.age() && !later.holders.is_empty()")],
+        seen: "invented",
+        story: "The second reading takes any holder for the same one.",
+        check: Check::Lib("state::waits::tests::an_edge_is_the_same_only_between_the_same_two_requests"),
+    },
+    Mutant {
+        name: "deadlock-of-an-owner-that-lets-go", file: "src/state/table.rs",
+        edits: &[("!leaving.contains(owner) && request.claim().is_waiting()", "!owner.is_empty() && request.claim().is_waiting()")],
+        seen: "invented",
+        story: "An owner whose release is under way is taken for one that keeps what it holds while it waits.",
+        check: Check::Lib("state::registry::tests::an_owner_that_lets_go_of_something_is_not_searched"),
+    },
+    Mutant {
+        name: "contended-by-oneself", file: "src/contended.rs",
+        edits: &[("owner(&waiter.request) != Some(me)", "owner(&waiter.request).is_some_and(|_| me.uuid() != uuid::Uuid::max())")],
+        seen: "invented",
+        story: "A holder is told to yield to its own upgrade.",
+        check: Check::It("lock::contended::an_owners_own_wait_is_no_contention"),
+    },
     // ---- what a reply proves
     Mutant {
         name: "hands-out-without-proof", file: "src/state/claim.rs",
