@@ -4,7 +4,7 @@
 //! rest instead: then the hold ends in time though this process may have ended. Nothing renews a sealed hold. At its end
 //! the watchdog has it released.
 
-use super::release::finish;
+use super::finish::finish;
 use super::session::Session;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
