@@ -7,7 +7,7 @@ use crate::outcome::{Failure, Outcome, Status};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
 use crate::text::{safe, span};
-use fairlock::{Access, Acquire, Client, Error, Guard};
+use fairlock::{Access, Acquire, AllGuard, Client, Error, Guard, LostReason, RwLock};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -82,7 +82,12 @@ async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, com
         let permits = client.semaphore(&args.name, limit).permits(args.permits);
         return under(permits, args, signals, complaints).await;
     }
-    let lock = client.rw_lock(&args.name).policy(args.policy.into());
+    let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
+    if !args.and.is_empty() {
+        let locks: Vec<_> = std::iter::once(&args.name).chain(&args.and).map(lock).collect();
+        return under_all(client, &locks, args, signals, complaints).await;
+    }
+    let lock = lock(&args.name);
     if args.read {
         under(lock.read(), args, signals, complaints).await
     } else {
@@ -100,6 +105,10 @@ async fn under<M: Access>(
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
     };
+    let request = match args.at_least {
+        Some(time) => request.hold_at_least(time),
+        None => request,
+    };
     let request = match args.max_queue {
         Some(most) => request.max_queue(most),
         None => request,
@@ -111,6 +120,78 @@ async fn under<M: Access>(
             (false, None) => request.acquire_fair().await.map(Some),
         }
     };
+    let variables = |guard: &Guard<M>| vec![("FAIRLOCK_TOKEN", guard.fencing_token().to_string())];
+    run_under(acquiring, variables, args, signals, complaints).await
+}
+
+/// The same under several locks.
+async fn under_all(
+    client: &Client,
+    locks: &[RwLock],
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
+    let request = locks.iter().fold(client.all(), |all, lock| match args.read {
+        true => all.read(lock),
+        false => all.write(lock),
+    });
+    let request = match args.max_hold {
+        Some(max_hold) => request.max_hold(max_hold),
+        None => request,
+    };
+    let acquiring = async {
+        match (args.no_wait, args.wait) {
+            (true, _) => request.try_acquire().await,
+            (false, Some(limit)) => request.try_acquire_for(limit).await,
+            (false, None) => request.acquire_fair().await.map(Some),
+        }
+    };
+    let variables = |all: &AllGuard| {
+        let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
+        let lines = locks
+            .iter()
+            .filter_map(|lock| Some(format!("{} {}", token(lock)?, lock.name())));
+        let lines: Vec<_> = lines.collect();
+        let first = locks.first().and_then(token).unwrap_or_default();
+        vec![("FAIRLOCK_TOKEN", first), ("FAIRLOCK_TOKENS", lines.join("\n"))]
+    };
+    run_under(acquiring, variables, args, signals, complaints).await
+}
+
+/// What the command runs under: a lock, or several.
+trait Held {
+    async fn lost(&self) -> LostReason;
+    async fn release(self) -> Result<(), Error>;
+}
+
+impl<M: Access> Held for Guard<M> {
+    async fn lost(&self) -> LostReason {
+        Self::lost(self).await
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        Self::release(self).await
+    }
+}
+
+impl Held for AllGuard {
+    async fn lost(&self) -> LostReason {
+        Self::lost(self).await
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        Self::release(self).await
+    }
+}
+
+async fn run_under<H: Held>(
+    acquiring: impl Future<Output = Result<Option<H>, Error>>,
+    variables: impl FnOnce(&H) -> Vec<(&'static str, String)>,
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     let guard = tokio::select! {
         biased;
         // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
@@ -124,11 +205,8 @@ async fn under<M: Access>(
         };
         return Err(Failure::new(Status::BUSY, format!("{}: {why}", safe(&args.name))));
     };
-    let token = guard.fencing_token().to_string();
-    let variables = [
-        ("FAIRLOCK_TOKEN", token.as_str()),
-        ("FAIRLOCK_NAME", args.name.as_str()),
-    ];
+    let mut variables = variables(&guard);
+    variables.push(("FAIRLOCK_NAME", args.name.clone()));
     let mut child = Child::start(&args.command, variables)?;
     let ended = while_it_runs(&mut child, &guard, signals, complaints, args.grace).await?;
     settle(guard, &ended, signals, complaints).await
@@ -140,9 +218,9 @@ struct Ended {
     lost: bool,
 }
 
-async fn while_it_runs<M: Access>(
+async fn while_it_runs(
     child: &mut Child,
-    guard: &Guard<M>,
+    guard: &impl Held,
     signals: &mut Signals,
     complaints: &Complaints,
     grace: Duration,
@@ -181,7 +259,7 @@ async fn while_it_runs<M: Access>(
 }
 
 /// Releases the lock and returns the exit status. A command that ran without its lock, even only at its end, has failed.
-async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+async fn settle(guard: impl Held, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
     let released = tokio::select! {
         released = guard.release() => released,
         // The release goes on until the lease may have ended. The client's shutdown tries it once more, with a time-out.
