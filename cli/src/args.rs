@@ -47,6 +47,25 @@ pub(crate) enum Command {
     #[cfg(unix)]
     Run(RunArgs),
 
+    /// Run a command while this process leads an election
+    ///
+    /// Of all processes that campaign under one NAME one leads at a time, in the order in which they came. fairlock runs
+    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again.
+    /// When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
+    ///
+    /// COMMAND finds the term's number in FAIRLOCK_TOKEN and the election's name in FAIRLOCK_NAME. Signals and groups of
+    /// processes are those of `fairlock run`. After INT, TERM or HUP fairlock does not campaign again.
+    ///
+    /// The election is the write lock of its name, so `fairlock show NAME` lists the candidates.
+    #[cfg(unix)]
+    Elect(ElectArgs),
+
+    /// Show who leads an election
+    ///
+    /// The exit status is 1 if nobody leads. With --watch fairlock prints who leads, then each change, until a signal ends
+    /// it.
+    Leader(LeaderArgs),
+
     /// List the locks that are held or waited for
     ///
     /// The locks with the longest queues come first. fairlock finds locks among all keys of the database, in small steps.
@@ -73,6 +92,7 @@ pub(crate) enum Command {
     ///
     /// For each lock that the owner waits for, fairlock lists the holders and the waiters ahead, with process, host and
     /// label. If a holder waits for another lock, that lock follows, and so on. So the output names the owner to blame.
+    /// If owners wait for each other, in two readings, the output says that this is a deadlock, and names them.
     Blockers(BlockersArgs),
 
     /// Evict an owner from a lock: an operator's last resort
@@ -106,7 +126,7 @@ pub(crate) enum Command {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct OutputArgs {
-    /// Print JSON: one document, or one object per line for watch
+    /// Print JSON: one document, or one object per line for watch and leader
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -182,6 +202,42 @@ pub(crate) struct RunArgs {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[cfg(unix)]
+#[derive(Args, Debug)]
+#[command(override_usage = "fairlock elect [OPTIONS] NAME [--] COMMAND...")]
+pub(crate) struct ElectArgs {
+    /// The election's name; no lock should have the same name
+    pub(crate) name: String,
+    /// How long the others wait for the next leader if this process dies as the leader
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    pub(crate) lease: Duration,
+    /// How long COMMAND has between TERM and KILL when the term is lost
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    pub(crate) grace: Duration,
+    /// The label of this process [default: COMMAND's name]
+    #[arg(long)]
+    pub(crate) label: Option<String>,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LeaderArgs {
+    /// The election's name
+    pub(crate) name: String,
+    /// Print who leads, then each change
+    #[arg(long, short = 'w')]
+    pub(crate) watch: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// The policy of a lock, as it is written.

@@ -15,7 +15,8 @@ type Section = (&'static str, &'static str);
 const STATUSES: Section = (
     "EXIT STATUS",
     "0    done
-1    evict, blockers: there is no such owner or waiter; doctor: something is wrong
+1    evict, blockers: there is no such owner or waiter; leader: nobody leads;
+     doctor: something is wrong
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
 69   the server does not answer or refuses; doctor: it is a Sentinel or a node of a cluster
@@ -34,6 +35,18 @@ const RUN_STATUSES: Section = (
 126  COMMAND cannot be executed
 127  COMMAND was not found
 128+N  signal N ended fairlock while it waited for the lock",
+);
+
+const ELECT_STATUSES: Section = (
+    "EXIT STATUS",
+    "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
+64   wrong usage, or a name or a time that cannot be
+69   the server does not answer or refuses
+70   something else went wrong
+76   the term was lost before COMMAND ended by itself or by a signal
+126  COMMAND cannot be executed
+127  COMMAND was not found
+128+N  signal N ended fairlock while it campaigned",
 );
 
 const VARIABLES: Section = (
@@ -102,6 +115,7 @@ fn sections(name: &str) -> &'static [Section] {
     match name {
         "fairlock" => &[STATUSES, VARIABLES, EXAMPLES],
         "run" => &[RUN_STATUSES, RUN_VARIABLES, NOT_PROMISED, RUN_EXAMPLES],
+        "elect" => &[ELECT_STATUSES, RUN_VARIABLES, NOT_PROMISED],
         "watch" => &[WATCH_FORM, STATUSES],
         "doctor" => &[DOCTOR_RIGHTS, STATUSES],
         "completions" | "man" => &[],
