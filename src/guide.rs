@@ -42,6 +42,10 @@ pub mod glossary {}
 #[doc = "[`ClientBuilder::lease`]: crate::ClientBuilder::lease"]
 #[doc = "[`Acquire::lease`]: crate::Acquire::lease"]
 #[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
+#[doc = "[`Acquire::hold_at_least`]: crate::Acquire::hold_at_least"]
+#[doc = "[`Acquire::lock_delay`]: crate::Acquire::lock_delay"]
+#[doc = "[`ClientBuilder::lock_delay`]: crate::ClientBuilder::lock_delay"]
+#[doc = "[`Guard::is_held`]: crate::Guard::is_held"]
 #[doc = "[`Error::Unavailable`]: crate::Error::Unavailable\n\n"]
 #[doc = include_str!("../docs/leases.md")]
 pub mod leases {}
