@@ -45,7 +45,7 @@ async fn cost(processes: u64, waiters: usize) -> Duration {
     }
     let begun = Instant::now();
     holder.expect("a free lock").release().await.expect("held");
-    last.await.expect("no panic").expect("granted");
+    drop(last.await.expect("no panic").expect("granted"));
     let violation = world.core().violation.take();
     assert_eq!(violation, None);
     begun.elapsed()
