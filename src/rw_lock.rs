@@ -1,7 +1,7 @@
 //! The lock, as users name it: a handle that makes requests and reads the state.
 
 use crate::acquire::Acquire;
-use crate::engine::release::finish;
+use crate::engine::finish::finish;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Session};
 use crate::events::Events;

@@ -5,7 +5,7 @@
 //! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
-use super::release::{finish, follow_up};
+use super::finish::{finish, follow_up};
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
