@@ -55,6 +55,8 @@
 //! | hold several locks at once, without deadlocks | [`Client::all`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
+//! | run a job once on many hosts, or limit a rate | [`Acquire::hold_at_least`] |
+//! | keep others out for a while after a loss | [`ClientBuilder::lock_delay`] |
 //! | hear of a deadlock | [`Error::Deadlock`], [`ClientBuilder::deadlock_timeout`] |
 //! | yield when others wait | [`Guard::contended`] |
 //! | elect a leader | [`Client::election`], [`Election`] |

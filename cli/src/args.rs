@@ -28,8 +28,8 @@ pub(crate) enum Command {
     /// Run a command under a lock
     ///
     /// fairlock waits for the lock, runs COMMAND, releases the lock when COMMAND ends, and exits with COMMAND's status.
-    /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. Let COMMAND
-    /// pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
+    /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. With --and,
+    /// FAIRLOCK_TOKENS has a line "TOKEN NAME" for each lock. Let COMMAND pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
     ///
     /// Signals: fairlock forwards INT, TERM, HUP, QUIT, USR1 and USR2 to COMMAND. While fairlock still waits for the lock,
     /// such a signal ends fairlock, which leaves the queue at once.
@@ -140,6 +140,10 @@ pub(crate) struct RunArgs {
     /// Share the lock with other readers
     #[arg(long)]
     pub(crate) read: bool,
+    /// Hold this lock too, in the same mode; repeat it for more. fairlock acquires the locks in the order of their names, so
+    /// that commands under several locks cannot deadlock
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["semaphore", "max_queue", "at_least"])]
+    pub(crate) and: Vec<String>,
     /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; all users must name the same LIMIT
     #[arg(long, value_name = "LIMIT", conflicts_with_all = ["read", "policy"])]
     pub(crate) semaphore: Option<u32>,
@@ -162,6 +166,10 @@ pub(crate) struct RunArgs {
     /// Hold the lock at most this long, then end COMMAND [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,
+    /// Hold the lock at least this long, also if COMMAND ends earlier: hosts whose clocks differ then run COMMAND once.
+    /// fairlock does not wait for that
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) at_least: Option<Duration>,
     /// How long COMMAND has between TERM and KILL when the lock is lost
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
     pub(crate) grace: Duration,

@@ -3,7 +3,7 @@
 use crate::args::ElectArgs;
 use crate::complaints::Complaints;
 use crate::outcome::{Failure, Outcome};
-use crate::run::{builder, settle, under_guard, with_signals};
+use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
 use fairlock::Client;
@@ -26,7 +26,8 @@ async fn while_leading(client: &Client, args: &ElectArgs, signals: &mut Signals,
             signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
             guard = Box::pin(lock.write().acquire_fair()) => guard?,
         };
-        let (ended, guard) = under_guard(guard, &args.name, &args.command, args.grace, signals, complaints).await?;
+        let variables = variables(&args.name, Some(guard.fencing_token()));
+        let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
         match settle(guard, &ended, signals, complaints).await {
             Err(failure) if ended.lost && !ended.told_to_end => {
                 complaints.add(format!("{}: campaigning again", failure.message));

@@ -60,6 +60,7 @@ const RUN_VARIABLES: Section = (
     "REDIS_URL       the server, unless --url names one
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
+FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
 FAIRLOCK_NAME   for COMMAND: the lock's name",
 );
 
@@ -76,6 +77,8 @@ const RUN_EXAMPLES: Section = (
 fairlock run --no-wait report -- make report
 fairlock run --read --wait 30s catalog -- ./export
 fairlock run --semaphore 4 --permits 2 gpu -- ./train
+fairlock run --no-wait --at-least 1h nightly -- ./report
+fairlock run --and account:3 account:7 -- ./transfer
 fairlock run --max-queue 10 report -- make report
 fairlock run deploy -- sh -c 'curl -H \"Fence: $FAIRLOCK_TOKEN\" ...'",
 );

@@ -7,7 +7,7 @@ use crate::outcome::{Failure, Outcome, Status};
 use crate::server::ServerArgs;
 use crate::signals::{ENDING, Signals};
 use crate::text::{safe, span};
-use fairlock::{Access, Acquire, Client, ClientBuilder, Error, Guard};
+use fairlock::{Access, Acquire, AllGuard, Client, ClientBuilder, Error, FencingToken, Guard, LostReason, RwLock};
 use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -101,7 +101,12 @@ async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, com
         let permits = client.semaphore(&args.name, limit).permits(args.permits);
         return under(permits, args, signals, complaints).await;
     }
-    let lock = client.rw_lock(&args.name).policy(args.policy.into());
+    let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
+    if !args.and.is_empty() {
+        let locks: Vec<_> = std::iter::once(&args.name).chain(&args.and).map(lock).collect();
+        return under_all(client, &locks, args, signals, complaints).await;
+    }
+    let lock = lock(&args.name);
     if args.read {
         under(lock.read(), args, signals, complaints).await
     } else {
@@ -119,6 +124,10 @@ async fn under<M: Access>(
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
     };
+    let request = match args.at_least {
+        Some(time) => request.hold_at_least(time),
+        None => request,
+    };
     let request = match args.max_queue {
         Some(most) => request.max_queue(most),
         None => request,
@@ -130,6 +139,88 @@ async fn under<M: Access>(
             (false, None) => request.acquire_fair().await.map(Some),
         }
     };
+    let variables = |guard: &Guard<M>| variables(&args.name, Some(guard.fencing_token()));
+    run_under(acquiring, variables, args, signals, complaints).await
+}
+
+/// The same under several locks.
+async fn under_all(
+    client: &Client,
+    locks: &[RwLock],
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
+    let request = locks.iter().fold(client.all(), |all, lock| match args.read {
+        true => all.read(lock),
+        false => all.write(lock),
+    });
+    let request = match args.max_hold {
+        Some(max_hold) => request.max_hold(max_hold),
+        None => request,
+    };
+    let acquiring = async {
+        match (args.no_wait, args.wait) {
+            (true, _) => request.try_acquire().await,
+            (false, Some(limit)) => request.try_acquire_for(limit).await,
+            (false, None) => request.acquire_fair().await.map(Some),
+        }
+    };
+    let variables = |all: &AllGuard| {
+        let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
+        let lines = locks
+            .iter()
+            .filter_map(|lock| Some(format!("{} {}", token(lock)?, lock.name())));
+        let lines: Vec<_> = lines.collect();
+        let first = locks.first().and_then(|lock| all.fencing_token(lock));
+        let mut variables = variables(&args.name, first);
+        variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
+        variables
+    };
+    run_under(acquiring, variables, args, signals, complaints).await
+}
+
+/// What the command finds in its environment.
+type Variables = Vec<(&'static str, String)>;
+
+pub(crate) fn variables(name: &str, token: Option<FencingToken>) -> Variables {
+    let token = token.map(|token| token.to_string()).unwrap_or_default();
+    vec![("FAIRLOCK_TOKEN", token), ("FAIRLOCK_NAME", name.to_owned())]
+}
+
+/// What the command runs under: a lock, or several.
+pub(crate) trait Held {
+    async fn lost(&self) -> LostReason;
+    async fn release(self) -> Result<(), Error>;
+}
+
+impl<M: Access> Held for Guard<M> {
+    async fn lost(&self) -> LostReason {
+        Self::lost(self).await
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        Self::release(self).await
+    }
+}
+
+impl Held for AllGuard {
+    async fn lost(&self) -> LostReason {
+        Self::lost(self).await
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        Self::release(self).await
+    }
+}
+
+async fn run_under<H: Held>(
+    acquiring: impl Future<Output = Result<Option<H>, Error>>,
+    variables: impl FnOnce(&H) -> Variables,
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     let guard = tokio::select! {
         biased;
         // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
@@ -143,21 +234,20 @@ async fn under<M: Access>(
         };
         return Err(Failure::new(Status::BUSY, format!("{}: {why}", safe(&args.name))));
     };
-    let (ended, guard) = under_guard(guard, &args.name, &args.command, args.grace, signals, complaints).await?;
+    let variables = variables(&guard);
+    let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
     settle(guard, &ended, signals, complaints).await
 }
 
 /// Runs a command while the guard holds its lock.
-pub(crate) async fn under_guard<M: Access>(
-    guard: Guard<M>,
-    name: &str,
+pub(crate) async fn under_guard<H: Held>(
+    guard: H,
+    variables: Variables,
     command: &[OsString],
     grace: Duration,
     signals: &mut Signals,
     complaints: &Complaints,
-) -> Result<(Ended, Guard<M>), Failure> {
-    let token = guard.fencing_token().to_string();
-    let variables = [("FAIRLOCK_TOKEN", token.as_str()), ("FAIRLOCK_NAME", name)];
+) -> Result<(Ended, H), Failure> {
     let mut child = Child::start(command, variables)?;
     let ended = while_it_runs(&mut child, &guard, signals, complaints, grace).await?;
     Ok((ended, guard))
@@ -171,9 +261,9 @@ pub(crate) struct Ended {
     pub(crate) told_to_end: bool,
 }
 
-async fn while_it_runs<M: Access>(
+async fn while_it_runs(
     child: &mut Child,
-    guard: &Guard<M>,
+    guard: &impl Held,
     signals: &mut Signals,
     complaints: &Complaints,
     grace: Duration,
@@ -216,12 +306,7 @@ async fn while_it_runs<M: Access>(
 }
 
 /// Releases the lock and returns the exit status. A command that ran without its lock, even only at its end, has failed.
-pub(crate) async fn settle<M: Access>(
-    guard: Guard<M>,
-    ended: &Ended,
-    signals: &mut Signals,
-    complaints: &Complaints,
-) -> Outcome {
+pub(crate) async fn settle(guard: impl Held, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
     let released = tokio::select! {
         released = guard.release() => released,
         // The release goes on until the lease may have ended. The client's shutdown tries it once more, with a time-out.

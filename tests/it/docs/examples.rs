@@ -231,6 +231,11 @@ async fn an_example_without_any_server_says_what_to_do() {
 }
 
 #[tokio::test]
+async fn nightly_runs_once_on_twenty_replicas() {
+    shows("nightly", "20 replicas tried within the window, and the job ran once").await;
+}
+
+#[tokio::test]
 async fn transfer_never_deadlocks() {
     shows("transfer", "Alice has 100, Bob has -100, nobody waited for ever").await;
 }
