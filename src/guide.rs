@@ -90,6 +90,7 @@ pub mod failures {}
 #[doc = include_str!("../docs/cancellation.md")]
 pub mod cancellation {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[`Owner`]: crate::Owner"]
 #[doc = "[`Owner::scope`]: crate::Owner::scope"]
 #[doc = "[`Owner::current`]: crate::Owner::current"]
@@ -107,6 +108,7 @@ pub mod owners {}
 #[doc = include_str!("../docs/deadlocks.md")]
 pub mod deadlocks {}
 
+#[doc = "[failures]: crate::guide::failures"]
 #[doc = "[`Leading::term`]: crate::Leading::term"]
 #[doc = "[`Election::lease`]: crate::Election::lease"]
 #[doc = "[`Election::leader`]: crate::Election::leader"]
@@ -157,6 +159,7 @@ pub mod tuning {}
 #[doc = include_str!("../docs/migration.md")]
 pub mod migration {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[failures]: crate::guide::failures"]
 #[doc = "[leases]: crate::guide::leases"]
 #[doc = "[tuning]: crate::guide::tuning"]
@@ -186,9 +189,11 @@ pub mod failover {}
 #[doc = include_str!("../docs/observing.md")]
 pub mod observing {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks\n\n"]
 #[doc = include_str!("../docs/command.md")]
 pub mod command {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[design]: crate::design"]
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[scripts]: crate::guide::scripts\n\n"]

@@ -86,12 +86,10 @@ async fn deadlock<'a>(
     found: &'a [Found],
     waits: &[Wait<'_>],
 ) -> Result<Option<Vec<Edge<'a>>>, Failure> {
-    let owners: BTreeSet<_> = waits
-        .iter()
-        .flat_map(|wait| &wait.places)
-        .map(|place| place.owner)
-        .collect();
-    for owner in owners {
+    let mut seen = BTreeSet::new();
+    let owners = waits.iter().flat_map(|wait| &wait.places).map(|place| place.owner);
+    // The subject's own waits come first.
+    for owner in owners.filter(|owner| seen.insert(*owner)) {
         if let Some(circle) = circle::circle(found, owner)
             && circle::is_deadlock(client, &circle).await?
         {

@@ -221,8 +221,10 @@ fn spawn(binary: &str, port: u16, dir: &Path) -> io::Result<Child> {
 }
 
 async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
-    // Replies may be late on a busy machine.
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    // Both may be late on a busy machine.
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
     redis::Client::open(url)?
         .get_multiplexed_async_connection_with_config(&config)
         .await
