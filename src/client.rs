@@ -9,6 +9,7 @@ use crate::observe;
 use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
+use crate::state::shared::Identity;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
 use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
@@ -301,11 +302,13 @@ impl ClientBuilder {
         }
         let address = target.address();
         let settings = Settings {
+            identity: Identity::new(),
             lease: self.lease,
             prefix: self.prefix,
             label: self.label,
             replication: self.replication,
             quarantine: self.quarantine,
+            seat: None,
         };
         // In a box: connecting happens once, and its future is long.
         let handle = Box::pin(tasks::connect(&target, settings))

@@ -121,6 +121,8 @@ mod status;
 mod target;
 mod upgrade;
 
+mod quorum;
+
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -136,6 +138,10 @@ pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
 pub use protocol::introduction::ClientInfo;
 pub use protocol::snapshot::RawState;
+pub use quorum::{
+    Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumHolder, QuorumLock, QuorumReadGuard, QuorumStatus,
+    QuorumWriteGuard,
+};
 pub use rw_lock::RwLock;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;
