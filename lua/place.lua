@@ -51,7 +51,7 @@ if stands then
 end
 if stands and place then
   local write, named = is_write(request), named_owner(request)
-  local score = place + (policy ~= 0 and (policy == 119) ~= write and BAND or 0)
+  local score = place + (policy ~= 0 and policy ~= BOUNDED and (policy == 119) ~= write and BAND or 0)
   if stands <= 0 then
     -- The place of an upgrade is before all others.
     if tonumber(waits()) >= 0 then

@@ -2,6 +2,7 @@
 
 use crate::engine::attempt::{Attempt, Attempted};
 use crate::engine::confirm;
+use crate::engine::progress::Progress;
 use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::guard::{Guard, ReadGuard};
@@ -13,13 +14,13 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::error::{Error, LostReason, shown};
-use crate::types::limits::{check_duration, check_lease};
-use crate::types::mode::{Access, Policy, Read, When};
+use crate::types::limits::{MOST_LEASE, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits};
+use crate::types::mode::{Access, Admission, Permits, Read, When};
 use crate::types::owner::Owner;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -27,49 +28,67 @@ use tokio::time::{Instant, timeout};
 /// A request for a lock that the client has not sent yet. Set its options, then acquire.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
 pub struct Acquire<M> {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     lock: Arc<Lock>,
     owner: Option<Owner>,
-    policy: Policy,
+    admission: Admission,
+    /// The permits of a semaphore that it asks for.
+    permits: Option<u32>,
     lease: Duration,
     max_hold: Option<Duration>,
+    at_least: Duration,
+    lock_delay: Duration,
+    max_queue: Option<usize>,
     replication: Option<Replication>,
     /// Made from a hold: its owner may be that of a single request.
     further: bool,
     /// The token of the read hold that is to become a write hold.
     upgraded: Option<u64>,
+    progress: Option<Arc<Progress>>,
     mode: PhantomData<fn() -> M>,
 }
 
 impl<M> Acquire<M> {
-    pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>, owner: Option<Owner>, policy: Policy) -> Self {
-        let (lease, replication) = (handle.shared().lease, handle.session.replication);
+    pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>, owner: Option<Owner>, admission: Admission) -> Self {
+        let (lease, session) = (handle.shared().lease, &handle.session);
         Self {
+            replication: session.replication,
+            lock_delay: session.lock_delay,
             handle,
             lock,
             owner,
-            policy,
+            admission,
+            permits: None,
             lease,
             max_hold: None,
-            replication,
+            at_least: Duration::ZERO,
+            max_queue: None,
             further: false,
             upgraded: None,
+            progress: None,
             mode: PhantomData,
         }
     }
 
     /// A further request of an owner that holds the lock, with the settings of that hold.
     pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
+        let claim = hold.claim();
+        let (lease, lock_delay) = (claim.lease(), claim.lock_delay());
         Self {
             replication: handle.session.replication,
+            lock_delay,
             handle,
             lock: Arc::clone(&hold.lock),
             owner: Some(owner),
-            policy: hold.policy,
-            lease: hold.claim().lease(),
+            admission: hold.admission,
+            permits: None,
+            lease,
             max_hold: None,
+            at_least: Duration::ZERO,
+            max_queue: None,
             further: true,
             upgraded: None,
+            progress: None,
             mode: PhantomData,
         }
     }
@@ -77,6 +96,12 @@ impl<M> Acquire<M> {
     /// The request is to turn the read hold with that token into a write hold.
     pub(crate) fn upgrading(mut self, token: u64) -> Self {
         self.upgraded = Some(token);
+        self
+    }
+
+    /// Somebody follows the acquisition.
+    pub(crate) fn watched_by(mut self, progress: Arc<Progress>) -> Self {
+        self.progress = Some(progress);
         self
     }
 
@@ -96,6 +121,64 @@ impl<M> Acquire<M> {
         self
     }
 
+    /// Has the lock held for at least this time after the caller gets the guard, whatever becomes of the guard and of this
+    /// process. There is no least time unless set; at most `max_hold`, at most a year.
+    ///
+    /// Release and drop are as ever. If the time is not over then, the server keeps the hold for the rest, nothing renews
+    /// it, and others enter after that. So replicas whose clocks differ run a job once, and a
+    /// [`release`](Guard::release) still says whether the lock was held until then:
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// use std::time::Duration;
+    /// // Twenty replicas try at midnight, each by its own clock.
+    /// let job = client.rw_lock("nightly report").write().hold_at_least(Duration::from_secs(3600));
+    /// if let Some(guard) = job.try_acquire().await? {
+    ///     guard.while_held(async { /* ... */ }).await?;
+    ///     guard.release().await?; // the others find the lock busy until one o'clock
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A downgrade keeps the time, an eviction ends it. [`Client::shutdown`](crate::Client::shutdown) leaves the holds to
+    /// the server. A crash costs others the rest of this time, if that is more than the lease. If the time is not well
+    /// below the lease, acquiring may take one call more, because the guard comes when the server will keep the hold so
+    /// long.
+    pub fn hold_at_least(mut self, time: Duration) -> Self {
+        self.at_least = time;
+        self
+    }
+
+    /// Has the server wait for this time before others enter after a loss:
+    /// [`ClientBuilder::lock_delay`](crate::ClientBuilder::lock_delay) does this for all requests and says what it costs.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// let guard = lock.write().lock_delay(std::time::Duration::from_secs(5)).acquire_fair().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
+    /// Refuses to queue behind so many waiters or more, with [`Error::QueueFull`]. A request that enters at once, or that
+    /// waited already and lost its place, is not refused. 0: it never waits.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// use fairlock::Error;
+    /// match lock.write().max_queue(100).acquire_fair().await {
+    ///     Err(Error::QueueFull { waiting, .. }) => println!("503: {waiting} wait already"),
+    ///     guard => drop(guard?),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn max_queue(mut self, waiters: usize) -> Self {
+        self.max_queue = Some(waiters);
+        self
+    }
+
     /// Returns the guard only when so many replicas of the server have the grant.
     /// [`ClientBuilder::wait_for_replicas`](crate::ClientBuilder::wait_for_replicas) does this for all requests and
     /// says what it costs. 0 switches it off for this request.
@@ -111,11 +194,21 @@ impl<M> Acquire<M> {
     }
 }
 
+/// `lock.write().await` is `lock.write().acquire_fair().await`, with the future in a box.
+impl<M: Access> IntoFuture for Acquire<M> {
+    type Output = Result<Guard<M>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire_fair())
+    }
+}
+
 impl<M: Access> fmt::Debug for Acquire<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
             .field("lock", &self.lock.name)
-            .field("mode", &M::MODE)
+            .field("mode", &M::LABEL)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
             .finish_non_exhaustive()
@@ -215,10 +308,11 @@ impl<M: Access> Acquire<M> {
         self.acquire(When::Within(limit)).await
     }
 
-    async fn acquire(self, when: When) -> Result<Option<Guard<M>>, Error> {
+    pub(crate) async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
+        self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
-        let wait = Wait::begin(&self.lock, M::MODE, when);
+        let wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
         // `Instrument` would keep a second span. The guard is made outside of the span, because the hold is not part of
         // the wait.
         let waited = {
@@ -229,7 +323,7 @@ impl<M: Access> Acquire<M> {
             Ok(Some((attempt, token))) => {
                 let (via, heard) = attempt.granted_via();
                 wait.granted(token, via, heard);
-                Ok(Some(guard(attempt, Arc::clone(&self.handle), token)))
+                Ok(Some(guard(attempt, Arc::clone(&self.handle), self.permits, token)))
             }
             Ok(None) => {
                 wait.not_granted();
@@ -246,7 +340,11 @@ impl<M: Access> Acquire<M> {
         let mut ticket = None;
         loop {
             let mut attempt = self.attempt(when, ticket);
-            let outcome = match (attempt.ask().await?, when) {
+            let asked = attempt.ask().await?;
+            if let (None, Some(progress)) = (&asked, &self.progress) {
+                progress.tell(&attempt).await;
+            }
+            let outcome = match (asked, when) {
                 (Some(outcome), _) => outcome,
                 (None, When::Within(limit)) => {
                     let begun = wait.begun;
@@ -289,21 +387,19 @@ impl<M: Access> Acquire<M> {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.lock.check_name()?;
         check_lease(&self.lock.name, self.lease)?;
         if let Some(max_hold) = self.max_hold {
-            check_duration(
-                &self.lock.name,
-                "max_hold",
-                max_hold,
-                Duration::from_millis(1),
-                Duration::MAX,
-            )?;
+            check_max_hold(&self.lock.name, max_hold)?;
         }
+        let most = self.max_hold.unwrap_or(MOST_LEASE).min(MOST_LEASE);
+        check_duration(&self.lock.name, "hold_at_least", self.at_least, Duration::ZERO, most)?;
+        check_lock_delay(&self.lock.name, self.lock_delay)?;
         if let Some(replication) = self.replication {
             replication.check(&self.lock.name)?;
         }
+        check_permits(&self.lock.name, self.admission, self.permits.unwrap_or(1))?;
         match self.owner {
             Some(owner) if (owner.is_anonymous() || owner.is_nobody()) && !self.further => Err(Error::InvalidOwner {
                 lock: shown(&self.lock.name),
@@ -318,16 +414,34 @@ impl<M: Access> Acquire<M> {
         let shared = self.handle.shared();
         let (number, now) = (shared.next_number(), Instant::now());
         let owner = self.owner.map(|owner| owner.name());
-        let name = RequestName::write(M::MODE, shared.id, number, owner.as_deref());
+        let name = match self.permits {
+            None => RequestName::write(M::MODE, shared.id, number, owner.as_deref()),
+            Some(weight) => RequestName::write_weighted(shared.id, number, weight),
+        };
         let claim = Claim::new(self.lease, self.max_hold.unwrap_or(Duration::MAX), now);
-        let request = Arc::new(Request::new(number, name, Arc::clone(&self.lock), self.policy, claim));
+        let claim = claim.keeping(self.at_least, self.lock_delay);
+        let request = Arc::new(Request::new(
+            number,
+            name,
+            Arc::clone(&self.lock),
+            self.admission,
+            claim,
+        ));
         shared.registry.insert(Arc::clone(&request), now);
         let origin = match (self.upgraded, ticket) {
             (Some(token), _) => Origin::Upgrade(token),
             (None, Some(ticket)) => Origin::Requeued(ticket),
             (None, None) => Origin::New,
         };
-        Attempt::new(Arc::clone(&self.handle), request, when, origin, self.lease)
+        let attempt = Attempt::new(Arc::clone(&self.handle), request, when, origin, self.lease);
+        attempt.max_queue(self.max_queue)
+    }
+}
+
+impl Acquire<Permits> {
+    pub(crate) fn weighing(mut self, permits: u32) -> Self {
+        self.permits = Some(permits);
+        self
     }
 }
 
@@ -341,22 +455,25 @@ impl Acquire<Read> {
         until: Instant,
     ) -> Result<Option<ReadGuard>, Error> {
         let attempt = self.attempt(When::InTurn, None);
+        let kept = from.claim().kept_until();
+        attempt.request().claim().keep_on(kept);
         if !attempt.take_over(from, token, until).await? {
             return Ok(None);
         }
         match attempt.wait().await? {
-            Attempted::Granted(token) => Ok(Some(guard(attempt, Arc::clone(&self.handle), token))),
+            Attempted::Granted(token) => Ok(Some(guard(attempt, Arc::clone(&self.handle), None, token))),
             Attempted::AskAgain(_) | Attempted::Busy => Ok(None),
         }
     }
 }
 
 /// The guard of an attempt that was granted.
-fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, token: u64) -> Guard<M> {
+fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, permits: Option<u32>, token: u64) -> Guard<M> {
     let request = attempt.into_request();
-    request.observe(Hold::begin(&request.lock, M::MODE, token));
+    request.observe(Hold::begin(&request.lock, M::LABEL, permits, token));
     // The end of its max_hold, if it has one, may come before the watchdog checks again.
     let now = Instant::now();
+    request.claim().keep(now);
     let left = request.claim().limit_left(now);
     if let Some(end) = now.checked_add(left) {
         handle.shared().registry.schedule_check(&request.lock, end);

@@ -1,5 +1,6 @@
 //! The client: a process has one, and all of its locks share it.
 
+use crate::all::AcquireAll;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -9,10 +10,11 @@ use crate::observe;
 use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::state::shared::Identity;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
-use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
+use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease, check_lock_delay};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +81,7 @@ impl Client {
             prefix: "fairlock".to_owned(),
             label: None,
             replication: None,
+            lock_delay: Duration::ZERO,
             quarantine: None,
         }
     }
@@ -87,9 +90,36 @@ impl Client {
     ///
     /// A name has 1 to 1024 bytes. A lock with another name cannot be acquired.
     #[must_use]
-    pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
-        let lock = Lock::new(&self.handle.shared().prefix, name.into());
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        let lock = Lock::new(&self.handle.shared().prefix, name.as_ref().into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns a request for several locks at once, without I/O. Whoever acquires several locks so cannot deadlock: the
+    /// client acquires them in the order of their names.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let (from, to) = (client.rw_lock("account:7"), client.rw_lock("account:3"));
+    /// let all = client.all().write(&from).write(&to).acquire_fair().await?;
+    /// all.while_held(async { /* move the money */ }).await?;
+    /// all.release().await
+    /// # }
+    /// ```
+    ///
+    /// The guide [`several_locks`](crate::guide::several_locks) says more.
+    pub fn all(&self) -> AcquireAll {
+        AcquireAll::new(Arc::clone(&self.handle))
+    }
+
+    /// Returns the semaphore of that name with so many permits, 1 to 1,000,000,000, without I/O: see [`Semaphore`].
+    ///
+    /// A semaphore is a lock: it shares its name, its policy [`Policy::Bounded`](crate::Policy::Bounded) and its keys with
+    /// [`rw_lock`](Self::rw_lock)`(name).`[`max_readers`](RwLock::max_readers)`(permits)`. Other locks of that name are
+    /// refused with [`Error::PolicyMismatch`].
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        Semaphore::new(self.rw_lock(name), permits)
     }
 
     /// Streams what happens to all locks under this client's prefix from now on: see [`RwLock::events`].
@@ -196,6 +226,7 @@ pub struct ClientBuilder {
     prefix: String,
     label: Option<String>,
     replication: Option<Replication>,
+    lock_delay: Duration,
     quarantine: Option<Duration>,
 }
 
@@ -253,8 +284,24 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets how long others stay outside after a holder lost the lock, for resources that cannot check a
+    /// [`FencingToken`](crate::FencingToken). There is no delay unless set; at most a year.
+    ///
+    /// The client asks the server for leases that are longer by the delay, and does not count on it. So for this time
+    /// after [`Guard::lost`](crate::Guard::lost) nobody enters. What a holder began while
+    /// [`is_held`](crate::Guard::is_held) was true, and what ends within the delay, is over by then.
+    ///
+    /// Release and drop hand over at once, and an eviction does too. A hold that ends by its lease or its `max_hold` keeps
+    /// others out for the delay, even if its guard is dropped meanwhile. A crash costs the others the lease and the delay.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
     /// Refuses locks that look free for this long after the server restarted or a replica took over, because the server
-    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. Meanwhile
+    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. The client adds its
+    /// own [`lock_delay`](Self::lock_delay). If a request sets a longer delay, or
+    /// [`hold_at_least`](crate::Acquire::hold_at_least) exceeds the lease, set the longest of these. Meanwhile
     /// requests queue, and tries find the lock busy.
     ///
     /// All clients of a prefix should set the same quarantine. They recognise a new server by its run id, which they
@@ -280,6 +327,7 @@ impl ClientBuilder {
         observe::begin();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
+        check_lock_delay("", self.lock_delay)?;
         key::check_label(self.label.as_deref())?;
         if let Some(replication) = self.replication {
             replication.check("")?;
@@ -307,7 +355,8 @@ impl ClientBuilder {
             prefix: self.prefix,
             label: self.label,
             replication: self.replication,
-            quarantine: self.quarantine,
+            lock_delay: self.lock_delay,
+            quarantine: self.quarantine.map(|lease| lease + self.lock_delay),
             seat: None,
         };
         // In a box: connecting happens once, and its future is long.

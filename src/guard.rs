@@ -2,6 +2,7 @@
 
 use crate::engine::release::finish;
 use crate::engine::runtime;
+use crate::engine::seal;
 use crate::engine::session::Handle;
 use crate::observe::{Hold, HoldEnd};
 use crate::protocol::reply::Standing;
@@ -9,13 +10,14 @@ use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::error::{Error, LostReason, is_transient, shown};
-use crate::types::mode::{Access, Read, Write};
+use crate::types::mode::{Access, Permits, Read, Write};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// A read hold, beside other readers.
@@ -23,6 +25,9 @@ pub type ReadGuard = Guard<Read>;
 
 /// A write hold, which is exclusive.
 pub type WriteGuard = Guard<Write>;
+
+/// A hold on some permits of a [`Semaphore`](crate::Semaphore).
+pub type PermitGuard = Guard<Permits>;
 
 /// A hold on a lock. The client renews it in the background until you release or drop the guard, or until the hold is
 /// lost.
@@ -64,6 +69,36 @@ impl<M> Guard<M> {
     pub(crate) fn forget(mut self) {
         if let Some(ended) = self.request.take() {
             self.handle.shared().registry.remove(&ended);
+        }
+    }
+
+    /// The same hold, where the mode does not matter.
+    pub(crate) fn of_any_mode(mut self) -> Guard<()> {
+        Guard {
+            handle: Arc::clone(&self.handle),
+            request: self.request.take(),
+            token: self.token,
+            mode: PhantomData,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.request().lock.name
+    }
+
+    /// The hold ends after this time from now.
+    pub(crate) fn limit(&self, max_hold: Duration) {
+        let (request, now) = (self.request(), Instant::now());
+        request.change(|claim| claim.limit(now, max_hold));
+        if let Some(end) = now.checked_add(max_hold) {
+            self.handle.shared().registry.schedule_check(&request.lock, end);
+        }
+    }
+
+    /// Releases as a drop does, and waits until the server has confirmed that or the lease is over.
+    pub(crate) async fn give_back(mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.withdraw(request).await;
         }
     }
 
@@ -148,7 +183,8 @@ impl<M> Guard<M> {
         }
     }
 
-    /// Releases the lock and waits for the server's confirmation. By then the next waiter has entered.
+    /// Releases the lock and waits for the server's confirmation. By then the next waiter has entered, unless the hold
+    /// lasts longer by [`hold_at_least`](crate::Acquire::hold_at_least).
     ///
     /// # Cancel safety
     /// If you drop the future at any point, the client releases the lock all the same, in the background.
@@ -173,17 +209,26 @@ impl<M> Guard<M> {
         let mut sent_before = false;
         loop {
             let call = session.call(&request.lock, lease);
-            match call.release(&[request.name.as_str()]).await {
+            let rest = request.claim().lease_to_seal(Instant::now());
+            let left = match rest {
+                Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest)])).await,
+                None => call.release(&[request.name.as_str()]).await,
+            };
+            match left {
                 Ok((stood, next)) => {
                     self.request = None;
-                    session.shared.registry.remove(&request);
                     let released = match stood[..] {
                         // Greater than the hold's own token: the hold was interrupted.
                         [Standing::Holds { first, .. }] => first <= self.token.get(),
                         // After a sending without a reply: the server executed that one.
-                        [Standing::Unknown] => sent_before,
+                        [Standing::Unknown] => sent_before && rest.is_none(),
                         _ => false,
                     };
+                    if released && rest.is_some() {
+                        seal::leave(session, &request);
+                    } else {
+                        session.shared.registry.remove(&request);
+                    }
                     if released {
                         tell(hold, HoldEnd::Released);
                         finish(session, &request.lock, next).await;
@@ -226,6 +271,14 @@ impl<M> Guard<M> {
     }
 }
 
+impl PermitGuard {
+    /// How many permits it holds.
+    #[must_use]
+    pub fn permits(&self) -> u32 {
+        self.request().weight()
+    }
+}
+
 /// Tells the record of a hold how the hold ended.
 pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
     if let Some(hold) = hold {
@@ -245,7 +298,7 @@ impl<M: Access> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("lock", &self.request().lock.name)
-            .field("mode", &M::MODE)
+            .field("mode", &M::LABEL)
             .field("fencing_token", &self.token)
             .field("is_held", &self.is_held())
             .finish_non_exhaustive()

@@ -8,6 +8,8 @@
 //! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
+//! | [`several_locks`] | several locks in one guard, without deadlocks |
+//! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
@@ -50,6 +52,9 @@ pub mod failures {}
 #[doc = "[`Acquire::acquire_fair`]: crate::Acquire::acquire_fair"]
 #[doc = "[`Acquire::try_acquire_for`]: crate::Acquire::try_acquire_for"]
 #[doc = "[`Acquire::try_acquire`]: crate::Acquire::try_acquire"]
+#[doc = "[`Acquire::enqueue`]: crate::Acquire::enqueue"]
+#[doc = "[`Queued`]: crate::Queued"]
+#[doc = "[`Queued::place`]: crate::Queued::place"]
 #[doc = "[`Guard`]: crate::Guard"]
 #[doc = "[`Guard::release`]: crate::Guard::release"]
 #[doc = "[`Guard::while_held`]: crate::Guard::while_held"]
@@ -57,6 +62,11 @@ pub mod failures {}
 #[doc = "[`ReadGuard::upgrade`]: crate::ReadGuard::upgrade"]
 #[doc = "[`ReadGuard::try_upgrade`]: crate::ReadGuard::try_upgrade"]
 #[doc = "[`WriteGuard::downgrade`]: crate::WriteGuard::downgrade"]
+#[doc = "[`AcquireAll::acquire_fair`]: crate::AcquireAll::acquire_fair"]
+#[doc = "[`AcquireAll::try_acquire`]: crate::AcquireAll::try_acquire"]
+#[doc = "[`AcquireAll::try_acquire_for`]: crate::AcquireAll::try_acquire_for"]
+#[doc = "[`AllGuard`]: crate::AllGuard"]
+#[doc = "[`AllGuard::release`]: crate::AllGuard::release"]
 #[doc = "[`RwLock::status`]: crate::RwLock::status"]
 #[doc = "[`RwLock::status_from`]: crate::RwLock::status_from"]
 #[doc = "[`RwLock::exists`]: crate::RwLock::exists"]
@@ -70,12 +80,37 @@ pub mod failures {}
 pub mod cancellation {}
 
 #[doc = "[`Owner`]: crate::Owner"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`Owner::current`]: crate::Owner::current"]
 #[doc = "[`Error::UpgradeConflict`]: crate::Error::UpgradeConflict"]
 #[doc = "[`Error::OwnerWaiting`]: crate::Error::OwnerWaiting"]
 #[doc = "[`Error::InvalidOwner`]: crate::Error::InvalidOwner"]
 #[doc = "[`RwLock::status`]: crate::RwLock::status\n\n"]
 #[doc = include_str!("../docs/owners.md")]
 pub mod owners {}
+
+#[doc = "[`Client::all`]: crate::Client::all"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`Error::Lost`]: crate::Error::Lost"]
+#[doc = "[`AllGuard::lost`]: crate::AllGuard::lost"]
+#[doc = "[`AllGuard::while_held`]: crate::AllGuard::while_held"]
+#[doc = "[`AllGuard::is_held`]: crate::AllGuard::is_held"]
+#[doc = "[`AllGuard::release`]: crate::AllGuard::release"]
+#[doc = "[`AllGuard::fencing_token`]: crate::AllGuard::fencing_token\n\n"]
+#[doc = include_str!("../docs/several-locks.md")]
+pub mod several_locks {}
+#[doc = "[`Semaphore`]: crate::Semaphore"]
+#[doc = "[`RwLock::max_readers`]: crate::RwLock::max_readers"]
+#[doc = "[`Acquire::max_queue`]: crate::Acquire::max_queue"]
+#[doc = "[`Acquire::enqueue`]: crate::Acquire::enqueue"]
+#[doc = "[`Queued`]: crate::Queued"]
+#[doc = "[`Queued::place`]: crate::Queued::place"]
+#[doc = "[`Error::InvalidPermits`]: crate::Error::InvalidPermits"]
+#[doc = "[`Error::PolicyMismatch`]: crate::Error::PolicyMismatch"]
+#[doc = "[`Error::QueueFull`]: crate::Error::QueueFull"]
+#[doc = "[leases]: crate::guide::leases\n\n"]
+#[doc = include_str!("../docs/semaphores.md")]
+pub mod semaphores {}
 
 #[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
 #[doc = "[`ClientBuilder::wait_for_disks`]: crate::ClientBuilder::wait_for_disks"]

@@ -42,11 +42,17 @@
 //! | you want to | look at |
 //! |---|---|
 //! | connect | [`Client::connect`], [`ClientBuilder`] |
-//! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] | | not wait, or wait for a
-//! limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] | | know whether you still hold the lock |
-//! [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] | | refuse a late writer | [`Guard::fencing_token`] | |
-//! release | [`Guard::release`], or drop the guard | | acquire it again in a function that you call | [`Owner`],
-//! [`RwLock::with_owner`] |
+//! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
+//! | not wait, or wait for a limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
+//! | not queue behind too many | [`Acquire::max_queue`] |
+//! | know how far your turn is | [`Acquire::enqueue`], [`Queued::place`] |
+//! | let in so many at a time | [`Client::semaphore`], [`RwLock::max_readers`] |
+//! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
+//! | know whether you still hold the lock | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
+//! | refuse a late writer | [`Guard::fencing_token`] |
+//! | release | [`Guard::release`], or drop the guard |
+//! | acquire it again in a function that you call | [`Owner`], [`RwLock::with_owner`] |
+//! | hold several locks at once, without deadlocks | [`Client::all`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
 //! | let writers or readers first | [`Policy`] |
@@ -56,7 +62,7 @@
 //!
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
-//! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
+//! processes](guide::owners), [semaphores](guide::semaphores), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
 //! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
 //! [`guide`]. The page [`design`] says how fairlock works.
 //!
@@ -89,6 +95,7 @@
 //! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
 //! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
+//! | `blocking` | the lock for threads: see [`blocking`] |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //!
 //! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.
@@ -111,12 +118,17 @@ mod transport;
 mod engine;
 
 mod acquire;
+mod all;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod events;
 mod guard;
 pub mod guide;
 mod locks;
+mod queued;
 mod rw_lock;
+mod semaphore;
 mod status;
 mod target;
 mod upgrade;
@@ -129,37 +141,37 @@ pub mod testing;
 
 /// The client library, in the version whose types this crate takes.
 pub use redis;
+/// The identities of owners, in the version whose types this crate takes.
+pub use uuid;
 
 pub use acquire::Acquire;
+pub use all::{AcquireAll, AllGuard};
 pub use client::{Client, ClientBuilder};
 pub use events::Events;
-pub use guard::{Guard, ReadGuard, WriteGuard};
+pub use guard::{Guard, PermitGuard, ReadGuard, WriteGuard};
 pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
 pub use protocol::introduction::ClientInfo;
 pub use protocol::snapshot::RawState;
+pub use queued::{Place, Queued};
 pub use quorum::{
     Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumHolder, QuorumLock, QuorumReadGuard, QuorumStatus,
     QuorumWriteGuard,
 };
 pub use rw_lock::RwLock;
+pub use semaphore::Semaphore;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;
 pub use types::error::{Error, LostReason};
-pub use types::mode::{Access, Mode, Policy, Read, Write};
+pub use types::mode::{Access, Mode, Permits, Policy, Read, Write};
 pub use types::owner::Owner;
 pub use types::remedy::remedy;
 pub use types::rights;
 pub use types::token::FencingToken;
 
 #[doc = "[glossary]: crate::guide::glossary"]
-#[doc = "[client]: crate::guide::client"]
-#[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[failover]: crate::guide::failover"]
-#[doc = "[scale]: crate::guide::scale"]
-#[doc = "[scripts]: crate::guide::scripts"]
-#[doc = "[observing]: crate::guide::observing"]
-#[doc = "[command]: crate::guide::command\n\n"]
+#[doc = "[scripts]: crate::guide::scripts\n\n"]
 #[doc = include_str!("../design.md")]
 pub mod design {}
 

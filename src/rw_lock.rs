@@ -5,13 +5,14 @@ use crate::engine::release::finish;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Session};
 use crate::events::Events;
+use crate::guard::{Guard, ReadGuard, WriteGuard};
 use crate::protocol::key::Lock;
 use crate::protocol::lookup;
-use crate::status::Status;
+use crate::status::{self, Status};
 use crate::transport::link::Lane;
 use crate::types::error::{Error, shown};
 use crate::types::limits::call_limit;
-use crate::types::mode::{Policy, Read, Write};
+use crate::types::mode::{Access, Admission, Permits, Policy, Read, Write};
 use crate::types::owner::Owner;
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub struct RwLock {
     handle: Arc<Handle>,
     lock: Arc<Lock>,
     owner: Option<Owner>,
-    policy: Policy,
+    admission: Admission,
 }
 
 impl RwLock {
@@ -37,7 +38,7 @@ impl RwLock {
             handle,
             lock,
             owner: None,
-            policy: Policy::Fifo,
+            admission: Admission::FIFO,
         }
     }
 
@@ -58,6 +59,36 @@ impl RwLock {
         self.request()
     }
 
+    /// Waits for the lock, runs a job that writes, and releases the lock. The job gets the guard, for the
+    /// [`fencing_token`](crate::Guard::fencing_token).
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// let written = lock.with_write(async |guard| guard.fencing_token().get()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Fairness and cancel safety
+    /// Those of [`acquire_fair`](Acquire::acquire_fair) and [`while_held`](crate::Guard::while_held). If you drop the
+    /// future, the job is dropped and the client releases the lock in the background.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Acquire::acquire_fair). [`Error::Lost`] if the lock was lost before the job was done,
+    /// which drops the job, or was found lost by the release. Then the job's value is dropped too, because others may
+    /// have been inside.
+    pub async fn with_write<T>(&self, job: impl AsyncFnOnce(&WriteGuard) -> T) -> Result<T, Error> {
+        with(self.write(), job).await
+    }
+
+    /// Waits for the lock, runs a job that reads, and releases the lock: as [`with_write`](Self::with_write), beside
+    /// other readers.
+    ///
+    /// # Errors
+    /// Those of [`with_write`](Self::with_write).
+    pub async fn with_read<T>(&self, job: impl AsyncFnOnce(&ReadGuard) -> T) -> Result<T, Error> {
+        with(self.read(), job).await
+    }
+
     /// Returns the same lock for this owner, whose requests reenter what it holds: see [`Owner`].
     #[must_use]
     pub fn with_owner(&self, owner: &Owner) -> Self {
@@ -71,7 +102,36 @@ impl RwLock {
     /// [`Error::PolicyMismatch`] while the lock is in use and for about a minute after.
     #[must_use]
     pub fn policy(&self, policy: Policy) -> Self {
-        Self { policy, ..self.clone() }
+        let admission = Admission {
+            policy,
+            ..self.admission
+        };
+        Self {
+            admission,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same lock with at most so many readers at a time, 1 to 1,000,000,000. The policy is
+    /// [`Policy::Bounded`], so every user of the lock must name a bound. An owner that reads several times counts once. A
+    /// writer still holds the lock alone.
+    ///
+    /// The lock has the bound that was asked for last. A smaller one ends no hold, and a greater one lets waiters in at
+    /// once. A reader who does not fit waits, and nobody overtakes it. [`Semaphore`](crate::Semaphore) is the same lock for
+    /// requests of different sizes.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let config = client.rw_lock("config").max_readers(8);
+    /// let reading = config.read().acquire_fair().await?; // beside at most seven others
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn max_readers(&self, readers: u32) -> Self {
+        Self {
+            admission: Admission::bounded(readers),
+            ..self.clone()
+        }
     }
 
     /// Reads the state of the lock at this moment: who holds it and who waits, in order. It never writes.
@@ -104,17 +164,9 @@ impl RwLock {
     /// # Errors
     /// Those of [`status`](Self::status).
     pub async fn status_from(&self, first: usize) -> Result<Status, Error> {
-        const PAGE: usize = 1000;
         runtime::check_timers()?;
-        let session = self.session()?;
-        let failed = |error| Error::of_server(&self.lock.name, error);
-        let snapshot = session
-            .call(&self.lock, session.shared.lease)
-            .status(first, PAGE)
-            .await
-            .map_err(failed)?;
-        let clients = session.introductions(&snapshot).await;
-        Ok(Status::of(&snapshot, first, &clients))
+        let (status, _) = status::read(self.session()?, &self.lock, first, None).await?;
+        Ok(status)
     }
 
     /// Whether the server knows the lock: from its first use until 30 to 60 seconds after its last lease, held or not.
@@ -209,6 +261,14 @@ impl RwLock {
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await
     }
 
+    pub(crate) fn is_of(&self, handle: &Arc<Handle>) -> bool {
+        Arc::ptr_eq(&self.handle, handle)
+    }
+
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
     fn session(&self) -> Result<&Arc<Session>, Error> {
         self.lock.check_name()?;
         if self.handle.session.is_closed() {
@@ -219,14 +279,26 @@ impl RwLock {
         Ok(&self.handle.session)
     }
 
+    /// A request for so many permits of the lock as a semaphore.
+    pub(crate) fn permits(&self, permits: u32) -> Acquire<Permits> {
+        self.request().weighing(permits)
+    }
+
     fn request<M>(&self) -> Acquire<M> {
         Acquire::new(
             Arc::clone(&self.handle),
             Arc::clone(&self.lock),
             self.owner,
-            self.policy,
+            self.admission,
         )
     }
+}
+
+async fn with<M: Access, T>(request: Acquire<M>, job: impl AsyncFnOnce(&Guard<M>) -> T) -> Result<T, Error> {
+    let guard = request.acquire_fair().await?;
+    let done = guard.while_held(job(&guard)).await?;
+    guard.release().await?;
+    Ok(done)
 }
 
 impl fmt::Debug for RwLock {
@@ -234,7 +306,7 @@ impl fmt::Debug for RwLock {
         f.debug_struct("RwLock")
             .field("name", &self.lock.name)
             .field("owner", &self.owner)
-            .field("policy", &self.policy)
+            .field("admission", &self.admission)
             .finish_non_exhaustive()
     }
 }

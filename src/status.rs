@@ -1,13 +1,31 @@
 //! The status of a lock: who holds it and who waits, at one moment.
 
+use crate::engine::session::Session;
 use crate::protocol::introduction::ClientInfo;
+use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::{RawState, Snapshot};
+use crate::types::error::Error;
 use crate::types::mode::{Mode, Policy};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
 use std::collections::HashMap;
 use std::time::Duration;
+
+/// Reads the status with the waiters from a position on, and how many stand before a request, if that waits.
+pub(crate) async fn read(
+    session: &Session,
+    lock: &Lock,
+    first: usize,
+    place_of: Option<&str>,
+) -> Result<(Status, Option<usize>), Error> {
+    const PAGE: usize = 1000;
+    let call = session.call(lock, session.shared.lease);
+    let snapshot = call.status(first, PAGE, place_of).await;
+    let snapshot = snapshot.map_err(|error| Error::of_server(&lock.name, error))?;
+    let clients = session.introductions(&snapshot).await;
+    Ok((Status::of(&snapshot, first, &clients), snapshot.ahead))
+}
 
 /// The status of a lock at one moment, read by one script: see [`RwLock::status`](crate::RwLock::status).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +35,11 @@ pub struct Status {
     pub mode: Option<Mode>,
     /// Which waiters enter first.
     pub policy: Policy,
+    /// The permits that readers share, of a semaphore or a lock with [`max_readers`](crate::RwLock::max_readers). `None`:
+    /// the lock has no bound.
+    pub limit: Option<u32>,
+    /// The permits that the readers have. This may be more than the limit after the limit fell.
+    pub used: u32,
     /// The holders: at most 1,000 of them.
     pub holders: Vec<Holder>,
     /// The number of holders, listed or not.
@@ -43,6 +66,7 @@ impl Status {
                 owner: name.owner()?,
                 client: client(name.client),
                 mode: name.mode,
+                permits: name.weight,
                 holds: match name.mode {
                     Mode::Read => holder.read_holds,
                     Mode::Write => snapshot.write_holds,
@@ -59,6 +83,7 @@ impl Status {
                 owner: name.owner()?,
                 client: client(name.client),
                 mode: name.mode,
+                permits: name.weight,
                 upgrade: waiter.upgrade,
                 position,
                 lease_left: left(waiter.deadline_ms),
@@ -69,6 +94,8 @@ impl Status {
         Self {
             mode: snapshot.mode,
             policy: snapshot.policy,
+            limit: u32::try_from(snapshot.raw.limit).ok().filter(|limit| *limit > 0),
+            used: u32::try_from(snapshot.raw.used).unwrap_or(u32::MAX),
             holders: holders.collect(),
             holding: snapshot.holding,
             waiters: waiters.collect(),
@@ -100,6 +127,8 @@ pub struct Holder {
     pub client: ClientInfo,
     /// The mode of the hold: an owner may have a write hold and read holds.
     pub mode: Mode,
+    /// The permits of a semaphore that the request asked for; otherwise 1. An owner's read holds take permits once.
+    pub permits: u32,
     /// How often the owner holds the lock in that mode.
     pub holds: u64,
     /// The token of the time in which the lock has been held without a break, or a later one of it. The fencing token of
@@ -125,6 +154,8 @@ pub struct Waiter {
     pub client: ClientInfo,
     /// The mode that it waits for.
     pub mode: Mode,
+    /// The permits of a semaphore that it waits for; otherwise 1.
+    pub permits: u32,
     /// Whether it is an upgrade: its owner reads and waits to write.
     pub upgrade: bool,
     /// The position in the queue, from 0.

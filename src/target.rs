@@ -10,6 +10,14 @@ use std::sync::Arc;
 /// What a [`Client`](crate::Client) can be connected to: a URL or a [`redis::Client`]; with the feature `cluster` also
 /// an array or a `Vec` of nodes, each a URL or a [`redis::ConnectionInfo`]; with `sentinel` also a
 /// `redis::sentinel::SentinelClient`.
+#[diagnostic::on_unimplemented(
+    message = "a fairlock client cannot be connected to a `{Self}`",
+    label = "not a server that fairlock can open connections to",
+    note = "pass a URL (`&str` or `String`) or a `redis::Client`; with the feature `cluster` an array or a `Vec` of nodes; \
+            with the feature `sentinel` a `redis::sentinel::SentinelClient`",
+    note = "a connection or a pool will not do: the client opens connections of its own, for commands and for pub/sub, \
+            and opens them again when they break"
+)]
 pub trait IntoServer: sealed::Sealed {
     #[doc(hidden)]
     fn into_server(self) -> Result<Server, RedisError>;

@@ -4,8 +4,10 @@
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::Snapshot;
 use crate::protocol::{event, hello, key, message, reply};
+use crate::state::request::Heard;
 use crate::transport::listener;
 use std::collections::HashMap;
+use tokio::time::Instant;
 
 pub use crate::protocol::functions::seen::library;
 pub use crate::protocol::script::replaced::{scripts, transform_scripts};
@@ -88,7 +90,11 @@ pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
 
 /// Gives the client a push, as if its subscription had brought it.
 pub fn push(client: &crate::Client, push: &redis::PushInfo) {
-    listener::on_push(client.handle.shared(), push);
+    let always = || Heard {
+        at: Instant::now(),
+        since: None,
+    };
+    listener::on_push(client.handle.shared(), push, always);
 }
 
 /// Returns the keys of a lock: state, queue, leases.

@@ -120,6 +120,15 @@ pub(crate) struct RunArgs {
     /// Share the lock with other readers
     #[arg(long)]
     pub(crate) read: bool,
+    /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; all users must name the same LIMIT
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["read", "policy"])]
+    pub(crate) semaphore: Option<u32>,
+    /// How many permits to take
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "semaphore")]
+    pub(crate) permits: u32,
+    /// Give up at once if so many wait already
+    #[arg(long, value_name = "N", conflicts_with = "no_wait")]
+    pub(crate) max_queue: Option<usize>,
     /// Wait at most this long [default: no limit]
     #[arg(long, short = 'w', value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
@@ -142,7 +151,7 @@ pub(crate) struct RunArgs {
     /// The label of this process in the lock's status [default: COMMAND's name]
     #[arg(long)]
     pub(crate) label: Option<String>,
-    /// The exit status when the lock is busy (--no-wait) or the wait timed out (--wait)
+    /// The exit status when the lock is busy (--no-wait), the wait timed out (--wait) or the queue is full (--max-queue)
     #[arg(
         long,
         short = 'E',

@@ -62,6 +62,8 @@ const RUN_EXAMPLES: Section = (
     "fairlock run nightly-backup -- /usr/local/bin/backup
 fairlock run --no-wait report -- make report
 fairlock run --read --wait 30s catalog -- ./export
+fairlock run --semaphore 4 --permits 2 gpu -- ./train
+fairlock run --max-queue 10 report -- make report
 fairlock run deploy -- sh -c 'curl -H \"Fence: $FAIRLOCK_TOKEN\" ...'",
 );
 

@@ -78,7 +78,11 @@ fn said(failure: Failure, complaints: &Complaints) -> Failure {
 }
 
 async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
-    let lock = client.rw_lock(args.name.as_str()).policy(args.policy.into());
+    if let Some(limit) = args.semaphore {
+        let permits = client.semaphore(&args.name, limit).permits(args.permits);
+        return under(permits, args, signals, complaints).await;
+    }
+    let lock = client.rw_lock(&args.name).policy(args.policy.into());
     if args.read {
         under(lock.read(), args, signals, complaints).await
     } else {
@@ -94,6 +98,10 @@ async fn under<M: Access>(
 ) -> Outcome {
     let request = match args.max_hold {
         Some(max_hold) => request.max_hold(max_hold),
+        None => request,
+    };
+    let request = match args.max_queue {
+        Some(most) => request.max_queue(most),
         None => request,
     };
     let acquiring = async {

@@ -5,7 +5,7 @@
 //! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
-use super::release::finish;
+use super::release::{finish, follow_up};
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
@@ -38,7 +38,10 @@ pub(crate) struct Attempt {
     /// How long the attempt asks without any reply.
     patience: Duration,
     origin: Origin,
+    max_queue: Option<usize>,
     lease: Duration,
+    /// How many stood before it when it queued.
+    pub(crate) ahead: usize,
     /// Why the last call got no reply.
     unanswered: Option<RedisError>,
 }
@@ -64,9 +67,17 @@ impl Attempt {
             only_now: matches!(when, When::Now),
             patience: patience.max(call_limit(lease) * 2),
             origin,
+            max_queue: None,
             lease,
+            ahead: 0,
             unanswered: None,
         }
+    }
+
+    /// With so many waiters or more, the request does not queue.
+    pub(crate) fn max_queue(mut self, most: Option<usize>) -> Self {
+        self.max_queue = most;
+        self
     }
 
     /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
@@ -95,11 +106,18 @@ impl Attempt {
             match Box::pin(self.call_acquire(patience)).await {
                 Ok(Acquired::Answered(answer, next)) => {
                     self.unanswered = None;
+                    if let Answer::Queued { ahead, .. } = answer {
+                        self.ahead = ahead;
+                    }
                     self.request().claim().on_reply(sent, answer);
                     self.session().route.listen_for(self.request(), sent);
-                    if let Some(next) = next {
-                        let lock = &self.request().lock;
-                        self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
+                    let lock = &self.request().lock;
+                    match (answer, next) {
+                        (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
+                        (Answer::Queued { .. }, Some(next)) => {
+                            self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
+                        }
+                        (Answer::Queued { .. }, None) => {}
                     }
                     return Ok(None);
                 }
@@ -120,6 +138,10 @@ impl Attempt {
                     let lock = self.lock_name();
                     return self.refused(Error::PolicyMismatch { lock, stored });
                 }
+                Ok(Acquired::QueueFull(waiting)) => {
+                    let lock = self.lock_name();
+                    return self.refused(Error::QueueFull { lock, waiting });
+                }
                 Err(error) => {
                     if !is_transient(&error) || begun.elapsed() >= self.patience {
                         return Err(self.failed(error));
@@ -137,9 +159,10 @@ impl Attempt {
         let request = self.request();
         let ask = AskToAcquire {
             request: &request.name,
-            lease: self.lease,
+            lease: request.claim().lease_to_ask(Instant::now()),
             only_now: self.only_now,
-            policy: request.policy,
+            admission: request.admission,
+            max_queue: self.max_queue,
             origin: self.origin,
         };
         loop {
@@ -176,14 +199,17 @@ impl Attempt {
                 Outcome::HandOut { token } => return Ok(Attempted::Granted(token)),
                 Outcome::Renew => {
                     let sent = Instant::now();
+                    let Some(lease) = request.claim().lease_to_renew(sent) else {
+                        continue; // It is over.
+                    };
                     let call = self.session().call(&request.lock, self.lease);
-                    match Box::pin(call.renew(&[(request.name.as_str(), self.lease)])).await {
+                    match Box::pin(call.renew(&[(request.name.as_str(), lease)])).await {
                         Ok((standings, _)) => {
                             for standing in standings {
-                                request.on_renewal(sent, Instant::now(), self.lease, standing);
+                                request.on_renewal(sent, Instant::now(), lease, standing);
                             }
                         }
-                        Err(error) if is_transient(&error) => backoff.pause().await,
+                        Err(error) if is_transient(&error) && !self.only_now => backoff.pause().await,
                         Err(error) => return Err(self.failed(error)),
                     }
                 }
@@ -191,7 +217,7 @@ impl Attempt {
                 Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
                 Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
                 // An operator evicted the request: the other reasons concern holds that were handed out.
-                Outcome::Ended(EndedBy::Released | EndedBy::Lost(_)) => {
+                Outcome::Ended(EndedBy::Released | EndedBy::Sealed | EndedBy::Lost(_)) => {
                     let lock = self.lock_name();
                     return Err(Error::Lost {
                         lock,
@@ -228,7 +254,7 @@ impl Attempt {
     fn leaving(&self) -> Option<Arc<Request>> {
         let request = self.request();
         request.owner()?;
-        self.registry().leaving(request)
+        self.registry().leaving(request, Instant::now())
     }
 
     /// What told of the grant, and when the last message came.
@@ -251,7 +277,8 @@ impl Attempt {
         loop {
             let sent = Instant::now();
             let call = self.session().call(&request.lock, self.lease);
-            match call.downgrade(&from.name, &request.name, self.lease).await {
+            let lease = request.claim().lease_to_ask(sent);
+            match call.downgrade(&from.name, &request.name, lease).await {
                 Ok((told, next)) => {
                     if told.is_some() {
                         request.claim().on_reply(sent, Answer::Granted { token });

@@ -98,8 +98,15 @@ impl Call<'_> {
         Ok((standings.into_iter().next().unwrap_or(Standing::Unknown), next))
     }
 
-    pub(crate) async fn status(&self, first: usize, most: usize) -> Result<Snapshot, RedisError> {
-        let reply = self.reply(Lane::Users, Ask::Status { first, most }).await?;
+    /// Lists so many holders, and so many waiters from the first one. `place_of`: and where this request waits.
+    pub(crate) async fn status(
+        &self,
+        first: usize,
+        most: usize,
+        place_of: Option<&str>,
+    ) -> Result<Snapshot, RedisError> {
+        let ask = Ask::Status { first, most, place_of };
+        let reply = self.reply(Lane::Users, ask).await?;
         Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
     }
 

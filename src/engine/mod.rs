@@ -3,8 +3,10 @@
 pub(crate) mod attempt;
 pub(crate) mod call;
 pub(crate) mod confirm;
+pub(crate) mod progress;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod runtime;
+pub(crate) mod seal;
 pub(crate) mod session;
 pub(crate) mod tasks;

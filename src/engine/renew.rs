@@ -6,10 +6,10 @@ use crate::observe;
 use crate::protocol::key::Lock;
 use crate::protocol::reply::Standing;
 use crate::protocol::script::CHUNK;
-use crate::state::Due;
 use crate::state::request::Request;
+use crate::state::{Due, FollowUp};
 use crate::types::error::is_transient;
-use crate::types::timers::{RETRY_PAUSE, UNDER_WAY_PAUSE};
+use crate::types::timers::{GRACE, RETRY_PAUSE, UNDER_WAY_PAUSE};
 use futures::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -33,11 +33,20 @@ pub(crate) async fn renew_due(session: &Session) {
             }
         }
         let due = registry.take_due(Instant::now());
-        for Due { lock, renew, lost } in due {
+        for due in due {
+            let Due {
+                lock,
+                renew,
+                lost,
+                release,
+                follow_up,
+            } = due;
             for request in lost {
                 // Time alone ended the hold, so nobody has been told yet.
                 request.change(|_| {});
                 request.changed.notify_waiters();
+            }
+            for request in release {
                 // Without a releaser the request ends with its lease.
                 let _ = session.shared.release(request);
             }
@@ -48,10 +57,14 @@ pub(crate) async fn renew_due(session: &Session) {
                 renew.chunks(CHUNK).map(<[_]>::to_vec).collect()
             };
             if under_way.begin(&lock.state, chunks.len()) {
-                let call = |chunk| renew_chunk(session, Arc::clone(&lock), chunk);
+                let call = |chunk| renew_chunk(session, Arc::clone(&lock), chunk, follow_up);
                 calls.extend(chunks.into_iter().map(call));
             } else {
-                registry.schedule_check(&lock, Instant::now() + UNDER_WAY_PAUSE);
+                let at = Instant::now() + UNDER_WAY_PAUSE;
+                match follow_up {
+                    Some(FollowUp { until, .. }) => registry.follow_up(&lock, FollowUp { at, until }),
+                    None => registry.schedule_check(&lock, at),
+                }
             }
         }
     }
@@ -85,13 +98,18 @@ impl UnderWay {
 }
 
 /// Returns the lock's key, so that the caller knows whose call has ended.
-async fn renew_chunk(session: &Session, lock: Arc<Lock>, requests: Vec<(Arc<Request>, Duration)>) -> Arc<str> {
+async fn renew_chunk(
+    session: &Session,
+    lock: Arc<Lock>,
+    requests: Vec<(Arc<Request>, Duration)>,
+    follow_up: Option<FollowUp>,
+) -> Arc<str> {
     // The semaphore is never closed.
     let slots = session.route.background(&lock.state);
     let _slot = slots.renewing.acquire().await;
     let lease = requests
         .iter()
-        .map(|(_, lease)| *lease)
+        .map(|(request, asked)| request.claim().lease().min(*asked))
         .min()
         .unwrap_or(session.shared.lease);
     let names: Vec<_> = requests
@@ -114,6 +132,14 @@ async fn renew_chunk(session: &Session, lock: Arc<Lock>, requests: Vec<(Arc<Requ
                     .any(|standing| matches!(standing, Standing::Waits { .. }));
             if let Some(next) = next.filter(|_| waits) {
                 session.shared.registry.schedule_check_if_waiting(&lock, now + next);
+            }
+            // The script may have granted the lock to the next one that did not hear it.
+            if let (Some(FollowUp { until, .. }), Some(next)) = (follow_up, next)
+                && next <= GRACE
+                && now < until
+            {
+                let at = now + next;
+                session.shared.registry.follow_up(&lock, FollowUp { at, until });
             }
         }
         Err(error) => {

@@ -37,6 +37,7 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) route: Route,
     pub(crate) replication: Option<Replication>,
+    pub(crate) lock_delay: Duration,
     channel: Channel,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -48,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) label: Option<String>,
     pub(crate) replication: Option<Replication>,
+    pub(crate) lock_delay: Duration,
     pub(crate) quarantine: Option<Duration>,
     /// The server is one of several that keep the same locks.
     pub(crate) seat: Option<Seat>,
@@ -89,6 +91,7 @@ impl Session {
             route: Route::connect(target, &shared, settings.label, quarantine).await?,
             shared,
             replication: settings.replication,
+            lock_delay: settings.lock_delay,
             channel,
             tasks: Mutex::default(),
         }))

@@ -9,8 +9,8 @@
 //!
 //! | span | from, to | fields | recorded at its end |
 //! |---|---|---|---|
-//! | `acquire` | first poll, guard or other outcome | `lock`, `mode` | `outcome`, `wait_us`; with a guard `token`, `source` |
-//! | `hold` | guard, end of the hold | `lock`, `mode`, `token` | `outcome`, `hold_us`; if it was lost `reason` |
+//! | `acquire` | first poll, guard or other outcome | `lock`, `mode`; of a semaphore `permits` | `outcome`, `wait_us`; with a guard `token`, `source` |
+//! | `hold` | guard, end of the hold | `lock`, `mode`, `token`; of a semaphore `permits` | `outcome`, `hold_us`; if it was lost `reason` |
 //!
 //! An upgrade is an acquisition to write. `acquire` is entered while its future is polled. `hold` is never entered,
 //! because it is nobody's context. Its parent is the span in which the lock was acquired, which thus stays open as long
@@ -39,8 +39,8 @@
 //! # Metrics
 //!
 //! The feature `metrics` sends metrics to the recorder that the program installs, by the facade of that name. Each
-//! metric is of one process: sum them over processes. `mode` is `read` or `write`. Names of locks are no labels.
-//! Install the recorder before the first client connects: then all counters and gauges begin at zero.
+//! metric is of one process: sum them over processes. `mode` is `read`, `write` or `permits`. Names of locks are no
+//! labels. Install the recorder before the first client connects: then all counters and gauges begin at zero.
 //!
 //! | metric | kind | labels | meaning |
 //! |---|---|---|---|
@@ -58,7 +58,8 @@
 //! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
-//!   upgrades), `refused` (another policy, or an owner that waits already), `evicted`, `unavailable`, `server_error`, `shutdown`.
+//!   upgrades), `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already), `evicted`,
+//!   `unavailable`, `server_error`, `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
 //! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than
@@ -73,7 +74,7 @@ mod metrics;
 
 use crate::protocol::key::Lock;
 use crate::types::error::{Error, LostReason};
-use crate::types::mode::{GrantVia, Mode, When};
+use crate::types::mode::{Access, GrantVia, Permits, Read, When, Write};
 use metrics::{Labels, One};
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,13 +83,14 @@ use tracing::Span;
 use tracing::field::Empty;
 
 const LABELS: Labels = Labels {
-    modes: &[Mode::Read.label(), Mode::Write.label()],
+    modes: &[Read::LABEL, Write::LABEL, Permits::LABEL],
     outcomes: &[
         Outcome::Granted.label(),
         Outcome::Busy.label(),
         Outcome::Timeout.label(),
         Outcome::Cancelled.label(),
         Outcome::Conflict.label(),
+        Outcome::QueueFull.label(),
         Outcome::Refused.label(),
         Outcome::Evicted.label(),
         Outcome::Unavailable.label(),
@@ -130,6 +132,7 @@ enum Outcome {
     Timeout,
     Cancelled,
     Conflict,
+    QueueFull,
     Refused,
     Evicted,
     Unavailable,
@@ -141,6 +144,7 @@ impl Outcome {
     fn of(error: &Error) -> Self {
         match error {
             Error::UpgradeConflict { .. } => Self::Conflict,
+            Error::QueueFull { .. } => Self::QueueFull,
             Error::OwnerWaiting { .. } | Error::PolicyMismatch { .. } => Self::Refused,
             Error::Lost { .. } => Self::Evicted,
             Error::Unavailable { .. } => Self::Unavailable,
@@ -156,6 +160,7 @@ impl Outcome {
             Self::Timeout => "timeout",
             Self::Cancelled => "cancelled",
             Self::Conflict => "conflict",
+            Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Evicted => "evicted",
             Self::Unavailable => "unavailable",
@@ -168,7 +173,7 @@ impl Outcome {
 /// An acquisition, from its first poll to its outcome. A record that is dropped before counts as cancelled.
 pub(crate) struct Wait {
     pub(crate) span: Span,
-    mode: Mode,
+    mode: &'static str,
     pub(crate) begun: Instant,
     outcome: Outcome,
     /// The outcome if there is no guard.
@@ -178,11 +183,12 @@ pub(crate) struct Wait {
 
 impl Wait {
     /// Boxed, so that users' futures are small.
-    pub(crate) fn begin(lock: &Lock, mode: Mode, when: When) -> Box<Self> {
+    pub(crate) fn begin(lock: &Lock, mode: &'static str, permits: Option<u32>, when: When) -> Box<Self> {
         let span = tracing::debug_span!(
             "acquire",
             lock = %lock.name,
-            mode = mode.label(),
+            mode,
+            permits,
             outcome = Empty,
             wait_us = Empty,
             token = Empty,
@@ -197,7 +203,7 @@ impl Wait {
                 When::Within(_) => Outcome::Timeout,
                 When::Now | When::InTurn => Outcome::Busy,
             },
-            _waiting: One::waiting(mode.label()),
+            _waiting: One::waiting(mode),
         })
     }
 
@@ -206,16 +212,16 @@ impl Wait {
             lock = %lock.name,
             "place in the queue lost while the process or the server was away; asking again"
         );
-        metrics::requeued(self.mode.label());
+        metrics::requeued(self.mode);
     }
 
     /// `heard`: when a message told of the grant.
     pub(crate) fn granted(mut self, token: u64, via: GrantVia, heard: Option<Instant>) {
         self.outcome = Outcome::Granted;
         self.span.record("token", token).record("source", via.label());
-        metrics::granted(self.mode.label(), via.label());
+        metrics::granted(self.mode, via.label());
         if let Some(heard) = heard.filter(|_| via == GrantVia::Message) {
-            metrics::handed_over(self.mode.label(), heard.elapsed());
+            metrics::handed_over(self.mode, heard.elapsed());
         }
     }
 
@@ -231,7 +237,7 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         let (waited, outcome) = (self.begun.elapsed(), self.outcome.label());
-        metrics::waited(self.mode.label(), outcome, waited);
+        metrics::waited(self.mode, outcome, waited);
         let wait_us = micros(waited);
         self.span.record("outcome", outcome).record("wait_us", wait_us);
         let message = if self.outcome == Outcome::Granted {
@@ -258,7 +264,7 @@ pub(crate) enum HoldEnd {
 pub(crate) struct Hold {
     span: Span,
     lock: Arc<Lock>,
-    mode: Mode,
+    mode: &'static str,
     token: u64,
     begun: Instant,
     end: HoldEnd,
@@ -266,11 +272,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn begin(lock: &Arc<Lock>, mode: Mode, token: u64) -> Box<Self> {
+    pub(crate) fn begin(lock: &Arc<Lock>, mode: &'static str, permits: Option<u32>, token: u64) -> Box<Self> {
         let span = tracing::debug_span!(
             "hold",
             lock = %lock.name,
-            mode = mode.label(),
+            mode,
+            permits,
             token,
             outcome = Empty,
             hold_us = Empty,
@@ -283,7 +290,7 @@ impl Hold {
             token,
             begun: Instant::now(),
             end: HoldEnd::Dropped,
-            _held: One::held(mode.label()),
+            _held: One::held(mode),
         })
     }
 
@@ -294,7 +301,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let (mode, held) = (self.mode.label(), self.begun.elapsed());
+        let (mode, held) = (self.mode, self.begun.elapsed());
         let (lock, token, hold_us) = (&self.lock.name, self.token, micros(held));
         let outcome = match self.end {
             HoldEnd::Released => "released",

@@ -1,7 +1,9 @@
-//! The name of a request: `{r|w}{client}:{number}`, and `:{owner}` behind it if the user named an owner.
+//! The name of a request: `{r|w}{client}:{number}`, and `:{owner}` behind it if the user named an owner, or `:*{weight}` if
+//! it asks for several permits.
 //!
 //! A name is never used again, so every command about a request can be sent twice. Only this module writes and reads names.
 
+use crate::types::limits::MOST_PERMITS;
 use crate::types::mode::Mode;
 use crate::types::owner::{ClientId, Owner};
 
@@ -13,8 +15,10 @@ pub(crate) struct RequestName<'a> {
     pub(crate) number: u64,
     /// The name of the owner that the user named.
     pub(crate) named_owner: Option<&'a str>,
-    /// The text behind the mode. A request without a named owner has an owner of that name.
-    rest: &'a str,
+    /// The permits that its owner takes.
+    pub(crate) weight: u32,
+    /// The client and the number: the name of the owner, if the user named none.
+    own: &'a str,
 }
 
 impl<'a> RequestName<'a> {
@@ -29,6 +33,12 @@ impl<'a> RequestName<'a> {
         }
     }
 
+    /// The name of a request to read that takes several permits and has no named owner.
+    pub(crate) fn write_weighted(client: ClientId, number: u64, weight: u32) -> String {
+        let weight = (weight > 1).then(|| format!("*{weight}"));
+        Self::write(Mode::Read, client, number, weight.as_deref())
+    }
+
     /// `None`: no version of the library writes such a name.
     pub(crate) fn read(name: &'a str) -> Option<Self> {
         let (mode, rest) = match (name.strip_prefix('w'), name.strip_prefix('r')) {
@@ -37,19 +47,36 @@ impl<'a> RequestName<'a> {
             (None, None) => return None,
         };
         let mut parts = rest.splitn(3, ':');
+        let client = parts.next().filter(|client| !client.is_empty())?;
+        let number = parts.next()?;
+        let (named_owner, weight) = match parts.next() {
+            None => (None, 1),
+            Some(last) => match last.rsplit_once('*') {
+                None => (Some(last), 1),
+                Some(("", weight)) => (None, read_weight(weight).filter(|_| mode == Mode::Read)?),
+                // A further request of such an owner.
+                Some((owner, weight)) => (Some(owner.strip_suffix(':')?), read_weight(weight)?),
+            },
+        };
         Some(Self {
             mode,
-            client: parts.next().filter(|client| !client.is_empty())?,
-            number: parts.next()?.parse().ok()?,
-            named_owner: parts.next(),
-            rest,
+            client,
+            number: number.parse().ok()?,
+            named_owner,
+            weight,
+            own: &rest[..client.len() + 1 + number.len()],
         })
     }
 
     /// The owner, named or not. `None`: the library could not have written that owner.
     pub(crate) fn owner(&self) -> Option<Owner> {
-        Owner::of_name(self.named_owner.unwrap_or(self.rest))
+        Owner::of_name(self.named_owner.unwrap_or(self.own))
     }
+}
+
+fn read_weight(text: &str) -> Option<u32> {
+    let weight = text.parse().ok().filter(|weight| (2..=MOST_PERMITS).contains(weight))?;
+    (weight.to_string() == text).then_some(weight)
 }
 
 /// Whether a request of that name is one to read.
@@ -74,8 +101,41 @@ mod tests {
     }
 
     #[test]
+    fn a_weight_stands_where_a_named_owner_would_and_names_none() {
+        let client = ClientId::new();
+        for weight in [1, 2, MOST_PERMITS] {
+            let written = RequestName::write_weighted(client, 7, weight);
+            let name = RequestName::read(&written).expect("a name");
+            assert_eq!((name.weight, name.named_owner), (weight, None), "{written}");
+            assert_eq!(name.owner(), Some(Owner::anonymous(client, 7)), "{written}");
+            assert_eq!(written.contains('*'), weight > 1, "{written}");
+        }
+    }
+
+    #[test]
+    fn a_further_request_of_a_weighted_owner_weighs_as_much() {
+        let name = RequestName::read("w00000000000000b:2:00000000000000a:7:*3").expect("a name");
+        assert_eq!((name.weight, name.number), (3, 2));
+        assert_eq!(name.owner(), Owner::of_name("00000000000000a:7"));
+    }
+
+    #[test]
     fn what_is_no_name_is_refused() {
-        for name in ["", "w", "w0a", "w0a:", "w0a:x", "ä:1"] {
+        for name in [
+            "",
+            "w",
+            "w0a",
+            "w0a:",
+            "w0a:x",
+            "ä:1",
+            "w0a:1:*2",
+            "r0a:1:*",
+            "r0a:1:*1",
+            "r0a:1:*02",
+            "r0a:1:*+2",
+            "r0a:1:*-2",
+            "r0a:1:*1000000001",
+        ] {
             assert!(RequestName::read(name).is_none(), "{name:?}");
         }
     }

@@ -8,7 +8,7 @@ use super::functions::{self, Functions, read_refusal};
 use super::hello::Dialect;
 use super::key::Lock;
 use super::script::{Name, Script};
-use crate::types::mode::Policy;
+use crate::types::mode::{Admission, Policy};
 use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub(crate) enum Ask<'a> {
     Status {
         first: usize,
         most: usize,
+        /// Where this request stands in the queue.
+        place_of: Option<&'a str>,
     },
 }
 
@@ -51,7 +53,9 @@ pub(crate) struct AskToAcquire<'a> {
     pub(crate) request: &'a str,
     pub(crate) lease: Duration,
     pub(crate) only_now: bool,
-    pub(crate) policy: Policy,
+    pub(crate) admission: Admission,
+    /// With so many waiters or more the request does not queue.
+    pub(crate) max_queue: Option<usize>,
     pub(crate) origin: Origin,
 }
 
@@ -109,10 +113,15 @@ impl ScriptCall<'_> {
             if let Origin::Upgrade(_) = ask.origin {
                 letters.push('u');
             }
-            match ask.policy {
+            match ask.admission.policy {
                 Policy::Fifo => {}
                 Policy::WriterFirst => letters.push('w'),
                 Policy::ReaderFirst => letters.push('r'),
+                Policy::Bounded => letters += &format!("n{}", ask.admission.limit),
+            }
+            // Who had a place keeps it, and an upgrade stands before everybody.
+            if let (Some(most), Origin::New) = (ask.max_queue, ask.origin) {
+                letters += &format!("m{most}");
             }
         }
         cmd.arg(letters);
@@ -164,8 +173,8 @@ impl ScriptCall<'_> {
                     cmd.arg(number.map(|number| number.to_string()).unwrap_or_default());
                 }
             }
-            Ask::Status { first, most } => {
-                cmd.arg(first).arg(most).arg(most);
+            Ask::Status { first, most, place_of } => {
+                cmd.arg(first).arg(most).arg(most).arg(place_of);
             }
         }
     }
@@ -407,5 +416,49 @@ impl Head {
             command.arg(millis(left));
         }
         Made { command, form }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(admission: Admission, max_queue: Option<usize>, origin: Origin) -> String {
+        let lock = Lock::new("p", "a".into());
+        let ask = Ask::Acquire(AskToAcquire {
+            request: "r0a:1",
+            lease: Duration::from_secs(1),
+            only_now: false,
+            admission,
+            max_queue,
+            origin,
+        });
+        let (channel, listened) = (Channel::OfClient, true);
+        let call = ScriptCall {
+            lock: &lock,
+            channel,
+            listened,
+            ask,
+        };
+        let mut cmd = Cmd::new();
+        call.add_options(&mut cmd);
+        let mut args = cmd.args_iter();
+        match args.next() {
+            Some(Arg::Simple(options)) => String::from_utf8(options.to_vec()).unwrap(),
+            _ => panic!("no options"),
+        }
+    }
+
+    #[test]
+    fn a_bound_and_the_room_in_the_queue_stand_among_the_options() {
+        assert_eq!(options(Admission::bounded(4), None, Origin::New), "en4");
+        assert_eq!(options(Admission::bounded(4), Some(100), Origin::New), "en4m100");
+        assert_eq!(options(Admission::FIFO, Some(0), Origin::New), "em0");
+    }
+
+    #[test]
+    fn a_request_that_had_a_place_and_an_upgrade_need_no_room() {
+        assert_eq!(options(Admission::FIFO, Some(0), Origin::Requeued(9)), "e");
+        assert_eq!(options(Admission::FIFO, Some(0), Origin::Upgrade(9)), "eu");
     }
 }

@@ -13,10 +13,11 @@ pub(crate) enum Answer {
     Granted {
         token: u64,
     },
-    /// `seq` is the lock's counter at that moment: later grants have greater tokens.
+    /// `seq` is the lock's counter at that moment: later grants have greater tokens. So many waiters stand before it.
     Queued {
         ticket: u64,
         seq: u64,
+        ahead: usize,
     },
 }
 
@@ -44,6 +45,8 @@ pub(crate) enum Acquired {
     /// The number of the owner's waiting request, if this client made it.
     OwnerWaits(Option<u64>),
     OtherPolicy(Policy),
+    /// As many wait as the request allows, or more.
+    QueueFull(usize),
     /// The read hold of this upgrade is over.
     NotReading,
 }
@@ -65,28 +68,37 @@ impl Acquired {
             };
         }
         let reply = numbers(reply)?;
-        let &[status, value, next_ms, seq] = reply.as_slice() else {
-            return Err(unexpected(&reply));
+        let (&[status, value, next_ms, seq], ahead) = match reply.split_first_chunk() {
+            Some((common, [])) => (common, None),
+            Some((common, &[ahead])) => (common, Some(ahead)),
+            _ => return Err(unexpected(&reply)),
         };
         let next = next_look(next_ms);
         let acquired = match status {
+            1 if !only_now => queued(value, seq, ahead).map(|answer| Self::Answered(answer, next)),
+            // Only a waiter is told a fifth number.
+            _ if ahead.is_some() => None,
             2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
-            1 if !only_now => match (number(value), seq) {
-                // The counter may have been lost.
-                (Some(ticket), 0) => Some((ticket, 0)),
-                (ticket, seq) => ticket.zip(number(seq)),
-            }
-            .map(|(ticket, seq)| Self::Answered(Answer::Queued { ticket, seq }, next)),
             -1 => Some(Self::Conflict),
             -2 => u64::try_from(value)
                 .ok()
                 .map(|number| Self::OwnerWaits((number > 0).then_some(number))),
             -3 => policy_of(value).map(Self::OtherPolicy),
             -4 => Some(Self::NotReading),
+            -5 => usize::try_from(value).ok().map(Self::QueueFull),
             _ => None,
         };
         acquired.ok_or_else(|| unexpected(&reply))
     }
+}
+
+fn queued(ticket: i64, seq: i64, ahead: Option<i64>) -> Option<Answer> {
+    Some(Answer::Queued {
+        ticket: number(ticket)?,
+        // The counter may have been lost.
+        seq: if seq == 0 { 0 } else { number(seq)? },
+        ahead: usize::try_from(ahead?).ok()?,
+    })
 }
 
 /// Reads how each request stood when it was released.
@@ -193,6 +205,7 @@ pub(super) fn policy_of(value: i64) -> Option<Policy> {
         Ok(0) => Some(Policy::Fifo),
         Ok(b'w') => Some(Policy::WriterFirst),
         Ok(b'r') => Some(Policy::ReaderFirst),
+        Ok(b'n') => Some(Policy::Bounded),
         _ => None,
     }
 }
@@ -256,6 +269,34 @@ mod tests {
         let told = Standing::Holds { token: 9, first: 9 };
         assert_eq!(read_released(&Value::Int(9), 1).unwrap(), (vec![told], None));
         assert!(read_released(&Value::Int(9), 2).is_err(), "one number for two requests");
+    }
+
+    #[test]
+    fn a_waiter_is_told_how_many_stand_before_it_and_who_finds_no_room_how_many_wait() {
+        let queued = Acquired::read(&array(&[1, 7, 500, 9, 3]), false);
+        let (ticket, seq, ahead) = (7, 9, 3);
+        let expected = Answer::Queued { ticket, seq, ahead };
+        assert!(
+            matches!(queued, Ok(Acquired::Answered(answer, Some(_))) if answer == expected),
+            "{queued:?}"
+        );
+        assert!(matches!(
+            Acquired::read(&array(&[-5, 100, 500, 9]), false),
+            Ok(Acquired::QueueFull(100))
+        ));
+        assert!(matches!(
+            Acquired::read(&array(&[-3, 110, 500, 9]), false),
+            Ok(Acquired::OtherPolicy(Policy::Bounded))
+        ));
+        for malformed in [
+            &[-5, -1, 500, 9][..],
+            &[-5, 1, 500, 9, 0],
+            &[1, 7, 500, 9],
+            &[1, 7, 500, 9, -1],
+            &[1, 7, 500, 9, 3, 3],
+        ] {
+            assert!(Acquired::read(&array(malformed), false).is_err(), "{malformed:?}");
+        }
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub(crate) struct Snapshot {
     pub(crate) holders: Vec<SnapshotHolder>,
     pub(crate) waiters: Vec<SnapshotWaiter>,
     pub(crate) raw: RawState,
+    /// How many stand before the request that was asked about. `None`: it does not wait.
+    pub(crate) ahead: Option<usize>,
 }
 
 /// The state of a lock as it lies in the server: the numbers and the text of its field `s`. PROTOCOL.md explains each of
@@ -49,6 +51,10 @@ pub struct RawState {
     pub up: u64,
     /// The request by which the writer entered, or the sole request. Otherwise empty.
     pub holder: String,
+    /// The permits that there are: how many readers the lock lets in. 0: it has no bound.
+    pub limit: u64,
+    /// The permits that are taken.
+    pub used: u64,
 }
 
 #[derive(Debug)]
@@ -70,9 +76,8 @@ pub(crate) struct SnapshotWaiter {
 impl Snapshot {
     pub(crate) fn read(reply: &Value) -> Option<Self> {
         let Value::Array(items) = reply else { return None };
-        let [now, mode, policy, write_holds, holding, waiting, holders, waiters, raw] = items.as_slice() else {
-            return None;
-        };
+        let (items, place) = items.split_first_chunk()?;
+        let [now, mode, policy, write_holds, holding, waiting, holders, waiters, raw] = items;
         let (holders, waiters) = (texts(holders, 4)?, texts(waiters, 3)?);
         Some(Self {
             now_us: text(now)?.parse().ok()?,
@@ -95,17 +100,24 @@ impl Snapshot {
                 .map(SnapshotWaiter::read)
                 .collect::<Option<_>>()?,
             raw: RawState::read(&texts(raw, 1)?)?,
+            ahead: match place {
+                [] => None,
+                [place] => match texts(place, 2)?.as_slice() {
+                    [] => None,
+                    [rank, _score] => Some(rank.parse().ok()?),
+                    _ => return None,
+                },
+                _ => return None,
+            },
         })
     }
 }
 
 impl RawState {
     fn read(fields: &[&str]) -> Option<Self> {
-        let (holder, numbers) = fields.split_last()?;
-        let numbers: Vec<u64> = numbers
-            .iter()
-            .map(|number| number.parse().ok())
-            .collect::<Option<_>>()?;
+        let (numbers, &[holder, limit, used]) = fields.split_last_chunk()?;
+        let number = |text: &&str| text.parse().ok();
+        let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
         let &[
             seq,
             token,
@@ -136,7 +148,9 @@ impl RawState {
             sole,
             more,
             up,
-            holder: (*holder).to_owned(),
+            holder: holder.to_owned(),
+            limit: number(&limit)?,
+            used: number(&used)?,
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::observe::{Hold, Wait};
 use crate::protocol::key::Lock;
 use crate::types::error::{Error, LostReason, shown, timed_out};
 use crate::types::limits::{LEAST_LEASE, call_limit, check_duration};
-use crate::types::mode::{Access, GrantVia, Policy, When};
+use crate::types::mode::{Access, Admission, GrantVia, Policy, When};
 use crate::types::owner::Owner;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -86,7 +86,8 @@ impl<M: Access> QuorumAcquire<M> {
     /// has its places waits on while servers are away. [`Error::Server`], [`Error::PolicyMismatch`],
     /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] if so many servers refuse that no majority is left;
     /// [`Error::Shutdown`] after [`Quorum::shutdown`](crate::Quorum::shutdown); [`Error::InvalidName`],
-    /// [`Error::InvalidDuration`], [`Error::InvalidOwner`] or [`Error::Runtime`] before the client sends anything.
+    /// [`Error::InvalidDuration`], [`Error::InvalidOwner`], [`Error::Unsupported`] (with [`Policy::Bounded`]) or
+    /// [`Error::Runtime`] before the client sends anything.
     pub async fn acquire_fair(self) -> Result<QuorumGuard<M>, Error> {
         match self.acquire(When::InTurn).await? {
             Some(guard) => Ok(guard),
@@ -126,11 +127,14 @@ impl<M: Access> QuorumAcquire<M> {
     async fn acquire(self, when: When) -> Result<Option<QuorumGuard<M>>, Error> {
         self.check()?;
         runtime::check_timers()?;
-        let wait = Wait::begin(&self.lock, M::MODE, when);
+        let wait = Wait::begin(&self.lock, M::LABEL, None, when);
         let wish = Wish {
             lock: Arc::clone(&self.lock),
             mode: M::MODE,
-            policy: self.policy,
+            admission: Admission {
+                policy: self.policy,
+                limit: 0,
+            },
             owner: self.owner,
             lease: self.lease,
             max_hold: self.max_hold.unwrap_or(Duration::MAX),
@@ -150,7 +154,7 @@ impl<M: Access> QuorumAcquire<M> {
                 };
                 wait.granted(token, via, None);
                 let (ballot, work) = open.keep();
-                ballot.observe(Hold::begin(&self.lock, M::MODE, token));
+                ballot.observe(Hold::begin(&self.lock, M::LABEL, None, token));
                 Ok(Some(QuorumGuard::new(ballot, work, token)))
             }
             Ok(None) => {
@@ -170,6 +174,13 @@ impl<M: Access> QuorumAcquire<M> {
         check_duration(name, "lease", self.lease, LEAST_LEASE, self.members.longest_lease)?;
         if let Some(max_hold) = self.max_hold {
             check_duration(name, "max_hold", max_hold, Duration::from_millis(1), Duration::MAX)?;
+        }
+        if let Policy::Bounded = self.policy {
+            return Err(Error::Unsupported {
+                lock: shown(name),
+                what: "a bound on readers",
+                remedy: "a majority of servers cannot count permits; use max_readers on one server",
+            });
         }
         match self.owner {
             Some(owner) if owner.is_anonymous() || owner.is_nobody() => Err(Error::InvalidOwner {

@@ -7,16 +7,18 @@
 use super::members::Members;
 use super::tally::{End, Phase, Step, Tally};
 use crate::engine::attempt::{Attempt, Attempted};
+use crate::engine::release::follow_up;
 use crate::engine::session::Handle;
 use crate::observe::{Hold, HoldEnd};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToPlace, Origin};
+use crate::protocol::reply::Standing;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::error::{Error, LostReason, runtime_ended, shown};
-use crate::types::mode::{Mode, Policy, When};
+use crate::types::mode::{Admission, Mode, When};
 use crate::types::owner::Owner;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -34,7 +36,7 @@ pub(super) type Drivers = FuturesUnordered<BoxFuture<'static, ()>>;
 pub(super) struct Wish {
     pub(super) lock: Arc<Lock>,
     pub(super) mode: Mode,
-    pub(super) policy: Policy,
+    pub(super) admission: Admission,
     pub(super) owner: Option<Owner>,
     pub(super) lease: Duration,
     pub(super) max_hold: Duration,
@@ -163,7 +165,13 @@ impl Ballot {
         let owner = wish.owner.map(|owner| owner.name());
         let name = RequestName::write(wish.mode, shared.id, number, owner.as_deref());
         let claim = Claim::new(wish.lease, self.tally().limit_left(now), now);
-        let request = Arc::new(Request::new(number, name, Arc::clone(&wish.lock), wish.policy, claim));
+        let request = Arc::new(Request::new(
+            number,
+            name,
+            Arc::clone(&wish.lock),
+            wish.admission,
+            claim,
+        ));
         shared.registry.insert(Arc::clone(&request), now);
         let origin = ticket.map_or(Origin::New, Origin::Requeued);
         Attempt::new(Arc::clone(handle), request, wish.when, origin, wish.lease)
@@ -238,9 +246,11 @@ impl Ballot {
                 let now = Instant::now();
                 request.on_renewal(sent, now, lease, standing);
                 self.tally().on_place(at, given_up, standing, now);
-                if let Some(next) = next {
+                if let (Standing::Waits { .. }, Some(next)) = (standing, next) {
                     let registry = &handle.shared().registry;
                     registry.schedule_check_if_waiting(&request.lock, now + next);
+                } else {
+                    follow_up(session, &request.lock, next);
                 }
                 Placed::Answered
             }

@@ -14,4 +14,4 @@ pub(crate) mod subscribers;
 mod sync;
 mod table;
 
-pub(crate) use table::Due;
+pub(crate) use table::{Due, FollowUp};

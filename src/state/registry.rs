@@ -4,9 +4,9 @@
 //! loom runs all interleavings (`state/loom`).
 
 use super::claim::EndedBy;
-use super::request::Request;
+use super::request::{Heard, Request};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
-use super::table::{Due, Table};
+use super::table::{Due, FollowUp, Table};
 use crate::protocol::key::Lock;
 use crate::types::error::{LostReason, runtime_ended};
 use redis::RedisError;
@@ -54,8 +54,8 @@ impl Registry {
     }
 
     /// Returns a request of the same owner and lock whose release is still under way.
-    pub(crate) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
-        self.table().leaving(of)
+    pub(crate) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
+        self.table().leaving(of, now)
     }
 
     /// Takes the locks that are due, with what to do for them, and schedules them again.
@@ -66,6 +66,12 @@ impl Registry {
     /// Checks a lock then, or earlier.
     pub(crate) fn schedule_check(&self, lock: &Lock, at: Instant) {
         let earlier = self.table().schedule_check(lock, at);
+        self.wake_if(earlier);
+    }
+
+    /// Checks a lock then, even if this client has no request there.
+    pub(crate) fn follow_up(&self, lock: &Arc<Lock>, next: FollowUp) {
+        let earlier = self.table().follow_up(lock, next);
         self.wake_if(earlier);
     }
 
@@ -130,11 +136,11 @@ impl Registry {
     }
 
     /// A message grants a request, or ends it by token 0 or 1. Returns whether there is such a request.
-    pub(crate) fn on_grant(&self, now: Instant, number: u64, name: &str, token: u64) -> bool {
+    pub(crate) fn on_grant(&self, heard: Heard, number: u64, name: &str, token: u64) -> bool {
         let request = self.table().get(number).cloned();
         let request = request.filter(|request| request.name == name);
         if let Some(request) = &request {
-            request.on_grant(now, token);
+            request.on_grant(heard, token);
         }
         request.is_some()
     }

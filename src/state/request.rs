@@ -6,12 +6,28 @@ use crate::observe::{Hold, HoldEnd};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::reply::Standing;
-use crate::types::mode::Policy;
+use crate::types::mode::Admission;
 use redis::RedisError;
 use std::future::Future;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// A message that came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub(crate) at: Instant,
+    /// When its subscription was confirmed. `None`: the client has never been deaf.
+    pub(crate) since: Option<Instant>,
+}
+
+impl Heard {
+    /// `confirmed`: since when the client knows that it is subscribed. Before it knows, the message itself tells so.
+    pub(crate) fn over(confirmed: Option<Instant>, at: Instant) -> Self {
+        let since = Some(confirmed.unwrap_or(at));
+        Self { at, since }
+    }
+}
 
 /// One call of acquire: its name in Redis, and its claim behind a mutex.
 #[derive(Debug)]
@@ -19,7 +35,7 @@ pub(crate) struct Request {
     pub(crate) number: u64,
     pub(crate) name: String,
     pub(crate) lock: Arc<Lock>,
-    pub(crate) policy: Policy,
+    pub(crate) admission: Admission,
     claim: Mutex<Claim>,
     /// The record that notes the end of the hold. The code that ends the hold takes it, in the same step.
     hold: std::sync::Mutex<Option<Box<Hold>>>,
@@ -28,12 +44,12 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(number: u64, name: String, lock: Arc<Lock>, policy: Policy, claim: Claim) -> Self {
+    pub(crate) fn new(number: u64, name: String, lock: Arc<Lock>, admission: Admission, claim: Claim) -> Self {
         Self {
             number,
             name,
             lock,
-            policy,
+            admission,
             claim: Mutex::new(claim),
             hold: std::sync::Mutex::default(),
             changed: Notify::new(),
@@ -84,15 +100,23 @@ impl Request {
         });
     }
 
+    /// The permits that it takes.
+    pub(crate) fn weight(&self) -> u32 {
+        RequestName::read(&self.name).map_or(1, |name| name.weight)
+    }
+
     /// The owner's name, if the user named one.
     pub(crate) fn owner(&self) -> Option<&str> {
         RequestName::read(&self.name)?.named_owner
     }
 
     /// Takes in a message that grants the request, or evicts it by token 0.
-    pub(crate) fn on_grant(&self, now: Instant, token: u64) {
+    pub(crate) fn on_grant(&self, heard: Heard, token: u64) {
         self.change(|claim| {
-            if claim.on_grant(now, token) {
+            if let Some(since) = heard.since {
+                claim.listens_since(since);
+            }
+            if claim.on_grant(heard.at, token) {
                 self.changed.notify_waiters();
             }
         });
@@ -143,6 +167,6 @@ impl Request {
 fn hold_end(by: &EndedBy) -> HoldEnd {
     match by {
         EndedBy::Lost(reason) => HoldEnd::Lost(*reason),
-        EndedBy::Released | EndedBy::Displaced { .. } | EndedBy::Failed(_) => HoldEnd::Dropped,
+        EndedBy::Released | EndedBy::Sealed | EndedBy::Displaced { .. } | EndedBy::Failed(_) => HoldEnd::Dropped,
     }
 }

@@ -6,12 +6,12 @@
 
 use super::claim::{Claim, EndedBy};
 use super::registry::Registry;
-use super::request::Request;
+use super::request::{Heard, Request};
 use super::subscribers::EventSubscribers;
 use crate::protocol::key::{Lock, is_state};
 use crate::protocol::message::read_message;
 use crate::protocol::name::RequestName;
-use crate::types::mode::Policy;
+use crate::types::mode::Admission;
 use crate::types::owner::ClientId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +102,7 @@ impl Shared {
     }
 
     /// Takes in a message on the client's channel: grants, and ends of requests.
-    pub(crate) fn on_message(&self, now: Instant, payload: &[u8]) {
+    pub(crate) fn on_message(&self, heard: Heard, payload: &[u8]) {
         let Some((grants, key)) = read_message(payload) else {
             tracing::warn!(
                 bytes = payload.len(),
@@ -115,12 +115,12 @@ impl Shared {
                 continue;
             };
             let number = parts.number;
-            if self.registry.on_grant(now, number, name, token) {
+            if self.registry.on_grant(heard, number, name, token) {
                 continue;
             }
             let forgotten = parts.client == self.id.to_string() && self.has_forgotten(number);
             if forgotten && is_state(&self.prefix, key) {
-                self.pass_on(now, name, number, key);
+                self.pass_on(heard.at, name, number, key);
             } else {
                 // The request is of another client, so this client must not release it.
                 tracing::warn!(
@@ -139,7 +139,7 @@ impl Shared {
         let mut claim = Claim::new(self.lease, Duration::MAX, now);
         claim.end(EndedBy::Released);
         let lock = Arc::new(Lock::of_key(key.to_owned(), key.into()));
-        let orphan = Request::new(number, name.to_owned(), lock, Policy::Fifo, claim);
+        let orphan = Request::new(number, name.to_owned(), lock, Admission::FIFO, claim);
         // Without a releaser the orphan ends with its lease.
         let _ = self.release(Arc::new(orphan));
     }
@@ -156,7 +156,7 @@ mod tests {
         drop(released);
         let lock = Arc::new(Lock::new("p", "a".into()));
         let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
-        let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Policy::Fifo, claim));
+        let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Admission::FIFO, claim));
         shared.registry.insert(Arc::clone(&request), Instant::now());
         shared.abandon(request);
         assert!(!shared.registry.knows(1));

@@ -17,6 +17,15 @@ struct LockEntry {
     requests: BTreeMap<u64, Arc<Request>>,
     /// The requests of each named owner.
     owners: HashMap<String, Vec<u64>>,
+    follow_up: Option<FollowUp>,
+}
+
+/// A lease of others ends soon: somebody has to look, even if no request of this client waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FollowUp {
+    pub(crate) at: Instant,
+    /// There is no further look after this one's reply, if that comes later.
+    pub(crate) until: Instant,
 }
 
 /// A lock that is due.
@@ -25,8 +34,12 @@ pub(crate) struct Due {
     pub(crate) lock: Arc<Lock>,
     /// The requests to renew, each with its lease. Empty: only check whether something has expired.
     pub(crate) renew: Vec<(Arc<Request>, Duration)>,
-    /// Lost holds that the server may still know: release them, so that others need not wait for the lease.
+    /// Holds that time has ended: nobody has been told yet.
     pub(crate) lost: Vec<Arc<Request>>,
+    /// Holds that the server may still know and that nobody keeps: release them, so that others need not wait for the
+    /// lease.
+    pub(crate) release: Vec<Arc<Request>>,
+    pub(crate) follow_up: Option<FollowUp>,
 }
 
 #[derive(Debug, Default)]
@@ -46,20 +59,36 @@ impl Table {
         let due = now + request.claim().lease() / 3;
         let lock = Arc::clone(&request.lock);
         self.requests.insert(request.number, Arc::clone(&request));
-        let entry = self.locks.entry(Arc::clone(&lock.state)).or_insert_with(|| {
-            self.schedule.insert((due, Arc::clone(&lock.state)));
-            LockEntry {
-                lock: Arc::clone(&lock),
-                due,
-                requests: BTreeMap::new(),
-                owners: HashMap::new(),
-            }
-        });
+        let entry = self.entry(&lock, due);
         if let Some(owner) = request.owner() {
             entry.owners.entry(owner.to_owned()).or_default().push(request.number);
         }
         entry.requests.insert(request.number, request);
         self.schedule_check(&lock, due)
+    }
+
+    fn entry(&mut self, lock: &Arc<Lock>, due: Instant) -> &mut LockEntry {
+        self.locks.entry(Arc::clone(&lock.state)).or_insert_with(|| {
+            self.schedule.insert((due, Arc::clone(&lock.state)));
+            LockEntry {
+                lock: Arc::clone(lock),
+                due,
+                requests: BTreeMap::new(),
+                owners: HashMap::new(),
+                follow_up: None,
+            }
+        })
+    }
+
+    /// Checks a lock then, whether or not this client has requests there.
+    pub(super) fn follow_up(&mut self, lock: &Arc<Lock>, next: FollowUp) -> bool {
+        let entry = self.entry(lock, next.at);
+        let planned = entry.follow_up.unwrap_or(next);
+        entry.follow_up = Some(FollowUp {
+            at: planned.at.min(next.at),
+            until: planned.until.max(next.until),
+        });
+        self.schedule_check(lock, next.at)
     }
 
     /// The server does not have the request any more: wakes the tasks that wait for that.
@@ -77,7 +106,13 @@ impl Table {
                 entry.owners.remove(owner);
             }
         }
-        if entry.requests.is_empty()
+        let state = Arc::clone(state);
+        self.forget_idle(&state);
+    }
+
+    fn forget_idle(&mut self, state: &Arc<str>) {
+        let idle = |entry: &LockEntry| entry.requests.is_empty() && entry.follow_up.is_none();
+        if self.locks.get(state).is_some_and(idle)
             && let Some((state, entry)) = self.locks.remove_entry(state)
         {
             self.schedule.remove(&(entry.due, state));
@@ -93,7 +128,7 @@ impl Table {
     }
 
     /// Returns a request of the same owner and lock whose release is still under way.
-    pub(super) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
+    pub(super) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
         let entry = self.locks.get(&of.lock.state)?;
         let numbers = entry
             .owners
@@ -101,7 +136,7 @@ impl Table {
             .iter()
             .filter(|number| **number != of.number);
         let mut requests = numbers.filter_map(|number| entry.requests.get(number));
-        requests.find(|request| request.claim().is_leaving()).cloned()
+        requests.find(|request| request.claim().is_leaving(now)).cloned()
     }
 
     /// When to call `take_due` next. The methods that make this time earlier return that.
@@ -206,34 +241,45 @@ impl Table {
             if due > now {
                 break;
             }
-            let Some(entry) = self.locks.get(&state) else {
+            let Some(entry) = self.locks.get_mut(&state) else {
                 self.schedule.pop_first();
                 continue;
             };
             let (due, next) = entry.take(now);
             taken.push(due);
             self.reschedule(&state, next);
+            self.forget_idle(&state);
         }
         taken
     }
 }
 
 impl LockEntry {
-    fn take(&self, now: Instant) -> (Due, Instant) {
+    fn take(&mut self, now: Instant) -> (Due, Instant) {
         let mut due = Due {
             lock: Arc::clone(&self.lock),
             renew: Vec::new(),
             lost: Vec::new(),
+            release: Vec::new(),
+            follow_up: self.follow_up.take_if(|next| next.at <= now),
         };
         // A lock without requests to renew is checked again after an hour at most.
         let mut next = now + Duration::from_secs(3600);
+        next = self.follow_up.map_or(next, |planned| planned.at.min(next));
         for request in self.requests.values() {
             let mut claim = request.claim();
             let Some(lease) = claim.lease_to_renew(now) else {
                 if claim.report_loss() {
                     due.lost.push(Arc::clone(request));
-                } else if claim.ended().is_none() {
-                    next = next.min(now + claim.lease() / 3);
+                }
+                match claim.release_at(now) {
+                    Some(at) if at <= now => {
+                        claim.let_go();
+                        due.release.push(Arc::clone(request));
+                    }
+                    Some(at) => next = next.min(at),
+                    None if claim.ended().is_none() => next = next.min(now + claim.lease() / 3),
+                    None => {}
                 }
                 continue;
             };
@@ -249,5 +295,50 @@ impl LockEntry {
             }
         }
         (due, next)
+    }
+}
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::state::claim::Claim;
+    use crate::types::mode::Admission;
+
+    fn next(now: Instant, ms: u64) -> FollowUp {
+        let at = now + Duration::from_millis(ms);
+        let until = now + Duration::from_secs(60);
+        FollowUp { at, until }
+    }
+
+    #[test]
+    fn a_lock_without_requests_is_checked_once_and_then_forgotten() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        assert!(table.follow_up(&lock, next(now, 900)), "the schedule starts earlier");
+        table.follow_up(&lock, next(now, 1000));
+        assert_eq!(table.arm(), Some(now + Duration::from_millis(900)));
+        assert!(table.take_due(now).is_empty());
+        let due = table.take_due(now + Duration::from_millis(900));
+        assert!(matches!(due.as_slice(), [due] if due.renew.is_empty() && due.follow_up.is_some()));
+        assert_eq!(table.arm(), None);
+        assert!(table.locks.is_empty());
+    }
+
+    #[test]
+    fn a_follow_up_outlives_the_requests_of_its_lock() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
+        let request = Arc::new(Request::new(
+            1,
+            "wa:1".to_owned(),
+            Arc::clone(&lock),
+            Admission::FIFO,
+            claim,
+        ));
+        table.insert(Arc::clone(&request), now);
+        table.follow_up(&lock, next(now, 900));
+        table.remove(&request);
+        assert_eq!(table.arm(), Some(now + Duration::from_millis(900)));
     }
 }

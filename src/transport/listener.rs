@@ -11,13 +11,14 @@ use crate::observe::Outage;
 use crate::protocol::event;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_channel};
+use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::state::subscribers::Topic;
 use crate::types::error::{is_of_replica, timed_out};
 use crate::types::timers::{ANNOUNCED_EVERY, CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
 use futures::future::try_join_all;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) struct Listener {
@@ -42,12 +43,16 @@ impl Listener {
         let shared = Arc::clone(&self.shared);
         let label = self.label.as_deref();
         let connect = |on_push| self.backend.connect(label, Purpose::Pushes, Some(on_push));
-        let mut subscription = Subscription::open(connect, move |push| on_push(&shared, &push)).await?;
+        let confirmed = Arc::<OnceLock<Instant>>::default();
+        let since = Arc::clone(&confirmed);
+        let hear = move |push| on_push(&shared, &push, || Heard::over(since.get().copied(), Instant::now()));
+        let mut subscription = Subscription::open(connect, hear).await?;
         let (prefix, id) = (&self.shared.prefix, self.shared.id);
         let channels = [format!("{}{id}", channel_base(prefix)), audience_channel(prefix)];
         let channels = channels.each_ref().map(String::as_str);
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
+        confirmed.get_or_init(Instant::now);
         self.introduce(&mut subscription).await;
         self.look_around(&mut subscription).await;
         Ok(subscription)
@@ -190,7 +195,7 @@ impl Listener {
     }
 }
 
-pub(crate) fn on_push(shared: &Shared, push: &PushInfo) -> Push {
+pub(crate) fn on_push(shared: &Shared, push: &PushInfo, heard: impl Fn() -> Heard) -> Push {
     let text = |at: usize| match push.data.get(at) {
         Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
         _ => None,
@@ -201,7 +206,7 @@ pub(crate) fn on_push(shared: &Shared, push: &PushInfo) -> Push {
         PushKind::Message => {
             let Some(channel) = text(0) else { return Push::Heard };
             match (kind_of_channel(&shared.prefix, channel), push.data.get(1)) {
-                (ChannelKind::Grants, Some(Value::BulkString(payload))) => shared.on_message(now(), payload),
+                (ChannelKind::Grants, Some(Value::BulkString(payload))) => shared.on_message(heard(), payload),
                 (ChannelKind::Grants, _) => {}
                 (ChannelKind::Events, _) => {
                     subscribers.on_events(&shared.prefix, channel, channel, text(1).unwrap_or_default());

@@ -61,15 +61,34 @@ pub enum Error {
         lock: String,
     },
 
-    /// Others use the lock with another policy. All users of a lock must name the same one.
+    /// As many requests wait as [`Acquire::max_queue`](crate::Acquire::max_queue) allows. This one did not queue.
+    #[error("{waiting} already wait for lock {lock:?}; retry later, or allow more by max_queue")]
+    QueueFull {
+        /// The lock's name.
+        lock: String,
+        /// How many wait.
+        waiting: usize,
+    },
+
+    /// Others use the lock with another policy. All users of a lock must name the same one. A semaphore, or a lock with
+    /// [`max_readers`](crate::RwLock::max_readers), has the policy [`Policy::Bounded`].
     #[error(
-        "lock {lock:?} is in use with the policy {stored:?}; use that, or wait until nobody has used it for a minute"
+        "lock {lock:?} is in use {}; use that, or wait until nobody has used it for a minute", with(*stored)
     )]
     PolicyMismatch {
         /// The lock's name.
         lock: String,
         /// The policy that the lock has.
         stored: Policy,
+    },
+
+    /// The locks cannot be acquired together, because their handles are of several clients or owners.
+    #[error("lock {lock:?} cannot be acquired together with the others: {why}; use handles of one client and owner")]
+    NotTogether {
+        /// The first lock that does not go with those before it.
+        lock: String,
+        /// What is wrong with the handle.
+        why: &'static str,
     },
 
     /// The name cannot be a lock's name.
@@ -117,6 +136,19 @@ pub enum Error {
         least: Duration,
         /// The greatest possible value.
         most: Duration,
+    },
+
+    /// A semaphore or a bounded lock cannot have that limit, or a request cannot have so many permits of it.
+    #[error("a {what} of {given} of lock {lock:?} is refused: it must be between 1 and {most}")]
+    InvalidPermits {
+        /// The lock's name.
+        lock: String,
+        /// Which number.
+        what: &'static str,
+        /// What the caller asked for.
+        given: u32,
+        /// The greatest possible value: for a request, the limit.
+        most: u32,
     },
 
     /// The owner belongs to a request without a named owner, or is the nil UUID, which is nobody. Such an owner cannot
@@ -251,6 +283,13 @@ fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
     } else {
         let what = "did not reach the server's own disk".to_owned();
         (what, "allow more time than the server's `appendfsync` may take")
+    }
+}
+
+fn with(policy: Policy) -> String {
+    match policy {
+        Policy::Bounded => "with a bound on its readers, as a semaphore or by max_readers".to_owned(),
+        _ => format!("with the policy {policy:?} and without a bound on its readers"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The bounds of durations and numbers, and the errors for durations outside of them.
 
 use super::error::{Error, shown};
+use super::mode::{Admission, Policy};
 use std::time::Duration;
 
 pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
@@ -11,6 +12,9 @@ pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 /// year 2255.
 pub(crate) const MOST_NUMBER: u64 = 1 << 53;
 
+/// No lock has more permits. Sums of weights stay far below what four bytes hold.
+pub(crate) const MOST_PERMITS: u32 = 1_000_000_000;
+
 /// How long a call may take. Several calls fit into a third of the lease, the time between two renewals.
 pub(crate) fn call_limit(lease: Duration) -> Duration {
     (lease / 6).clamp(Duration::from_millis(50), Duration::from_secs(1))
@@ -18,6 +22,32 @@ pub(crate) fn call_limit(lease: Duration) -> Duration {
 
 pub(crate) fn check_lease(lock: &str, lease: Duration) -> Result<(), Error> {
     check_duration(lock, "lease", lease, LEAST_LEASE, MOST_LEASE)
+}
+
+pub(crate) fn check_max_hold(lock: &str, max_hold: Duration) -> Result<(), Error> {
+    check_duration(lock, "max_hold", max_hold, Duration::from_millis(1), Duration::MAX)
+}
+
+pub(crate) fn check_lock_delay(lock: &str, delay: Duration) -> Result<(), Error> {
+    check_duration(lock, "lock_delay", delay, Duration::ZERO, MOST_LEASE)
+}
+
+/// The permits that a request asks for, and those that there are.
+pub(crate) fn check_permits(lock: &str, admission: Admission, weight: u32) -> Result<(), Error> {
+    if admission.policy != Policy::Bounded {
+        return Ok(());
+    }
+    let check = |what, given, most| match given {
+        1.. if given <= most => Ok(()),
+        _ => Err(Error::InvalidPermits {
+            lock: shown(lock),
+            what,
+            given,
+            most,
+        }),
+    };
+    check("limit", admission.limit, MOST_PERMITS)?;
+    check("number of permits", weight, admission.limit)
 }
 
 pub(crate) fn check_duration(

@@ -30,10 +30,16 @@ pub struct Read;
 #[derive(Debug)]
 pub struct Write;
 
-/// [`Read`] or [`Write`].
+/// What a [`PermitGuard`](crate::PermitGuard) holds, as a type: some permits of a [`Semaphore`](crate::Semaphore).
+#[derive(Debug)]
+pub struct Permits;
+
+/// [`Read`], [`Write`] or [`Permits`].
 pub trait Access: sealed::Sealed + Send + Sync + 'static {
-    /// The mode as a value.
+    /// The mode as a value. Who holds permits reads.
     const MODE: Mode;
+    /// The word in spans and in the labels of metrics.
+    const LABEL: &'static str = Self::MODE.label();
 }
 
 impl Access for Read {
@@ -44,10 +50,16 @@ impl Access for Write {
     const MODE: Mode = Mode::Write;
 }
 
+impl Access for Permits {
+    const MODE: Mode = Mode::Read;
+    const LABEL: &'static str = "permits";
+}
+
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Read {}
     impl Sealed for super::Write {}
+    impl Sealed for super::Permits {}
 }
 
 /// Which waiters enter first. The policy is a property of the lock: users with another policy get
@@ -63,6 +75,31 @@ pub enum Policy {
     WriterFirst,
     /// Readers enter whenever no writer is inside. Writers starve while readers keep coming.
     ReaderFirst,
+    /// First come, first served, and at most so many readers at a time:
+    /// [`RwLock::max_readers`](crate::RwLock::max_readers), [`Client::semaphore`](crate::Client::semaphore).
+    Bounded,
+}
+
+/// What a request says of its lock: the policy, and how many permits the readers share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admission {
+    pub(crate) policy: Policy,
+    /// Counts under [`Policy::Bounded`] only.
+    pub(crate) limit: u32,
+}
+
+impl Admission {
+    pub(crate) const FIFO: Self = Self {
+        policy: Policy::Fifo,
+        limit: 0,
+    };
+
+    pub(crate) const fn bounded(limit: u32) -> Self {
+        Self {
+            policy: Policy::Bounded,
+            limit,
+        }
+    }
 }
 
 /// How long a caller waits for its grant.

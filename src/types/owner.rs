@@ -2,8 +2,14 @@
 
 use super::random;
 use std::fmt;
+use std::future::Future;
 use std::str::FromStr;
 use uuid::Uuid;
+
+tokio::task_local! {
+    /// The owner of requests that name none.
+    static CURRENT: Owner;
+}
 
 /// One logical thread of control, which may acquire again what it holds without waiting.
 ///
@@ -11,7 +17,7 @@ use uuid::Uuid;
 /// others wait. Use one `Owner` for one chain of calls. Tasks that run side by side need an owner each. An owner gets
 /// no second place in the queue of a lock ([`Error::OwnerWaiting`]), because its two waits could wait for each other.
 ///
-/// A request without a named owner is its own owner and never reenters. The guide [`owners`](crate::guide::owners) says
+/// A request without a named owner is its own owner and never reenters, except inside of a [`scope`](Self::scope). The guide [`owners`](crate::guide::owners) says
 /// more, also how to give an owner to another process.
 ///
 /// [`Error::OwnerWaiting`]: crate::Error::OwnerWaiting
@@ -42,6 +48,58 @@ impl Owner {
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.0
+    }
+
+    /// Runs a future as this owner: requests in it that name no owner are this owner's, and reenter what it holds.
+    ///
+    /// The owner of a request is settled by the first poll of its acquire method, not by [`RwLock::write`]. An owner
+    /// that [`RwLock::with_owner`] names counts more than the scope, and an inner scope more than an outer one. A guard
+    /// keeps its owner when it leaves the scope.
+    ///
+    /// Tasks that you spawn in the scope are outside of it, because they run side by side with it: they need owners of
+    /// their own. The same is true of futures that you join: two waits of one owner for one lock are refused.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// use fairlock::{Client, Error, Owner};
+    ///
+    /// async fn audit(client: &Client) -> Result<(), Error> {
+    ///     client.rw_lock("invoice:42").read().acquire_fair().await?.release().await
+    /// }
+    ///
+    /// Owner::new().scope(async {
+    ///     let guard = client.rw_lock("invoice:42").write().acquire_fair().await?;
+    ///     audit(&client).await?; // does not wait for its caller
+    ///     guard.release().await
+    /// }).await
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// A drop drops the inner future, and nothing else.
+    ///
+    /// [`RwLock::write`]: crate::RwLock::write
+    /// [`RwLock::with_owner`]: crate::RwLock::with_owner
+    pub async fn scope<F: Future>(self, future: F) -> F::Output {
+        CURRENT.scope(self, future).await
+    }
+
+    /// The owner of the innermost [`scope`](Self::scope) that this code runs in. `None` outside of any scope, and in
+    /// tasks that were spawned in one.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// use fairlock::Owner;
+    ///
+    /// let me = Owner::new();
+    /// assert_eq!(me.scope(async { Owner::current() }).await, Some(me));
+    /// assert_eq!(me.scope(tokio::spawn(async { Owner::current() })).await.unwrap(), None);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(|owner| *owner).ok()
     }
 
     pub(crate) fn is_anonymous(&self) -> bool {

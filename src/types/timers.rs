@@ -10,6 +10,7 @@
 //! | [`RETRY_PAUSE`], [`UNDER_WAY_PAUSE`] | a renewal failed, or its predecessor is under way | the watchdog checks again |
 //! | the proof of a hold | the client sends a call that is answered | the hold is lost |
 //! | [`INTRODUCED_EVERY`], [`ANNOUNCED_EVERY`] | an introduction, an announcement | the next one |
+//! | [`GRACE`], [`FOLLOW_UP_PATIENCE`] | a script found grants that nobody heard | the watchdog checks the lock; it stops checking |
 //! | [`SHUTDOWN_PATIENCE`], [`FINISH_PATIENCE`] | a shutdown, a caller that finishes others' work | the rest is left to the leases |
 
 use std::time::Duration;
@@ -33,6 +34,13 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// When to check a lock again whose earlier calls are under way.
 pub(crate) const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a grant lasts that nobody heard of: see *A grant that nobody heard* in PROTOCOL.md.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
+/// How long a client without waiters checks a lock whose leases end soon. Where all leases are short this never becomes
+/// otherwise, and then the waiters' own renewals come soon enough.
+pub(crate) const FOLLOW_UP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a caller finishes what scripts left to do: enough for some ten thousand requests a second.
 pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,6 +1,8 @@
 //! The fencing token.
 
 use std::fmt;
+use std::num::{ParseIntError, TryFromIntError};
+use std::str::FromStr;
 
 /// A number that never falls from one grant of a lock to the next. A writer's token is greater than the tokens of all
 /// other owners that held the lock before. Readers that are inside together may share a token, and so may the holds of
@@ -14,6 +16,19 @@ use std::fmt;
 /// Tokens grow within one lock, not between locks. Tokens go on growing when the server restarts without its data,
 /// because the server's clock replaces a lost counter. Tokens fit a signed 64-bit integer and, until the year 2255, a
 /// double.
+///
+/// To store a token in a column of SQL (`BIGINT`) and to read it back, convert it to and from `i64`. A token is at most
+/// `i64::MAX`, so only a number from elsewhere can fail to convert:
+///
+/// ```
+/// use fairlock::FencingToken;
+///
+/// let token: FencingToken = "1795379506491652".parse()?;
+/// let column: i64 = token.into();
+/// assert_eq!(FencingToken::try_from(column)?, token);
+/// assert!(FencingToken::try_from(-1i64).is_err() && FencingToken::try_from(u64::MAX).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -32,6 +47,42 @@ impl FencingToken {
 impl From<FencingToken> for u64 {
     fn from(token: FencingToken) -> u64 {
         token.0
+    }
+}
+
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> i64 {
+        // Saturates for what cannot be: the server's numbers are less than 2^53, and other numbers are checked.
+        i64::try_from(token.0).unwrap_or(i64::MAX)
+    }
+}
+
+impl TryFrom<u64> for FencingToken {
+    type Error = TryFromIntError;
+
+    /// Fails for a number above `i64::MAX`.
+    fn try_from(number: u64) -> Result<Self, TryFromIntError> {
+        i64::try_from(number).map(|_| Self(number))
+    }
+}
+
+impl TryFrom<i64> for FencingToken {
+    type Error = TryFromIntError;
+
+    /// Fails for a negative number.
+    fn try_from(number: i64) -> Result<Self, TryFromIntError> {
+        u64::try_from(number).map(Self)
+    }
+}
+
+impl FromStr for FencingToken {
+    type Err = ParseIntError;
+
+    /// Reads what `Display` writes: decimal digits.
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        // The parser of i64 refuses what is too great, and that of u64 what is negative.
+        text.parse::<i64>()?;
+        text.parse().map(Self)
     }
 }
 

@@ -37,6 +37,8 @@ mod quorum;
 mod recipes;
 mod runtime;
 mod scripts;
+mod semaphore;
+mod several;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
     mod servers;

@@ -179,6 +179,39 @@ async fn a_busy_lock_ends_it_at_once_or_in_time_with_the_status_that_was_asked_f
 }
 
 #[tokio::test]
+async fn permits_are_taken_and_given_back() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let gpu = client.semaphore("gpu", 4);
+    let three = gpu.permits(3).acquire_fair().await.unwrap();
+    let run = async |options: &[&str]| {
+        let run = ["run", "--no-wait", "--semaphore", "4"];
+        let ended = cli.run(&[&run, options, &["gpu", "--", "true"]].concat()).await;
+        ended.status
+    };
+    assert_eq!(run(&[]).await, 0);
+    assert_eq!(run(&["--permits", "2"]).await, 75);
+    three.release().await.unwrap();
+    assert_eq!(run(&["--permits", "4"]).await, 0);
+    assert_eq!(run(&["--permits", "5"]).await, 64);
+    assert_eq!(gpu.status().await.unwrap().holding, 0);
+}
+
+#[tokio::test]
+async fn a_full_queue_ends_it_at_once() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    scene::stay(lock.write());
+    server.until_queued("a", 1).await;
+    let ended = cli.run(&["run", "--max-queue", "1", "a", "--", "true"]).await;
+    assert_eq!(ended.status, 75, "{ended:?}");
+    assert_eq!(server.queued("a").await, 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn wrong_usage_is_told_apart() {
     let server = Server::start().await;
     let cli = Cli::of(&server);
@@ -192,6 +225,13 @@ async fn wrong_usage_is_told_apart() {
         (&["run", "--label", "a b", "a", "--", "true"], "label"),
         (&["run", "", "--", "true"], "empty"),
         (&["run", "--policy", "lifo", "a", "--", "true"], "writer-first"),
+        (&["run", "--semaphore", "0", "a", "--", "true"], "limit"),
+        (
+            &["run", "--semaphore", "2", "--permits", "0", "a", "--", "true"],
+            "permits",
+        ),
+        (&["run", "--semaphore", "2", "--read", "a", "--", "true"], "--read"),
+        (&["run", "--permits", "2", "a", "--", "true"], "--semaphore"),
     ] {
         let ended = cli.run(arguments).await;
         assert_eq!(ended.status, 64, "{arguments:?}: {ended:?}");

@@ -1,7 +1,13 @@
 use super::*;
 
+mod keep;
+
 const LEASE: Duration = Duration::from_millis(1000);
-const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
+const QUEUED: Answer = Answer::Queued {
+    ticket: 7,
+    seq: 10,
+    ahead: 0,
+};
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -86,7 +92,14 @@ fn a_message_of_before_a_call_that_was_told_to_wait_is_of_a_former_life() {
     claim.on_renewal(t + ms(300), t + ms(301), LEASE, Standing::Waits { seq: 20 });
     assert!(!claim.on_grant(t + ms(400), 20));
     assert!(claim.poll_outcome(t + ms(400)).is_none());
-    claim.on_reply(t + ms(410), Answer::Queued { ticket: 7, seq: 30 });
+    claim.on_reply(
+        t + ms(410),
+        Answer::Queued {
+            ticket: 7,
+            seq: 30,
+            ahead: 0,
+        },
+    );
     assert!(!claim.on_grant(t + ms(420), 30));
     claim.on_renewal(t + ms(430), t + ms(440), LEASE, Standing::Waits { seq: 25 });
     assert!(!claim.on_grant(t + ms(450), 30), "what was known stays known");
@@ -343,6 +356,48 @@ fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
     assert!(claim.due().is_some_and(|due| due <= t + ms(11)), "that was sent before");
     claim.on_renewal(t + ms(12), t + ms(13), ms(1000), Standing::Holds { token: 7, first: 7 });
     assert!(claim.due().is_some_and(|due| due > t + ms(300)));
+}
+
+#[test]
+fn a_deaf_waiters_proofs_count_no_more_once_a_message_comes() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    claim.listens_since(t + ms(10));
+    assert!(claim.on_grant(t + ms(20), 20));
+    assert!(matches!(claim.poll_outcome(t + ms(20)), Some(Outcome::Renew)));
+    // Sent before the subscription was confirmed: the lease may have been cut since.
+    claim.on_renewal(t + ms(5), t + ms(21), LEASE, Standing::Waits { seq: 10 });
+    assert!(matches!(claim.poll_outcome(t + ms(21)), Some(Outcome::Renew)));
+    claim.on_renewal(t + ms(22), t + ms(23), LEASE, Standing::Holds { token: 20, first: 20 });
+    assert_eq!(handed_out(&mut claim, t + ms(23)), Some(20));
+}
+
+#[test]
+fn what_a_waiter_was_told_while_it_listened_proves_its_lease() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    claim.on_renewal(t + ms(11), t + ms(12), LEASE, Standing::Waits { seq: 10 });
+    claim.listens_since(t + ms(10));
+    assert!(claim.on_grant(t + ms(20), 20));
+    assert_eq!(handed_out(&mut claim, t + ms(20)), Some(20));
+}
+
+#[test]
+fn a_message_before_the_first_reply_proves_nothing_if_the_client_was_deaf_when_it_asked() {
+    let (mut claim, t) = claim();
+    claim.listens_since(t + ms(10));
+    claim.on_grant(t + ms(20), 20);
+    claim.on_reply(t, QUEUED);
+    assert!(matches!(claim.poll_outcome(t + ms(21)), Some(Outcome::Renew)));
+}
+
+#[test]
+fn a_reply_that_grants_proves_the_lease_also_to_the_deaf() {
+    let (mut claim, t) = claim();
+    claim.listens_since(t + ms(10));
+    claim.on_grant(t + ms(20), 20);
+    claim.on_reply(t, Answer::Granted { token: 20 });
+    assert_eq!(handed_out(&mut claim, t + ms(21)), Some(20));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use super::notify::Notify;
 use crate::protocol::key::Lock;
 use crate::protocol::reply::{Answer, Standing};
 use crate::state::claim::{Claim, EndedBy, Outcome};
-use crate::state::request::Request;
+use crate::state::request::{Heard, Request};
 use crate::state::shared::{Identity, Shared};
-use crate::types::mode::Policy;
+use crate::types::mode::Admission;
 use ::loom::future::block_on;
 use ::loom::thread::{self, JoinHandle};
 use std::collections::BTreeSet;
@@ -18,7 +18,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub(super) const LEASE: Duration = Duration::from_secs(9);
-pub(super) const QUEUED: Answer = Answer::Queued { ticket: 7, seq: 10 };
+pub(super) const QUEUED: Answer = Answer::Queued {
+    ticket: 7,
+    seq: 10,
+    ahead: 0,
+};
 pub(super) const TOKEN: u64 = 11;
 pub(super) const HOLDS: Standing = Standing::Holds {
     token: TOKEN,
@@ -81,7 +85,7 @@ impl World {
         let lock = Arc::new(Lock::new("p", lock.into()));
         let claim = Claim::new(lease, Duration::MAX, self.t);
         let name = format!("w{:015x}:{number}:owner", 1);
-        Arc::new(Request::new(number, name, lock, Policy::Fifo, claim))
+        Arc::new(Request::new(number, name, lock, Admission::FIFO, claim))
     }
 
     pub(super) fn asked(&self) -> Arc<Request> {
@@ -105,9 +109,13 @@ impl World {
     }
 
     pub(super) fn hear(&self, request: &Request, token: u64) -> bool {
+        let heard = Heard {
+            at: self.t,
+            since: None,
+        };
         self.shared
             .registry
-            .on_grant(self.t, request.number, &request.name, token)
+            .on_grant(heard, request.number, &request.name, token)
     }
 
     pub(super) fn settle(&self, request: &Request, standing: Standing) {

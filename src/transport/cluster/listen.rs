@@ -12,12 +12,13 @@ use crate::observe::Outage;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{channel_base, is_event_channel};
 use crate::protocol::order::Order;
+use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::types::error::disconnected;
 use crate::types::timers::{CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
 use futures::future::{join_all, try_join_all};
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,6 +32,8 @@ const SUBSCRIBED_AT_ONCE: usize = 256;
 /// The subscription to one node.
 struct NodeSubscription {
     connection: Subscription,
+    /// When the node confirmed each channel.
+    confirmed: Arc<Mutex<HashMap<String, Instant>>>,
     /// Channels from which this client unsubscribes.
     unsubscribing: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -60,10 +63,11 @@ impl Drop for Streams<'_> {
 impl NodeSubscription {
     async fn open(node: &Node, shared: &Arc<Shared>, label: Option<&str>) -> Result<Self, RedisError> {
         let unsubscribing = Arc::<Mutex<BTreeSet<String>>>::default();
-        let (shared, ours) = (Arc::clone(shared), Arc::clone(&unsubscribing));
+        let confirmed = Arc::<Mutex<HashMap<String, Instant>>>::default();
+        let (shared, ours, since) = (Arc::clone(shared), Arc::clone(&unsubscribing), Arc::clone(&confirmed));
         let on_push = move |push: PushInfo| match (&push.kind, push.data.as_slice()) {
             (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
-                on_message(&shared, channel, payload);
+                on_message(&shared, &since, channel, payload);
                 Push::Heard
             }
             (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
@@ -78,6 +82,7 @@ impl NodeSubscription {
         let connect = |on_push| node.backend.connect(label, Purpose::Pushes, Some(on_push));
         Ok(Self {
             connection: Subscription::open(connect, on_push).await?,
+            confirmed,
             unsubscribing,
         })
     }
@@ -91,10 +96,13 @@ impl NodeSubscription {
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
-        self.send("SSUBSCRIBE", channel).await.map(|_| ())
+        self.send("SSUBSCRIBE", channel).await?;
+        locked(&self.confirmed).insert(channel.to_owned(), Instant::now());
+        Ok(())
     }
 
     async fn unsubscribe(&self, channel: String) -> Result<(), RedisError> {
+        locked(&self.confirmed).remove(&channel);
         locked(&self.unsubscribing).insert(channel.clone());
         self.send("SUNSUBSCRIBE", &channel).await.map(|_| ())
     }
@@ -385,12 +393,15 @@ impl Cluster {
 }
 
 /// Takes in a message. Channels of events end in a word, and channels of grants in a client's name, which is none.
-fn on_message(shared: &Shared, channel: &[u8], payload: &[u8]) {
+fn on_message(shared: &Shared, confirmed: &Mutex<HashMap<String, Instant>>, channel: &[u8], payload: &[u8]) {
     let texts = (std::str::from_utf8(channel), std::str::from_utf8(payload));
     match texts {
         (Ok(channel), Ok(payload)) if is_event_channel(channel) => {
             shared.subscribers.on_events(&shared.prefix, channel, channel, payload);
         }
-        _ => shared.on_message(Instant::now(), payload),
+        (channel, _) => {
+            let confirmed = channel.ok().and_then(|channel| locked(confirmed).get(channel).copied());
+            shared.on_message(Heard::over(confirmed, Instant::now()), payload);
+        }
     }
 }

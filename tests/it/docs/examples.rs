@@ -118,6 +118,11 @@ async fn policies_let_the_same_requests_in_differently() {
 }
 
 #[tokio::test]
+async fn semaphore_lets_no_small_job_pass_a_big_one() {
+    shows("semaphore", "then the small one: 1 of 4 GPUs in use").await;
+}
+
+#[tokio::test]
 async fn seed_token_mutex_counts_in_turn_and_frees_nobody_else() {
     shows("seed_token_mutex", "100 tasks counted to 100, in turn").await;
 }
@@ -199,4 +204,9 @@ async fn an_example_without_any_server_says_what_to_do() {
     assert!(!output.status.success());
     let complained = text(&output.stderr);
     assert!(complained.contains("make setup"), "{complained}");
+}
+
+#[tokio::test]
+async fn transfer_never_deadlocks() {
+    shows("transfer", "Alice has 100, Bob has -100, nobody waited for ever").await;
 }

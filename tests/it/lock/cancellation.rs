@@ -16,14 +16,14 @@ use tokio::task::JoinHandle;
 
 /// When a future is dropped.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
+pub(crate) enum Moment {
     /// Right after so many polls.
     After(usize),
     /// When it would be polled once more: what woke it stays unseen.
     Woken(usize),
 }
 
-const MOMENTS: [Moment; 9] = [
+pub(crate) const MOMENTS: [Moment; 9] = [
     Moment::After(0),
     Moment::After(1),
     Moment::After(2),
@@ -37,7 +37,7 @@ const MOMENTS: [Moment; 9] = [
 
 /// Drives a future up to the moment, then drops it, and its output if there was time for one. It has a task of its
 /// own: it is polled when it was woken, and not when something else was.
-async fn drop_at<F: Future + Send + 'static>(moment: Moment, future: F) {
+pub(crate) async fn drop_at<F: Future + Send + 'static>(moment: Moment, future: F) {
     let stepping = async move {
         let mut future = pin!(future);
         let mut polls = 0;
@@ -85,7 +85,7 @@ async fn enters(waiter: JoinHandle<Result<WriteGuard, Error>>) -> WriteGuard {
 }
 
 /// A client far away, whose replies come late, and one near.
-async fn setting() -> Setting {
+pub(crate) async fn setting() -> Setting {
     let setting = Setting::new(600_000).await;
     setting.proxy.delay_replies(ms(30));
     setting

@@ -1,10 +1,13 @@
 //! One lock as its user sees it: entering, leaving, and futures that are dropped or left on the way.
 
-mod cancellation;
+#[cfg(feature = "blocking")]
+mod blocking;
+pub(crate) mod cancellation;
 mod charts;
 mod mutex;
 mod polled;
 mod rw_lock;
+mod scoped;
 mod search;
 mod shutdown;
 

@@ -151,7 +151,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 22] = [
+const FUTURES: [(&str, Make); 28] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
@@ -174,6 +174,19 @@ const FUTURES: [(&str, Make); 22] = [
     ("acquire_fair, replicas", |client, name| {
         over(client.rw_lock(name).write().wait_for_replicas(1, ms(20)).acquire_fair())
     }),
+    ("permits", |client, name| {
+        over(client.semaphore(name, 2).permits(2).acquire_fair())
+    }),
+    ("enqueue, free", |client, name| {
+        over(async move { client.rw_lock(name).write().enqueue().await?.await })
+    }),
+    ("enqueue, busy", |client, name| {
+        over(async move {
+            let queued = busy(&client, &name).await.write().enqueue().await?;
+            queued.place().await?;
+            queued.await
+        })
+    }),
     ("try_acquire, free", |client, name| {
         over(client.rw_lock(name).write().try_acquire())
     }),
@@ -185,6 +198,26 @@ const FUTURES: [(&str, Make); 22] = [
     }),
     ("try_acquire_for, busy", |client, name| {
         over(async move { busy(&client, &name).await.write().try_acquire_for(ms(20)).await })
+    }),
+    ("all", |client, name| {
+        over(async move {
+            let [a, b] = ["a", "b"].map(|part| client.rw_lock(format!("{name} {part}")));
+            client.all().write(&b).read(&a).acquire_fair().await?.release().await
+        })
+    }),
+    ("all, busy", |client, name| {
+        over(async move {
+            let (first, second) = (client.rw_lock(format!("{name} a")), format!("{name} b"));
+            let second = busy(&client, &second).await;
+            client.all().write(&first).write(&second).acquire_fair().await
+        })
+    }),
+    ("all, tried", |client, name| {
+        over(async move {
+            let (first, second) = (client.rw_lock(format!("{name} a")), format!("{name} b"));
+            let second = busy(&client, &second).await;
+            client.all().write(&first).write(&second).try_acquire().await
+        })
     }),
     ("release", |client, name| {
         over(async move { client.rw_lock(name).write().acquire_fair().await?.release().await })

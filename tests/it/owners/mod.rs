@@ -2,6 +2,7 @@
 
 mod nesting;
 mod processes;
+mod scope;
 mod sharing;
 
 use crate::users::{read, write};

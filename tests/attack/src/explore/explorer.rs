@@ -4,7 +4,7 @@ use super::normal::{Doing, concrete, fingerprint, normal, shown};
 use super::{Cast, Counterexample, KEY, Op, ops};
 use crate::invariants;
 use crate::judge::judge;
-use crate::lua_world::{BEGIN_US, Kept, Limits, Loaded, Scripts, Step, Want, World};
+use crate::lua_world::{BEGIN_US, Hearing, Kept, Limits, Loaded, Scripts, Step, Want, World};
 use crate::model::Lock;
 use std::collections::{HashSet, VecDeque};
 
@@ -45,6 +45,7 @@ pub(super) struct Sent<'a> {
 pub(super) struct Explorer {
     pub(super) world: World,
     pub(super) loaded: Loaded,
+    pub(super) limits: Limits,
     pub(super) cast: Cast,
     pub(super) ops: Vec<Op>,
     /// 128 bits of each state: two that are taken for one are less likely than a broken machine.
@@ -73,6 +74,7 @@ impl Explorer {
         Ok(Self {
             world,
             loaded,
+            limits,
             cast,
             ops: ops(cast, policy),
             seen: HashSet::new(),
@@ -95,14 +97,26 @@ impl Explorer {
                     }
                     Some(Doing::Call(script, args)) => (script, args),
                 };
-                // The fast paths answer only if nobody listens.
-                for listened in [true, false] {
-                    let (args, now_us) = (args.clone(), from.now_us);
+                let each = self
+                    .cast
+                    .deaf
+                    .iter()
+                    .flat_map(|deaf| [true, false].map(|listened| (listened, deaf)));
+                for (listened, deaf) in each {
+                    // Whether events are published changes nothing else.
+                    if listened && !deaf.is_empty() {
+                        continue;
+                    }
+                    let args: Vec<&str> = args.iter().map(String::as_str).collect();
                     let step = Step {
-                        script,
-                        args,
-                        now_us,
                         listened,
+                        hearing: Hearing {
+                            deaf: deaf.iter().map(|client| (*client).to_owned()).collect(),
+                            refused: false,
+                            promoted: false,
+                            most_looked_at: self.limits.expiries,
+                        },
+                        ..Step::new(script, &args, from.now_us)
                     };
                     let want = Want {
                         status: true,

@@ -31,6 +31,9 @@ pub struct Args {
     /// One owner's late copies among two writers, for longer sequences: 9 steps and more.
     #[arg(long)]
     pub orphans: bool,
+    /// A semaphore of two permits, and clients that are deaf.
+    #[arg(long, conflicts_with_all = ["orphans", "policy"])]
+    pub permits: bool,
     /// With limits so small that calls leave something to the next.
     #[arg(long)]
     pub small: bool,
@@ -38,6 +41,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> ExitCode {
     let policies: &[&'static str] = match args.policy.as_str() {
+        _ if args.permits => &["n2"],
         "fifo" => &[""],
         "writer" => &["w"],
         "reader" => &["r"],
@@ -51,7 +55,11 @@ pub fn run(args: &Args) -> ExitCode {
     for policy in policies {
         let limits = if args.small { SMALL } else { Limits::default() };
         println!("policy {policy:?}, {limits:?}");
-        let cast = if args.orphans { ORPHANS } else { EVERYBODY };
+        let cast = match (args.orphans, args.permits) {
+            (true, _) => ORPHANS,
+            (_, true) => PERMITS,
+            _ => EVERYBODY,
+        };
         match explore(&Scripts::real(), cast, policy, limits, args.depth, |layer| {
             println!("{layer}")
         }) {
@@ -68,9 +76,6 @@ pub fn run(args: &Args) -> ExitCode {
 
 const SMALL: Limits = Limits { grants: 2, expiries: 2 };
 
-/// Two units of the time steps.
-const LEASE_MS: u64 = 2;
-
 const KEY: &str = "fairlock:{e}";
 
 /// Who asks, and for what.
@@ -79,6 +84,12 @@ pub struct Cast {
     requests: &'static [&'static str],
     downgrades: &'static [(&'static str, &'static str)],
     owners: &'static [&'static str],
+    /// Two units of the time steps.
+    lease_ms: u64,
+    /// Who does not hear, in each call again.
+    deaf: &'static [&'static [&'static str]],
+    /// What is asked for besides, of each request that may be asked for: when and under which policy.
+    asks: &'static [(&'static str, &'static str)],
     /// Also tries, renewals, evictions, and time.
     all: bool,
 }
@@ -96,6 +107,9 @@ const EVERYBODY: Cast = Cast {
         ("w3:2", "r3:4:3:2"),
     ],
     owners: &["a", "b", "3:1", "3:2"],
+    lease_ms: 2,
+    deaf: &[&[]],
+    asks: &[],
     all: true,
 };
 
@@ -105,8 +119,34 @@ pub const ORPHANS: Cast = Cast {
     requests: &["r3:1", "w3:3:3:1", "r3:5:3:1", "w1:2", "w2:2"],
     downgrades: &[("w3:3:3:1", "r3:5:3:1")],
     owners: &[],
+    lease_ms: 2,
+    deaf: &[&[]],
+    asks: &[],
     all: false,
 };
+
+/// Permits of one and of two, a reader that is named, an upgrade of two permits, and a writer. A lease is two graces. The
+/// limit changes, and the queue is bounded.
+pub const PERMITS: Cast = Cast {
+    requests: &[
+        "r1:1",
+        "r1:2:*2",
+        "r2:1:*2",
+        "r2:2:a",
+        "r2:3:1:2:*2",
+        "w1:3:1:2:*2",
+        "w2:4",
+    ],
+    downgrades: &[("w1:3:1:2:*2", "r2:3:1:2:*2")],
+    owners: &["a", "1:2"],
+    lease_ms: 2_000,
+    deaf: &[&[], &["1"], &["1", "2"]],
+    asks: &[("queue", "n1"), ("queue", "n3"), ("m1", "n2")],
+    all: true,
+};
+
+/// As deep as that, in `make test`.
+pub const PERMITS_DEPTH: usize = 3;
 
 /// As long as that, in `make test`.
 pub const ORPHANS_DEPTH: usize = 9;
@@ -130,13 +170,13 @@ enum Op {
 }
 
 fn ops(cast: Cast, policy: &str) -> Vec<Op> {
-    let lease = LEASE_MS.to_string();
+    let lease = cast.lease_ms.to_string();
     let call = |script, args: &[&str]| Op::Call(script, args.iter().map(|arg| (*arg).to_owned()).collect());
     let mut ops = Vec::new();
     if cast.all {
         ops.extend([
-            Op::WaitMs(1),
-            Op::WaitMs(LEASE_MS),
+            Op::WaitMs(cast.lease_ms / 2),
+            Op::WaitMs(cast.lease_ms),
             call(Script::Renew, &[]),
             Op::RenewAll,
             Op::ReleaseAll,
@@ -145,6 +185,11 @@ fn ops(cast: Cast, policy: &str) -> Vec<Op> {
     for request in cast.requests {
         for when in ["queue", "try"] {
             if !is_made_by_downgrade(request) && (cast.all || when == "queue") {
+                ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
+            }
+        }
+        for (when, policy) in cast.asks {
+            if !is_made_by_downgrade(request) {
                 ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
             }
         }
@@ -247,6 +292,16 @@ mod tests {
             let layer =
                 explore(&Scripts::real(), EVERYBODY, policy, limits, 3, |_| {}).unwrap_or_else(|why| panic!("{why}"));
             println!("policy {policy:?}, {limits:?}: {layer}");
+            assert!(layer.transitions > 1_000, "{layer}");
+        }
+    }
+
+    #[test]
+    fn every_short_sequence_with_permits_does_what_the_model_does() {
+        for limits in [Limits::default(), SMALL] {
+            let layer = explore(&Scripts::real(), PERMITS, "n2", limits, PERMITS_DEPTH, |_| {})
+                .unwrap_or_else(|why| panic!("{why}"));
+            println!("{limits:?}: {layer}");
             assert!(layer.transitions > 1_000, "{layer}");
         }
     }

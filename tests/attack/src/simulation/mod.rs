@@ -5,6 +5,8 @@
 //! A run is a storm of faults under which users work, then a rest in which everybody must get what they wait for, and so
 //! on. One seed gives one history.
 
+#[cfg(test)]
+mod dead;
 mod dice;
 mod plan;
 mod process;
@@ -237,7 +239,8 @@ impl Run {
         // A clock that was set back lets the dead live for one lease more.
         let patience = longest * 2;
         for number in 0..self.plan.habits.locks {
-            let lock = client.rw_lock(format!("lock {number}")).policy(self.plan.habits.policy);
+            let habits = &self.plan.habits;
+            let lock = habits.lock(&client, number, habits.most_permits());
             let entered = tokio::time::timeout(patience, lock.write().acquire_fair()).await;
             let guard = match entered {
                 Ok(entered) => entered.map_err(|error| format!("a stranger cannot enter: {error}"))?,

@@ -203,11 +203,11 @@ impl Nemesis {
         }
         sleep(away).await;
         server.start_again().await;
-        match follower.read_all().await {
+        match follower.read_all_again().await {
             Pass::Lost => {
                 lock(&self.counts).note("some of its data are lost: FLUSHALL");
                 Admin::new(self.url.clone()).call::<()>(&["FLUSHALL"]).await?;
-                self.data_lost(&mut follower);
+                self.data_lost(&mut follower).await?;
             }
             Pass::Broken => return Err("the server that came back cannot be read".into()),
             Pass::Complete | Pass::More => {}
@@ -239,7 +239,7 @@ impl Nemesis {
             sleep(away).await;
             server.start_again().await;
         }
-        self.data_lost(&mut follower);
+        self.data_lost(&mut follower).await?;
         lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(())
     }
@@ -262,10 +262,11 @@ impl Nemesis {
         Ok(())
     }
 
-    fn data_lost(&self, follower: &mut Follower) {
-        follower.start_over();
+    async fn data_lost(&self, follower: &mut Follower) -> Result {
+        follower.start_over().await?;
         lock(&self.judge).data_lost();
         *lock(&self.lost_at) = Some(Instant::now());
+        Ok(())
     }
 
     /// Steps it, and some time later steps it to the true time. One of the two steps goes forward: leases end early.

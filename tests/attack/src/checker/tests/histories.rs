@@ -211,6 +211,58 @@ fn lost_and_damaged_state() {
 }
 
 /// A history of 64 waiters in turns, for speed.
+/// w1:1 holds and r2:1 waits, both until 100 ms; then nobody calls for 30 s.
+fn after_the_keys_may_have_expired(rest: &str) -> String {
+    format!(
+        "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+         0 acquire r2:1 => 1 6 100 6 | queued r2:1
+         {rest}"
+    )
+}
+
+#[test]
+fn keys_that_expire_take_the_dead_with_them() {
+    for rest in [
+        "30100 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
+        "30100 acquire r2:1 ticket=6 => 2 7 -1 7 | granted r2:1 7",
+        "30100 renew w1:1 100 r2:1 100 => -1 0 -1 -1
+         30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
+        "30100 release w1:1 => -1 0
+         30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
+        "30100 downgrade w1:1 r1:2:1:1 100 => -1 -1
+         30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
+        "30100 evict 1:1 => -1 0
+         30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7",
+        "30100 release w9:9 => -1 0
+         finish",
+    ] {
+        good(&after_the_keys_may_have_expired(rest));
+    }
+    // Nobody waits, so this release does not tell.
+    good(
+        "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+         30100 release w9:9 => -1 0
+         30101 acquire w3:1 => 2 7 -1 7 | expired w1:1, granted w3:1 7",
+    );
+}
+
+#[test]
+fn keys_that_have_not_expired_yet_hold_the_dead_to_account() {
+    let enters = "30101 acquire w3:1 => 2 7 -1 7 | granted w3:1 7";
+    for (invariant, rest) in [
+        (1, "30099 acquire w3:1 => 2 7 -1 7 | granted w3:1 7"),
+        (8, "30099 renew w1:1 100 r2:1 100 => -1 5 -1 -1"),
+        (2, "30100 acquire w3:1 => 2 6 -1 6 | granted w3:1 6"),
+        // They are there: the script expires somebody, or knows somebody and stops at its limit.
+        (1, "30100 acquire r3:1 => 2 7 -1 7 | expired r2:1, granted r3:1 7"),
+        (1, &format!("30100 renew w1:1 100 => 0 5 5\n{enters}")),
+        (1, &format!("30100 acquire w1:1 => 2 5 0 6\n{enters}")),
+        (3, &format!("30100 acquire r2:1 => 1 6 0 6\n{enters}")),
+    ] {
+        bad(invariant, &after_the_keys_may_have_expired(rest));
+    }
+}
+
 #[test]
 fn it_keeps_up() {
     let mut records = Vec::new();

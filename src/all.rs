@@ -1,0 +1,403 @@
+//! Several locks in one guard.
+//!
+//! The client acquires the locks one after the other, in the order of their names' bytes. All who acquire in one order
+//! never wait in a circle, so they cannot deadlock. A single script for all locks would need them in one slot of a
+//! cluster, and would deadlock with code that acquires one lock inside another.
+
+use crate::acquire::Acquire;
+use crate::engine::runtime;
+use crate::engine::session::Handle;
+use crate::guard::Guard;
+use crate::rw_lock::RwLock;
+use crate::types::error::{Error, LostReason, shown};
+use crate::types::limits::{call_limit, check_max_hold};
+use crate::types::mode::{Access, Mode, When};
+use crate::types::owner::Owner;
+use crate::types::token::FencingToken;
+use futures::future::{BoxFuture, FutureExt as _, join_all};
+use futures::stream::FuturesUnordered;
+use std::fmt;
+use std::future::{Future, IntoFuture, pending};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tokio_stream::StreamExt as _;
+
+/// A hold on one of the locks, to read or to write.
+type Hold = Guard<()>;
+
+/// A request for one of the locks, checked and not yet sent.
+type Ask = Box<dyn FnOnce(When) -> BoxFuture<'static, Result<Option<Hold>, Error>> + Send>;
+
+/// A request for several locks that the client has not sent yet: see [`Client::all`](crate::Client::all).
+///
+/// One owner acquires all locks: the one of [`owner`](Self::owner), else that of the handles, else that of the
+/// [`scope`](Owner::scope), else a new one. So a function that gets `lock.with_owner(&all.owner())` reenters. A lock that is named twice is acquired once, to write if
+/// one of the two was to write. No locks at all are a guard of nothing.
+#[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
+pub struct AcquireAll {
+    handle: Arc<Handle>,
+    locks: Vec<(RwLock, Mode)>,
+    owner: Option<Owner>,
+    lease: Duration,
+    max_hold: Option<Duration>,
+}
+
+impl AcquireAll {
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        Self {
+            lease: handle.shared().lease,
+            handle,
+            locks: Vec::new(),
+            owner: None,
+            max_hold: None,
+        }
+    }
+
+    /// Adds a lock to write.
+    pub fn write(mut self, lock: &RwLock) -> Self {
+        self.locks.push((lock.clone(), Mode::Write));
+        self
+    }
+
+    /// Adds a lock to read.
+    pub fn read(mut self, lock: &RwLock) -> Self {
+        self.locks.push((lock.clone(), Mode::Read));
+        self
+    }
+
+    /// Sets the owner of all holds, which reenters what it holds already: see [`Owner`].
+    ///
+    /// An owner that holds a lock and then acquires others with smaller names does not acquire in order. Two such owners
+    /// can deadlock, as with single locks.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(*owner);
+        self
+    }
+
+    /// Sets the lease of each request: see [`Acquire::lease`].
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Bounds the hold, as [`Acquire::max_hold`] does. The time counts from when the caller gets the guard of all.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Waits for each lock in turn: first come, first served.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let (from, to) = (client.rw_lock("account:7"), client.rw_lock("account:3"));
+    /// let rates = client.rw_lock("rates");
+    /// let all = client.all().write(&from).write(&to).read(&rates).acquire_fair().await?;
+    /// // ... only we are here, whatever order others name these locks in ...
+    /// all.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Fairness
+    /// That of [`Acquire::acquire_fair`] for each lock. The request enters the queue of a lock when it holds the locks
+    /// before it. So a wait for several locks is the sum of their waits, and those who come later may meanwhile enter
+    /// the locks that it has not reached.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the client releases in the background what it holds, and leaves the queue.
+    ///
+    /// # Errors
+    /// Those of [`Acquire::acquire_fair`] for each lock. [`Error::Lost`], at once, if one of the locks is lost while the
+    /// request waits for the next. [`Error::NotTogether`], before the client sends anything, if the handles are of
+    /// several clients or owners. After an error the client releases everything in the background.
+    pub async fn acquire_fair(self) -> Result<AllGuard, Error> {
+        match self.acquire(When::InTurn).await? {
+            Some(guard) => Ok(guard),
+            // Only a try gets "busy".
+            None => unreachable!("a queued request was answered \"busy\""),
+        }
+    }
+
+    /// Tries each lock in turn, and returns `None` if one of them is busy. By then the client has released the others,
+    /// so another try does not meet them.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client, from: fairlock::RwLock, to: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// match client.all().write(&from).write(&to).try_acquire().await? {
+    ///     Some(all) => all.release().await?,
+    ///     None => println!("somebody else is at one of them"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Fairness
+    /// A try never overtakes a waiter, unless its owner is already inside.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the client releases in the background what it holds.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair).
+    pub async fn try_acquire(self) -> Result<Option<AllGuard>, Error> {
+        self.acquire(When::Now).await
+    }
+
+    /// Waits for all locks together for at most this time, and returns `None` if they were not granted in time. By then
+    /// the client has released what it held. When the time is over, the client tries each lock that is left without
+    /// waiting. [`Duration::MAX`] waits without limit.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client, from: fairlock::RwLock, to: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// use std::time::Duration;
+    /// let asking = client.all().write(&from).write(&to);
+    /// let Some(all) = asking.try_acquire_for(Duration::from_secs(5)).await? else {
+    ///     return Ok(()); // not within five seconds
+    /// };
+    /// all.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Fairness and cancel safety
+    /// Those of [`acquire_fair`](Self::acquire_fair).
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not reply at all.
+    pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<AllGuard>, Error> {
+        self.acquire(When::Within(limit)).await
+    }
+
+    async fn acquire(self, when: When) -> Result<Option<AllGuard>, Error> {
+        runtime::check_timers()?;
+        let (begun, lease, max_hold) = (Instant::now(), self.lease, self.max_hold);
+        let (owner, asks) = self.plan()?;
+        let mut all = AllGuard {
+            owner,
+            holds: Vec::with_capacity(asks.len()),
+        };
+        for ask in asks {
+            let asking = ask(left_of(when, begun));
+            let next = tokio::select! {
+                biased;
+                // The request that waits is dropped, and so is all that is held.
+                (lost, reason) = all.first_loss() => return Err(lost.lost_because(reason)),
+                next = asking => next?,
+            };
+            let Some(hold) = next else {
+                all.give_back(lease).await;
+                return Ok(None);
+            };
+            all.holds.push(hold);
+        }
+        if let Some(max_hold) = max_hold {
+            all.holds.iter().for_each(|hold| hold.limit(max_hold));
+        }
+        Ok(Some(all))
+    }
+
+    /// Everything that can be refused is refused here, before the client sends anything.
+    fn plan(mut self) -> Result<(Owner, Vec<Ask>), Error> {
+        let owner = self.common_owner()?.or_else(Owner::current).unwrap_or_else(Owner::new);
+        // Write before read, so that the weaker of two is dropped.
+        self.locks.sort_by(|(one, mode), (other, other_mode)| {
+            let by_mode = (*mode == Mode::Read).cmp(&(*other_mode == Mode::Read));
+            one.name().cmp(other.name()).then(by_mode)
+        });
+        self.locks
+            .dedup_by(|(later, _), (earlier, _)| later.name() == earlier.name());
+        let mut asks = Vec::with_capacity(self.locks.len());
+        for (lock, mode) in self.locks {
+            if let Some(max_hold) = self.max_hold {
+                check_max_hold(lock.name(), max_hold)?;
+            }
+            let lock = lock.with_owner(&owner);
+            asks.push(match mode {
+                Mode::Read => ask(lock.read().lease(self.lease))?,
+                Mode::Write => ask(lock.write().lease(self.lease))?,
+            });
+        }
+        Ok((owner, asks))
+    }
+
+    fn common_owner(&self) -> Result<Option<Owner>, Error> {
+        let mut common = self.owner;
+        for (lock, _) in &self.locks {
+            let refused = |why| Error::NotTogether {
+                lock: shown(lock.name()),
+                why,
+            };
+            if !lock.is_of(&self.handle) {
+                return Err(refused("its handle is of another client"));
+            }
+            match (lock.owner(), common) {
+                (Some(owner), Some(common)) if owner != common => {
+                    return Err(refused("its handle is of another owner"));
+                }
+                (owner, _) => common = common.or(owner),
+            }
+        }
+        Ok(common)
+    }
+}
+
+fn ask<M: Access>(acquire: Acquire<M>) -> Result<Ask, Error> {
+    acquire.check()?;
+    Ok(Box::new(move |when| {
+        async move { Ok(acquire.acquire(when).await?.map(Guard::of_any_mode)) }.boxed()
+    }))
+}
+
+/// How long the request for one lock may wait. One limit is for all locks.
+fn left_of(when: When, begun: Instant) -> When {
+    match when {
+        When::Within(limit) if limit > begun.elapsed() => When::Within(limit - begun.elapsed()),
+        When::Within(_) => When::Now,
+        when => when,
+    }
+}
+
+impl IntoFuture for AcquireAll {
+    type Output = Result<AllGuard, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.acquire_fair().boxed()
+    }
+}
+
+impl fmt::Debug for AcquireAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let locks = self.locks.iter().map(|(lock, mode)| (lock.name(), mode));
+        f.debug_struct("AcquireAll")
+            .field("locks", &locks.collect::<Vec<_>>())
+            .field("owner", &self.owner)
+            .field("lease", &self.lease)
+            .field("max_hold", &self.max_hold)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Holds on several locks, of one owner. The guard is lost as soon as one of the holds is: see [`Guard`].
+///
+/// After a loss the client keeps the other holds until you release or drop the guard, because the work may still be under
+/// way. A drop releases all of them in the background.
+#[must_use = "the locks are released as soon as their guard is dropped"]
+pub struct AllGuard {
+    owner: Owner,
+    /// In the order of their names.
+    holds: Vec<Hold>,
+}
+
+impl AllGuard {
+    /// Returns the fencing token of one of the locks, or `None` if the guard does not hold a lock of that name. The tokens
+    /// of several locks do not compare: send each to its own resource.
+    #[must_use]
+    pub fn fencing_token(&self, lock: &RwLock) -> Option<FencingToken> {
+        let hold = self.holds.iter().find(|hold| hold.name() == lock.name());
+        hold.map(Guard::fencing_token)
+    }
+
+    /// Returns the owner of all holds. Requests of this owner reenter.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Whether all locks are certainly still held, without I/O: see [`Guard::is_held`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.holds.iter().all(Guard::is_held)
+    }
+
+    /// Resolves when one of the holds is lost, and returns the reason.
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again at any time.
+    pub async fn lost(&self) -> LostReason {
+        self.first_loss().await.1
+    }
+
+    async fn first_loss(&self) -> (&Hold, LostReason) {
+        let losses = self.holds.iter().map(async |hold| (hold, hold.lost().await));
+        match losses.collect::<FuturesUnordered<_>>().next().await {
+            Some(loss) => loss,
+            None => pending().await,
+        }
+    }
+
+    /// Runs a job while all locks are held. If one of them is lost first, `while_held` drops the job.
+    ///
+    /// ```no_run
+    /// # async fn example(all: fairlock::AllGuard) -> Result<(), fairlock::Error> {
+    /// let moved = all.while_held(async { /* ... */ 3 }).await?;
+    /// all.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the job is dropped and the locks stay held.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with the name of the lock that was lost before the job was done.
+    pub async fn while_held<F: Future>(&self, job: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            (lost, reason) = self.first_loss() => Err(lost.lost_because(reason)),
+            done = job => Ok(done),
+        }
+    }
+
+    /// Releases all locks and waits for the server's confirmations. The client sends the releases at once, backwards.
+    ///
+    /// # Cancel safety
+    /// If you drop the future at any point, the client releases the locks all the same, in the background.
+    ///
+    /// # Errors
+    /// Those of [`Guard::release`], after all releases are done: the first [`Error::Lost`] in the order of the names, or
+    /// else the first other error.
+    pub async fn release(self) -> Result<(), Error> {
+        let releases = join_all(self.holds.into_iter().rev().map(Guard::release)).await;
+        let mut errors: Vec<_> = releases.into_iter().rev().filter_map(Result::err).collect();
+        let loss = errors.iter().position(|error| matches!(error, Error::Lost { .. }));
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(errors.swap_remove(loss.unwrap_or(0))),
+        }
+    }
+
+    /// Releases all, because one of the locks was busy. Waits for the confirmations as long as for one call, because the
+    /// caller may try again at once.
+    async fn give_back(self, lease: Duration) {
+        let given = join_all(self.holds.into_iter().rev().map(Guard::give_back));
+        // What is not confirmed by then is released in the background.
+        let _ = timeout(call_limit(lease) * 2, given).await;
+    }
+}
+
+impl fmt::Debug for AllGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let locks = self.holds.iter().map(|hold| (hold.name(), hold.fencing_token()));
+        f.debug_struct("AllGuard")
+            .field("locks", &locks.collect::<Vec<_>>())
+            .field("owner", &self.owner)
+            .field("is_held", &self.is_held())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_limit_is_for_all_locks() {
+        let begun = Instant::now() - Duration::from_secs(60);
+        let left = |limit| left_of(When::Within(Duration::from_secs(limit)), begun);
+        assert!(matches!(left(100), When::Within(left) if left <= Duration::from_secs(40)));
+        assert!(
+            matches!(left(60), When::Now),
+            "a lock that is free is acquired all the same"
+        );
+        assert!(matches!(left_of(When::InTurn, begun), When::InTurn));
+    }
+}

@@ -1,0 +1,367 @@
+//! The same lock for threads, tools and tests: each call blocks its thread.
+//!
+//! ```no_run
+//! use fairlock::blocking::Client;
+//! use std::time::Duration;
+//!
+//! fn main() -> Result<(), fairlock::Error> {
+//!     let client = Client::connect("redis://127.0.0.1:6379")?; // one per process
+//!     let invoice = client.rw_lock("invoice:42");
+//!     let guard = invoice.write().acquire_fair()?;
+//!     println!("token {}", guard.fencing_token());
+//!     guard.release()?;
+//!
+//!     if let Some(guard) = invoice.read().try_acquire_for(Duration::from_secs(5))? {
+//!         assert!(guard.is_held());
+//!     } // dropped: released
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The types wrap those of the crate's root, which say what each call does, its fairness and its errors. A thread in the
+//! background (`fairlock`) has the client's tasks: it renews leases and hears of grants. Async and blocking clients share
+//! the queues.
+//!
+//! For what has no blocking form, [`Client::block_on`] runs any future of the async API, reached by [`Client::inner`],
+//! [`RwLock::inner`] and [`Guard::inner`].
+//!
+//! Do not call this from an async task, because it blocks the task's thread. Use the async API there, or
+//! `tokio::task::spawn_blocking`.
+
+use crate::types::mode::{Access, Policy, Read, Write};
+use crate::types::owner::Owner;
+use crate::types::timers::CONNECT_TIMEOUT;
+use crate::types::token::FencingToken;
+use crate::{ClientBuilder, Error, IntoServer, LostReason, Status};
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// A read hold, beside other readers.
+pub type ReadGuard = Guard<Read>;
+
+/// A write hold, which is exclusive.
+pub type WriteGuard = Guard<Write>;
+
+/// The thread with the client's tasks.
+#[derive(Clone)]
+struct Background(Arc<Owned>);
+
+struct Owned(Option<tokio::runtime::Runtime>);
+
+impl Background {
+    fn start() -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("fairlock")
+            .enable_all()
+            .build();
+        match runtime {
+            Ok(runtime) => Ok(Self(Arc::new(Owned(Some(runtime))))),
+            Err(source) => Err(Error::of_connect("the background thread".into(), source.into())),
+        }
+    }
+
+    /// Runs a future on the caller's thread, with the timers of the background thread. `Runtime::block_on` would panic
+    /// within another runtime.
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _timers = self.0.0.as_ref().map(tokio::runtime::Runtime::enter);
+        futures::executor::block_on(future)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // A plain drop would wait, and panics within another runtime.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A connected client: see [`crate::Client`]. Clones share the connections and the background thread.
+#[derive(Clone)]
+pub struct Client {
+    inner: crate::Client,
+    background: Background,
+}
+
+impl Client {
+    /// Connects with the default settings: see [`crate::Client::connect`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::connect`], and [`Error::Connect`] if the system gives no thread.
+    pub fn connect(server: impl IntoServer) -> Result<Self, Error> {
+        Self::connect_with(crate::Client::builder(), server)
+    }
+
+    /// Connects with the settings of a builder.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), fairlock::Error> {
+    /// let settings = fairlock::Client::builder().lease(std::time::Duration::from_secs(5));
+    /// let client = fairlock::blocking::Client::connect_with(settings, "redis://127.0.0.1:6379")?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`ClientBuilder::connect`], and [`Error::Connect`] if the system gives no thread.
+    pub fn connect_with(settings: ClientBuilder, server: impl IntoServer) -> Result<Self, Error> {
+        let background = Background::start()?;
+        let inner = background.block_on(settings.connect(server))?;
+        Ok(Self { inner, background })
+    }
+
+    /// Returns the lock of that name, without I/O: see [`crate::Client::rw_lock`].
+    #[must_use]
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock {
+            inner: self.inner.rw_lock(name),
+            background: self.background.clone(),
+        }
+    }
+
+    /// Runs a future, such as a call of the async API, on this thread until it is done.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.background.block_on(future)
+    }
+
+    /// The client of the async API. Its calls need [`block_on`](Self::block_on), or a runtime of their own.
+    #[must_use]
+    pub fn inner(&self) -> &crate::Client {
+        &self.inner
+    }
+
+    /// Leaves every queue, releases every hold, and waits for that, at most about three seconds: see
+    /// [`crate::Client::shutdown`].
+    pub fn shutdown(&self) {
+        self.block_on(self.inner.shutdown());
+    }
+}
+
+/// A fair read/write lock with a name: see [`crate::RwLock`].
+#[derive(Clone)]
+pub struct RwLock {
+    inner: crate::RwLock,
+    background: Background,
+}
+
+impl RwLock {
+    /// Returns a request to write.
+    pub fn write(&self) -> Acquire<Write> {
+        self.request(self.inner.write())
+    }
+
+    /// Returns a request to read, beside other readers.
+    pub fn read(&self) -> Acquire<Read> {
+        self.request(self.inner.read())
+    }
+
+    /// Returns the same lock for this owner: see [`crate::RwLock::with_owner`].
+    #[must_use]
+    pub fn with_owner(&self, owner: &Owner) -> Self {
+        Self {
+            inner: self.inner.with_owner(owner),
+            background: self.background.clone(),
+        }
+    }
+
+    /// Returns the same lock with another policy: see [`crate::RwLock::policy`].
+    #[must_use]
+    pub fn policy(&self, policy: Policy) -> Self {
+        Self {
+            inner: self.inner.policy(policy),
+            background: self.background.clone(),
+        }
+    }
+
+    /// Reads the state of the lock at this moment.
+    ///
+    /// # Errors
+    /// Those of [`crate::RwLock::status`].
+    pub fn status(&self) -> Result<Status, Error> {
+        self.background.block_on(self.inner.status())
+    }
+
+    /// The lock of the async API.
+    #[must_use]
+    pub fn inner(&self) -> &crate::RwLock {
+        &self.inner
+    }
+
+    fn request<M>(&self, inner: crate::Acquire<M>) -> Acquire<M> {
+        Acquire {
+            inner,
+            background: self.background.clone(),
+        }
+    }
+}
+
+/// A request for a lock that the client has not sent yet: see [`crate::Acquire`].
+#[must_use = "nothing is asked of the server until one of the acquire methods is called"]
+pub struct Acquire<M> {
+    inner: crate::Acquire<M>,
+    background: Background,
+}
+
+impl<M: Access> Acquire<M> {
+    /// Changes the request by methods of the async API.
+    ///
+    /// ```no_run
+    /// # fn example(lock: fairlock::blocking::RwLock) -> Result<(), fairlock::Error> {
+    /// use std::time::Duration;
+    /// let request = lock.write().with(|request| request.lease(Duration::from_secs(60)).max_hold(Duration::from_secs(5)));
+    /// let guard = request.acquire_fair()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn with(self, change: impl FnOnce(crate::Acquire<M>) -> crate::Acquire<M>) -> Self {
+        Self {
+            inner: change(self.inner),
+            background: self.background,
+        }
+    }
+
+    /// Blocks until the lock is acquired: first come, first served.
+    ///
+    /// # Errors
+    /// Those of [`crate::Acquire::acquire_fair`].
+    pub fn acquire_fair(self) -> Result<Guard<M>, Error> {
+        let acquired = self.background.block_on(self.inner.acquire_fair());
+        acquired.map(|guard| Guard::new(guard, self.background))
+    }
+
+    /// Tries the lock: `None` if it is busy or somebody waits.
+    ///
+    /// # Errors
+    /// Those of [`crate::Acquire::try_acquire`].
+    pub fn try_acquire(self) -> Result<Option<Guard<M>>, Error> {
+        let acquired = self.background.block_on(self.inner.try_acquire())?;
+        Ok(acquired.map(|guard| Guard::new(guard, self.background)))
+    }
+
+    /// Blocks for at most this time; `None` if there was no grant in time.
+    ///
+    /// # Errors
+    /// Those of [`crate::Acquire::try_acquire_for`].
+    pub fn try_acquire_for(self, limit: Duration) -> Result<Option<Guard<M>>, Error> {
+        let acquired = self.background.block_on(self.inner.try_acquire_for(limit))?;
+        Ok(acquired.map(|guard| Guard::new(guard, self.background)))
+    }
+}
+
+/// A hold on a lock: see [`crate::Guard`].
+///
+/// A drop releases the lock and waits for the server's confirmation, for at most two seconds. So a program may end right
+/// after it. What the server did not confirm by then, the background thread goes on to release.
+#[must_use = "the lock is released as soon as its guard is dropped"]
+pub struct Guard<M> {
+    /// Taken by what ends the guard.
+    inner: Option<crate::Guard<M>>,
+    background: Background,
+}
+
+impl<M> Guard<M> {
+    fn new(inner: crate::Guard<M>, background: Background) -> Self {
+        Self {
+            inner: Some(inner),
+            background,
+        }
+    }
+
+    /// The guard of the async API.
+    pub fn inner(&self) -> &crate::Guard<M> {
+        // Only methods that consume the guard take it.
+        self.inner.as_ref().expect("an ended guard is not used again")
+    }
+
+    /// Returns the number to send to the resource with every write: see [`FencingToken`].
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.inner().fencing_token()
+    }
+
+    /// Whether the lock is certainly still held, without I/O: see [`crate::Guard::is_held`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.inner().is_held()
+    }
+
+    /// Blocks until the hold is lost, for at most this time. `None`: it is still held.
+    #[must_use]
+    pub fn lost_within(&self, limit: Duration) -> Option<LostReason> {
+        let lost = async { timeout(limit, self.inner().lost()).await.ok() };
+        self.background.block_on(lost)
+    }
+
+    /// Releases the lock and waits for the server's confirmation.
+    ///
+    /// # Errors
+    /// Those of [`crate::Guard::release`].
+    pub fn release(mut self) -> Result<(), Error> {
+        match self.inner.take() {
+            Some(guard) => self.background.block_on(guard.release()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Guard<Read> {
+    /// Waits until this owner is the only reader, and then holds the lock to write too: see
+    /// [`crate::ReadGuard::upgrade`].
+    ///
+    /// # Errors
+    /// Those of [`crate::ReadGuard::upgrade`].
+    pub fn upgrade(&self) -> Result<WriteGuard, Error> {
+        let upgraded = self.background.block_on(self.inner().upgrade())?;
+        Ok(Guard::new(upgraded, self.background.clone()))
+    }
+}
+
+impl Guard<Write> {
+    /// Turns the write hold into a read hold, with no moment without a hold: see [`crate::WriteGuard::downgrade`].
+    ///
+    /// # Errors
+    /// Those of [`crate::WriteGuard::downgrade`].
+    pub fn downgrade(mut self) -> Result<ReadGuard, Error> {
+        // As in inner(): this method is the first that takes it.
+        let guard = self.inner.take().expect("an ended guard is not used again");
+        let downgraded = self.background.block_on(guard.downgrade())?;
+        Ok(Guard::new(downgraded, self.background.clone()))
+    }
+}
+
+impl<M> Drop for Guard<M> {
+    fn drop(&mut self) {
+        if let Some(guard) = self.inner.take() {
+            // A loss is no news for who drops the guard, and the background releases what got no reply.
+            let released = async { timeout(CONNECT_TIMEOUT, guard.release()).await };
+            let _ = self.background.block_on(released);
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<M: Access> fmt::Debug for Acquire<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<M: Access> fmt::Debug for Guard<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner().fmt(f)
+    }
+}

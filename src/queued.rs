@@ -1,0 +1,150 @@
+//! A request with a place in the queue, for callers who want to know how far their turn is.
+
+use crate::acquire::Acquire;
+use crate::engine::progress::Progress;
+use crate::engine::runtime;
+use crate::engine::session::Handle;
+use crate::guard::Guard;
+use crate::status::{self, Status};
+use crate::types::error::{Error, shown};
+use crate::types::mode::Access;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A request that the server knows: it waits, or it was granted already. Await it for the guard.
+///
+/// The request keeps its place while nobody polls this, because the client renews it in the background. Once granted, it
+/// keeps the lock too, from others' point of view: take the guard soon, or drop this. `max_hold` counts from the guard on.
+///
+/// ```no_run
+/// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+/// use std::time::Duration;
+///
+/// let mut queued = lock.write().max_queue(100).enqueue().await?;
+/// println!("{} are before us", queued.ahead());
+/// let guard = loop {
+///     tokio::select! {
+///         guard = &mut queued => break guard?,
+///         () = tokio::time::sleep(Duration::from_secs(5)) => {
+///             if let Some(place) = queued.place().await? {
+///                 println!("{} are before us, {} hold", place.ahead, place.status.holding);
+///             }
+///         }
+///     }
+/// };
+/// guard.release().await
+/// # }
+/// ```
+///
+/// # Cancel safety
+/// If you drop it, the request leaves the queue, or the client hands the lock over, in the background. A dropped
+/// `&mut queued` changes nothing.
+///
+/// # Errors
+/// It resolves to those of [`Acquire::acquire_fair`].
+///
+/// # Panics
+/// If it is polled again after it resolved, as any future of an `async fn`.
+#[must_use = "the request leaves the queue as soon as this is dropped"]
+pub struct Queued<M> {
+    acquiring: Pin<Box<dyn Future<Output = Result<Guard<M>, Error>> + Send>>,
+    progress: Arc<Progress>,
+    handle: Arc<Handle>,
+}
+
+/// The place of a request in the queue, at one moment: see [`Queued::place`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// How many waiters stand before the request.
+    pub ahead: usize,
+    /// The lock at that moment. The first `ahead` of its waiters are those before the request, as far as it lists them.
+    pub status: Status,
+}
+
+impl<M: Access> Acquire<M> {
+    /// Takes a place in the queue and returns at once, with the request. Await that for the guard, and ask it for its place
+    /// meanwhile: see [`Queued`]. If the lock lets the request in at once, there is no wait.
+    ///
+    /// # Fairness
+    /// As for [`acquire_fair`](Self::acquire_fair).
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the request leaves the queue, in the background.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair).
+    pub async fn enqueue(self) -> Result<Queued<M>, Error> {
+        let progress = Arc::<Progress>::default();
+        let handle = Arc::clone(&self.handle);
+        let mut acquiring = Box::pin(self.watched_by(Arc::clone(&progress)).acquire_fair());
+        poll_fn(|context| match acquiring.as_mut().poll(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(_)) => unreachable!("it stops when it has asked"),
+            Poll::Pending if progress.has_asked() => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        Ok(Queued {
+            acquiring,
+            progress,
+            handle,
+        })
+    }
+}
+
+impl<M> Queued<M> {
+    /// How many waiters stood before the request when it queued. 0 too if it was granted at once.
+    #[must_use]
+    pub fn ahead(&self) -> usize {
+        self.progress.ahead()
+    }
+
+    /// Reads where the request stands now, who holds the lock and who is before it. `None`: it does not wait any more, or it
+    /// lost its place and asks again; await it. Costs as much as [`RwLock::status`](crate::RwLock::status).
+    ///
+    /// # Cancel safety
+    /// The call changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`RwLock::status`](crate::RwLock::status).
+    pub fn place(&self) -> impl Future<Output = Result<Option<Place>, Error>> + Send + use<M> {
+        // The future does not borrow this, because a `&Queued` cannot be sent to another thread.
+        let (progress, handle) = (Arc::clone(&self.progress), Arc::clone(&self.handle));
+        async move {
+            runtime::check_timers()?;
+            // It has asked before there is a `Queued`.
+            let Some(request) = progress.request() else {
+                return Ok(None);
+            };
+            if handle.session.is_closed() {
+                let lock = shown(&request.lock.name);
+                return Err(Error::Shutdown { lock });
+            }
+            let (status, ahead) = status::read(&handle.session, &request.lock, 0, Some(&request.name)).await?;
+            Ok(ahead.map(|ahead| Place { ahead, status }))
+        }
+    }
+}
+
+impl<M> Future for Queued<M> {
+    type Output = Result<Guard<M>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.acquiring.as_mut().poll(context)
+    }
+}
+
+impl<M: Access> fmt::Debug for Queued<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let request = self.progress.request();
+        f.debug_struct("Queued")
+            .field("lock", &request.as_ref().map(|request| &request.lock.name))
+            .field("mode", &M::LABEL)
+            .field("ahead", &self.ahead())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,87 @@
+//! The lock for threads. No test here has a runtime of its own, but for the one that says so.
+
+use crate::server::Server;
+use fairlock::blocking::{Client, RwLock};
+use fairlock::{Error, LostReason, Owner};
+use std::time::Duration;
+
+/// A server needs tokio to start, and no runtime afterwards.
+fn server() -> Server {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(Server::start())
+}
+
+fn lock(server: &Server, name: &str) -> RwLock {
+    let settings = fairlock::Client::builder().lease(super::LEASE);
+    Client::connect_with(settings, server.url())
+        .expect("the server is up")
+        .rw_lock(name)
+}
+
+fn queued(lock: &RwLock, n: usize) {
+    while lock.status().unwrap().waiting != n {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn threads_wait_in_turn_and_a_dropped_guard_has_left() {
+    let server = server();
+    let mine = lock(&server, "a");
+    let theirs = lock(&server, "a");
+    let guard = mine.write().acquire_fair().unwrap();
+    assert!(theirs.read().try_acquire().unwrap().is_none());
+    let limit = Duration::from_millis(20);
+    assert!(theirs.read().try_acquire_for(limit).unwrap().is_none());
+    let waiter = std::thread::spawn(move || theirs.write().acquire_fair().unwrap().fencing_token());
+    queued(&mine, 1);
+    let first = guard.fencing_token();
+    drop(guard);
+    assert!(waiter.join().unwrap() > first);
+    // The thread has dropped its guard, so the server has confirmed the release.
+    assert_eq!(mine.status().unwrap().holding, 0);
+}
+
+#[test]
+fn a_thread_learns_of_a_loss() {
+    let server = server();
+    let owner = Owner::new();
+    let mine = lock(&server, "a").with_owner(&owner);
+    let guard = mine.write().acquire_fair().unwrap();
+    assert!(guard.is_held());
+    assert_eq!(guard.lost_within(Duration::from_millis(10)), None);
+    let theirs = lock(&server, "a");
+    let evicted = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(theirs.inner().evict(&owner)).unwrap()
+    });
+    assert_eq!(guard.lost_within(Duration::from_secs(60)), Some(LostReason::Evicted));
+    assert_eq!(evicted.join().unwrap(), 1);
+    assert!(matches!(guard.release(), Err(Error::Lost { .. })));
+}
+
+#[test]
+fn a_thread_upgrades_and_downgrades() {
+    let server = server();
+    let mine = lock(&server, "a");
+    let reader = mine.read().acquire_fair().unwrap();
+    let writer = reader.upgrade().unwrap();
+    assert!(writer.fencing_token() > reader.fencing_token());
+    drop(reader);
+    let reader = writer.downgrade().unwrap();
+    assert!(mine.read().try_acquire().unwrap().is_some());
+    assert!(mine.write().try_acquire().unwrap().is_none());
+    reader.release().unwrap();
+}
+
+/// Blocking in a task is a mistake that may not panic.
+#[tokio::test]
+async fn a_task_that_blocks_gets_its_lock() {
+    let server = Server::start().await;
+    let mine = lock(&server, "a");
+    let guard = mine.write().acquire_fair().unwrap();
+    drop(guard);
+    tokio::task::spawn_blocking(move || mine.write().acquire_fair().unwrap().release().unwrap())
+        .await
+        .unwrap();
+}
