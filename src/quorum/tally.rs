@@ -264,14 +264,11 @@ impl Tally {
             return None;
         };
         let mut proven: Vec<_> = self.votes.iter().filter_map(|vote| vote.held_until(now)).collect();
-        let ends = self
-            .votes
-            .iter()
-            .filter_map(|vote| match vote.request.as_ref()?.claim().ended() {
-                Some(EndedBy::Lost(reason)) => Some(*reason),
-                _ => None,
-            });
-        self.reason = ends.last().unwrap_or(self.reason);
+        let reason = |vote: &Vote| match vote.request.as_ref()?.claim().ended() {
+            Some(EndedBy::Lost(reason)) => Some(*reason),
+            _ => None,
+        };
+        self.reason = self.votes.iter().find_map(reason).unwrap_or(self.reason);
         if until.is_some_and(|until| until <= now) {
             self.reason = LostReason::MaxHold;
             return None;

@@ -5,6 +5,7 @@ mod connecting;
 mod faults;
 mod order;
 mod races;
+mod storm;
 mod tokens;
 
 use crate::server::{Server, eventually, soon};
