@@ -181,6 +181,7 @@ impl Ballot {
     async fn ask(&self, at: usize, handle: &Arc<Handle>) -> bool {
         let mut backoff = Backoff::new();
         loop {
+            self.come_back(at, handle).await;
             let ticket = {
                 let tally = self.tally();
                 if let Phase::Over(_) = tally.phase {
@@ -227,6 +228,31 @@ impl Ballot {
                 return false;
             }
             backoff.pause().await;
+        }
+    }
+
+    /// In a recess: waits until a majority answers again.
+    async fn come_back(&self, at: usize, handle: &Handle) {
+        let (mut backoff, mut answered) = (Backoff::new(), false);
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = self.changed.notified();
+            if !self.tally().is_in_recess() {
+                return;
+            }
+            if answered {
+                changed.await;
+                continue;
+            }
+            let (session, lock) = (&handle.session, &self.wish.lock);
+            if session.call(lock, self.wish.lease).renew(&[]).await.is_err() {
+                backoff.pause().await;
+                continue;
+            }
+            answered = true;
+            if !self.tally().on_knock(at, Instant::now()) {
+                self.changed.notify_waiters();
+            }
         }
     }
 

@@ -92,6 +92,13 @@ impl<M> QuorumGuard<M> {
             let changed = self.ballot.changed.notified();
             match self.held_until() {
                 Err(reason) => return reason,
+                // The quorum's own task tells of the end too, and is there as long as its runtime.
+                Ok(_) if runtime::check_timers().is_err() => {
+                    if self.work.is_finished() {
+                        return LostReason::LeaseExpired;
+                    }
+                    changed.await;
+                }
                 Ok(until) => tokio::select! {
                     () = changed => {}
                     () = sleep_until(until) => {}

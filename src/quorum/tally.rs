@@ -9,6 +9,8 @@ use crate::protocol::reply::Standing;
 use crate::state::claim::{EndedBy, Outcome};
 use crate::state::request::Request;
 use crate::types::error::{Error, LostReason};
+use crate::types::limits::call_limit;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -96,6 +98,10 @@ pub(super) struct Tally {
     lease: Duration,
     max_hold: Duration,
     reason: LostReason,
+    /// Since when the request has a ticket and asks for votes.
+    asks_since: Option<Instant>,
+    /// The waiter has left its places, because no majority is in reach. The servers that have answered since.
+    recess: Option<BTreeSet<usize>>,
 }
 
 impl Tally {
@@ -107,6 +113,8 @@ impl Tally {
             lease,
             max_hold,
             reason: LostReason::LeaseExpired,
+            asks_since: None,
+            recess: None,
         }
     }
 
@@ -201,6 +209,10 @@ impl Tally {
                 self.phase = Phase::Holds { token, until };
                 true
             }
+            Phase::Asks if self.recess_at().is_some_and(|at| at <= now) => {
+                self.recess = Some(BTreeSet::new());
+                true
+            }
             Phase::Asks => self.gives_up(),
             Phase::Holds { .. } => {
                 self.hand_out(&granted, now);
@@ -212,6 +224,38 @@ impl Tally {
             }
             Phase::Over(_) => false,
         }
+    }
+
+    /// When a waiter leaves its places: when no majority has been proven for a while. Otherwise it might keep the votes of a
+    /// minority from others for ever.
+    fn recess_at(&self) -> Option<Instant> {
+        let asked = self.asks_since? + self.lease;
+        if self.recess.is_some() || !matches!(self.phase, Phase::Asks) {
+            return None;
+        }
+        let proven = |vote: &Vote| vote.request.as_ref()?.claim().proven_until();
+        let mut proven: Vec<_> = self.votes.iter().filter_map(proven).collect();
+        proven.sort_unstable_by(|a, b| b.cmp(a));
+        let last = proven
+            .get(self.majority() - 1)
+            .map_or(asked, |proven| asked.max(*proven));
+        Some(last + call_limit(self.lease) * 2)
+    }
+
+    pub(super) fn is_in_recess(&self) -> bool {
+        self.recess.is_some()
+    }
+
+    /// A server answers again. Returns whether this one still waits for others to do so.
+    pub(super) fn on_knock(&mut self, at: usize, now: Instant) -> bool {
+        let majority = self.majority();
+        let Some(answered) = &mut self.recess else { return false };
+        answered.insert(at);
+        if answered.len() >= majority {
+            self.recess = None;
+            self.asks_since = Some(now);
+        }
+        self.recess.is_some()
     }
 
     fn hand_out(&mut self, granted: &[(usize, u64)], now: Instant) {
@@ -253,6 +297,7 @@ impl Tally {
 
     pub(super) fn take_ticket(&mut self, ticket: u64, now: Instant) {
         self.ticket = Some(ticket);
+        self.asks_since = Some(now);
         for vote in self.votes.iter_mut().filter(|vote| vote.number == Some(ticket)) {
             vote.settled = Some(now);
         }
@@ -286,7 +331,8 @@ impl Tally {
             Phase::Asks => None,
         };
         let vote = &self.votes[at];
-        let Some(request) = vote.request.as_ref().filter(|_| !vote.is_void) else {
+        let is_used = !vote.is_void && self.recess.is_none();
+        let Some(request) = vote.request.as_ref().filter(|_| is_used) else {
             return Step::AskAgain;
         };
         if let Some(end) = request.claim().ended() {
@@ -309,8 +355,9 @@ impl Tally {
             return Step::Place(request, ticket, given_up);
         }
         let trusted = trusted.filter(|from| *from > now && offered.is_some());
+        let again = again.filter(|again| *again > now);
         Step::Wait(
-            [held_until, again.filter(|again| *again > now), trusted]
+            [held_until, again, trusted, self.recess_at()]
                 .into_iter()
                 .flatten()
                 .min(),
@@ -328,3 +375,6 @@ impl Tally {
         self.votes.iter().filter(|vote| vote.held_until(now).is_some()).count()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -349,6 +349,11 @@ impl Claim {
         }
     }
 
+    /// Until when the server certainly keeps the request.
+    pub(crate) fn proven_until(&self) -> Option<Instant> {
+        self.proven
+    }
+
     /// The token of a grant that is not handed out, certain or not.
     pub(crate) fn offered(&self) -> Option<u64> {
         match self.phase {

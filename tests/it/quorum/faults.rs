@@ -74,7 +74,20 @@ async fn a_holder_regains_a_vote_that_its_server_forgot_and_survives_the_loss_of
     fleet.0[0].kill();
     fleet.0[0].start_again().await;
     fleet.let_vote_again(0, "x").await;
-    eventually("it votes again", async || holder.votes() == 3).await;
+    // The third server knows the client of the holder.
+    let client = fleet
+        .state(2, "x")
+        .await
+        .holder
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    eventually("it votes again", async || {
+        fleet.state(0, "x").await.holder.starts_with(&client)
+    })
+    .await;
+    eventually("the holder knows", async || holder.votes() == 3).await;
     fleet.0[1].kill();
     eventually("the loss is seen", async || {
         holder.is_held() && fleet.state(0, "x").await.holds() == 1
@@ -156,4 +169,25 @@ async fn a_dead_holder_costs_the_others_its_lease() {
     let entered = entered("the waiter", waiter).await;
     assert!(entered.is_held());
     drop(holder);
+}
+
+/// A waiter that reaches only a minority must not keep a vote from others for ever.
+#[tokio::test]
+async fn a_waiter_without_a_majority_holds_nobody_up() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let request = b.rw_lock("x").write().lease(Duration::from_secs(1));
+    let waiter = tokio::spawn(async move { request.acquire_fair().await.expect("a grant") });
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    fleet.0[1].freeze();
+    fleet.0[2].freeze();
+    fleet.until([0], "x", 1, 0).await;
+    assert!(!waiter.is_finished());
+    fleet.0[1].thaw();
+    fleet.0[2].thaw();
+    // It comes back by itself.
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    soon("a release", holder.release()).await.unwrap();
+    let _ = entered("the waiter", waiter).await;
 }

@@ -1,8 +1,9 @@
 //! Exclusion and order without faults.
 
 use super::{Fleet, entered, read, write};
-use crate::server::soon;
+use crate::server::{Server, soon};
 use fairlock::{Mode, Owner, Policy};
+use futures::future::join_all;
 
 #[tokio::test]
 async fn writers_of_a_quorum_enter_one_by_one_in_the_order_of_their_places() {
@@ -102,6 +103,28 @@ async fn a_policy_holds_at_all_servers() {
     assert!(!reader.is_finished());
     drop(writer);
     let _ = entered("the reader", reader).await;
+}
+
+#[tokio::test]
+async fn a_free_lock_of_a_quorum_costs_two_calls_a_server() {
+    let fleet = Fleet::start(3).await;
+    let a = fleet.quorum().await;
+    let calls = async || {
+        join_all(fleet.0.iter().map(Server::script_calls))
+            .await
+            .iter()
+            .sum::<u64>()
+    };
+    for round in 0..5 {
+        let before = calls().await;
+        let name = format!("x{round}");
+        let guard = a.rw_lock(name.as_str()).write().acquire_fair().await.unwrap();
+        // The slowest server too.
+        fleet.until(fleet.all(), &name, 1, 0).await;
+        guard.release().await.unwrap();
+        fleet.until(fleet.all(), &name, 0, 0).await;
+        assert_eq!(calls().await - before, 6);
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Requests that race: each server has another first one, and all enter all the same.
 
-use super::Fleet;
+use super::{Fleet, entered, write};
+use crate::proxy::Proxy;
 use crate::server::{eventually, soon};
 use fairlock::Quorum;
 use futures::future::join_all;
@@ -65,23 +66,42 @@ async fn racing_readers_and_writers_all_enter() {
     eventually("nothing is left", async || fleet.state(0, "x").await.holds() == 0).await;
 }
 
-/// One vote of each server for another client: no majority, until two of them give theirs up.
+/// Each of three writers has the vote of another server, so nobody has a majority until two of them give theirs up.
 #[tokio::test]
 async fn three_writers_with_a_vote_each_all_enter() {
     let fleet = Fleet::start(3).await;
-    let quorums: [Quorum; 3] = fleet.quorums().await;
-    for round in 0..10 {
-        let name = format!("x{round}");
-        // All ask at once, over connections of their own, so that the servers get them in different orders.
-        let ask = async |quorum: &Quorum| {
-            let guard = quorum
-                .rw_lock(name.as_str())
-                .write()
-                .acquire_fair()
-                .await
-                .expect("a grant");
-            guard.release().await.expect("a hold until then");
-        };
-        soon("all enter", join_all(quorums.iter().map(ask))).await;
+    let mut writers = Vec::new();
+    for _ in 0..3 {
+        let ways: Vec<_> = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+        let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+        let quorum = soon("a client", connected(&urls)).await;
+        writers.push((quorum, ways));
+    }
+    for (at, (_, ways)) in writers.iter().enumerate() {
+        let others = ways.iter().enumerate().filter(|(to, _)| *to != at);
+        others.for_each(|(_, way)| way.stall(true));
+    }
+    let waiting: Vec<_> = writers.iter().map(|(quorum, _)| write(&quorum.rw_lock("x"))).collect();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
+    for (_, ways) in &writers {
+        ways.iter().for_each(|way| way.stall(false));
+    }
+    let enter = async |waiter| {
+        let guard: fairlock::QuorumWriteGuard = entered("a writer", waiter).await;
+        guard.release().await.expect("a hold until then");
+    };
+    join_all(waiting.into_iter().map(enter)).await;
+    fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+async fn connected(urls: &[String]) -> Quorum {
+    loop {
+        match Fleet::builder().connect(urls).await {
+            Ok(quorum) if quorum.reached().0 == urls.len() => return quorum,
+            // These machines are slow at times.
+            Ok(_) | Err(fairlock::Error::Connect { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
