@@ -41,6 +41,11 @@ impl Server {
                 process: None,
             });
         }
+        Self::start().await
+    }
+
+    /// A private one.
+    pub(crate) async fn start() -> Fallible<Self> {
         // Somebody else may take a free port before the server does.
         for _ in 0..10 {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
