@@ -82,8 +82,8 @@ if reads + writes + waiting == 0 then
   sole, holder, near = 1, request, 0
   deadline(lease_ms)
 else
-  local writing = writer()
-  local inside = held > 0 or writing and writing == (named or sub(request, 2))
+  local writing = writes > 0
+  local inside = held > 0 or writing and writes_as(named or sub(request, 2))
   local upgrade = write and held > 0 and not writing
   local band = upgrade and -BAND or banded and (policy == 119) ~= write and BAND or 0
   local before = waiting > 0 and not inside

@@ -56,7 +56,8 @@ local function owner_of(request) return named_owner(request) or sub(request, 2) 
 -- What all read holds of an owner count together in a bounded lock.
 local function weight(owner) return min(tonumber(match(owner, ':%*(%d+)$') or 1), MOST) end
 
-local function writer() return writes > 0 and owner_of(holder) or nil end
+-- Whether that owner writes. To look for its name first is cheaper than to take the holder's apart.
+local function writes_as(owner) return writes > 0 and find(holder, owner, 1, true) and owner_of(holder) == owner end
 
 local function free() return reads + writes + waiting == 0 end
 
@@ -211,7 +212,7 @@ end
 -- An upgrade ends with its owner's last read hold.
 local function end_upgrade(owner)
   local request = upgrading()
-  if request and owner_of(request) == owner and writer() ~= owner and reads_of(owner) == 0 then
+  if request and owner_of(request) == owner and not writes_as(owner) and reads_of(owner) == 0 then
     up = 0
     call('ZREM', QUEUE, request)
     call('ZREM', LEASES, request)
@@ -226,7 +227,7 @@ end
 local function count_down(request)
   local told = token
   if holder == request and writes > 0 or is_write(request) then
-    if holder ~= request and writer() ~= owner_of(request) then return 0 end
+    if holder ~= request and not writes_as(owner_of(request)) then return 0 end
     writes = writes - 1
   else
     if reads == 0 then return 0 end
@@ -263,6 +264,27 @@ local function drop(request)
   return told
 end
 
+-- heads[at] is a reader of that client that names no owner, and it has entered. All readers behind it that name no owner
+-- enter with it, until another request stands there. Most of a crowd are of one client, and to look for its name costs less
+-- than to take each request apart. Returns the place of the last one.
+local function enter_crowd(heads, at, client)
+  local last, same, number, words = at, 'r' .. client .. ':', #client + 3, messages[client]
+  for i = at + 1, #heads do
+    local request = heads[i]
+    if find(request, same, 1, true) == 1 then
+      if find(request, ':', number, true) then break end
+      words[#words + 1] = request
+    else
+      local other, past = match(request, '^r(%x+):%d+()')
+      if not other or past <= #request then break end
+      tell(request, token, other)
+    end
+    last = i
+  end
+  reads, waiting = reads + last - at, waiting - last + at
+  return last
+end
+
 -- Grants to the head of the queue for as long as it fits. No lease has ended: sweep() came before.
 local function admit()
   more = 0
@@ -271,26 +293,33 @@ local function admit()
   repeat
     local heads = call('ZRANGE', QUEUE, from, to)
     if not heads[1] then return start_over() end   -- the queue was lost
-    for i = 1, #heads do
+    local i = 0
+    while heads[i + 1] and not full do
+      i = i + 1
       local request = heads[i]
       local client, at = match(request, '^r(%x+):%d+()')
       local write = not client
-      local named = (write or at <= #request) and named_owner(request)
+      if write then client, at = match(request, '^w(%x+):%d+()') end
+      local named = at <= #request and named_owner(request)
       full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
         or policy == BOUNDED and reads > 0 and not room(named or sub(request, 2))
       if full then
         again = entered > 0 and named and find(named, ':', 1, true)   -- its owner may be the reader that entered just now
-        break
+      else
+        if entered == 0 and reads > 0 and not write then token = draw() end
+        entered = entered + 1
+        left(named)
+        enter(request, named, write)
+        tell(request, token, client)
+        full = write
+        if not (write or named or events or policy == BOUNDED) then
+          local last = enter_crowd(heads, i, client)
+          entered, i = entered + last - i, last
+        end
       end
-      if entered == 0 and reads > 0 and not write then token = draw() end
-      entered = entered + 1
-      left(named)
-      enter(request, named, write)
-      tell(request, token, client)
-      full = write
     end
     full = full or waiting == 0
-    from, to = int(entered), int(min(entered * 16, BATCH) - 1)
+    if not full then from, to = int(entered), int(min(entered * 16, BATCH) - 1) end
   until full or entered == BATCH
   if waiting == 0 then
     call('DEL', QUEUE)

@@ -30,7 +30,7 @@ local function waits() return sole == 0 and waiting > 0 and call('ZSCORE', QUEUE
 -- Its owner is inside by this request alone.
 local function is_alone(owner)
   if is_write(request) then return holder == request and writes == 1 and reads_of(owner) == 0 end
-  return reads_of(owner) == 1 and writer() ~= owner
+  return reads_of(owner) == 1 and not writes_as(owner)
 end
 
 -- nil: the server does not know the request.

@@ -1,6 +1,7 @@
 //! The client: a process has one, and all of its locks share it.
 
 use crate::all::AcquireAll;
+use crate::election::Election;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -14,7 +15,10 @@ use crate::semaphore::Semaphore;
 use crate::state::shared::Identity;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
-use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease, check_lock_delay};
+use crate::types::limits::{
+    DEADLOCK_TIMEOUT, DEFAULT_LEASE, LEAST_DEADLOCK_TIMEOUT, LEAST_LEASE, MOST_LEASE, check_duration, check_lease,
+    check_lock_delay,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +87,7 @@ impl Client {
             replication: None,
             lock_delay: Duration::ZERO,
             quarantine: None,
+            deadlock_timeout: DEADLOCK_TIMEOUT,
         }
     }
 
@@ -93,6 +98,14 @@ impl Client {
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         let lock = Lock::new(&self.handle.shared().prefix, name.as_ref().into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns the election of that name, without I/O: of all candidates one leads at a time. See [`Election`].
+    ///
+    /// The election is the lock of that name. So choose names that no lock has, such as `leader:scheduler`.
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.rw_lock(name))
     }
 
     /// Returns a request for several locks at once, without I/O. Whoever acquires several locks so cannot deadlock: the
@@ -228,6 +241,7 @@ pub struct ClientBuilder {
     replication: Option<Replication>,
     lock_delay: Duration,
     quarantine: Option<Duration>,
+    deadlock_timeout: Duration,
 }
 
 impl ClientBuilder {
@@ -313,6 +327,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets how long a named [`Owner`](crate::Owner) waits before the client looks for a deadlock: 1 s unless set, at
+    /// least 10 ms. [`Duration::MAX`] switches the search off.
+    ///
+    /// The first look comes after one to two time-outs, the next ones after 2, 4, ... up to every 64 time-outs. The
+    /// youngest owner of a circle gets [`Error::Deadlock`]. Only circles whose owners' clients all search are found. The
+    /// page [`deadlocks`](crate::guide::deadlocks) says what is found, and what the search costs.
+    pub fn deadlock_timeout(mut self, timeout: Duration) -> Self {
+        self.deadlock_timeout = timeout;
+        self
+    }
+
     /// Connects, and starts the background tasks on the current tokio runtime.
     ///
     /// # Cancel safety
@@ -335,6 +360,13 @@ impl ClientBuilder {
         if let Some(quarantine) = self.quarantine {
             check_duration("", "quarantine", quarantine, LEAST_LEASE, MOST_LEASE)?;
         }
+        check_duration(
+            "",
+            "deadlock_timeout",
+            self.deadlock_timeout,
+            LEAST_DEADLOCK_TIMEOUT,
+            Duration::MAX,
+        )?;
         let Server(target) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
@@ -358,6 +390,7 @@ impl ClientBuilder {
             lock_delay: self.lock_delay,
             quarantine: self.quarantine.map(|lease| lease + self.lock_delay),
             seat: None,
+            deadlock_timeout: (self.deadlock_timeout < Duration::MAX).then_some(self.deadlock_timeout),
         };
         // In a box: connecting happens once, and its future is long.
         let handle = Box::pin(tasks::connect(&target, settings))

@@ -1,6 +1,6 @@
 //! Guards: holds on a lock, which the client renews and which may be lost.
 
-use crate::engine::release::finish;
+use crate::engine::finish::finish;
 use crate::engine::runtime;
 use crate::engine::seal;
 use crate::engine::session::Handle;

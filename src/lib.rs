@@ -55,6 +55,11 @@
 //! | hold several locks at once, without deadlocks | [`Client::all`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
+//! | run a job once on many hosts, or limit a rate | [`Acquire::hold_at_least`] |
+//! | keep others out for a while after a loss | [`ClientBuilder::lock_delay`] |
+//! | hear of a deadlock | [`Error::Deadlock`], [`ClientBuilder::deadlock_timeout`] |
+//! | yield when others wait | [`Guard::contended`] |
+//! | elect a leader | [`Client::election`], [`Election`] |
 //! | let writers or readers first | [`Policy`] |
 //! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
 //! | find locks | [`Client::locks`], [`RwLock::exists`] |
@@ -124,6 +129,8 @@ mod all;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod client;
+mod contended;
+mod election;
 mod events;
 mod guard;
 pub mod guide;
@@ -134,6 +141,7 @@ mod semaphore;
 mod status;
 mod target;
 mod upgrade;
+mod watch;
 
 mod quorum;
 
@@ -149,11 +157,11 @@ pub use uuid;
 pub use acquire::Acquire;
 pub use all::{AcquireAll, AllGuard};
 pub use client::{Client, ClientBuilder};
+pub use election::{Election, Leader, Leaders, Leading};
 pub use events::Events;
 pub use guard::{Guard, PermitGuard, ReadGuard, WriteGuard};
 pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
-pub use protocol::introduction::ClientInfo;
 pub use protocol::snapshot::RawState;
 pub use queued::{Place, Queued};
 pub use quorum::{
@@ -164,6 +172,8 @@ pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;
+pub use types::client_info::ClientInfo;
+pub use types::deadlock::Blocked;
 pub use types::error::{Error, LostReason};
 pub use types::mode::{Access, Mode, Permits, Policy, Read, Write};
 pub use types::owner::Owner;

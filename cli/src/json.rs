@@ -73,7 +73,7 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
     })
 }
 
-fn client(client: &ClientInfo) -> Value {
+pub(crate) fn client(client: &ClientInfo) -> Value {
     json!({"id": client.id, "label": client.label, "process": client.process, "host": client.host})
 }
 

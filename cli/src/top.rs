@@ -223,6 +223,8 @@ impl Screen {
 
     fn draw_table(&self, frame: &mut Frame, area: Rect) {
         let heading = ["LOCK", "MODE", "HOLDS", "WAITS", "WAITED", "HELD", "HELD BY", "QUEUE"];
+        let taken = |lock: &Found| text::taken(&lock.status).map_or(0, |taken| taken.len());
+        let mode_width = self.locks.iter().map(taken).max().unwrap_or(0).clamp(5, 15);
         let rows = self.locks.iter().map(|lock| {
             let status = &lock.status;
             let time = |time: Option<Duration>| Cell::from(time.map_or("-".to_owned(), span));
@@ -245,7 +247,7 @@ impl Screen {
         });
         let widths = [
             Constraint::Fill(3),
-            Constraint::Length(7),
+            Constraint::Length(mode_width as u16),
             Constraint::Length(5),
             Constraint::Length(5),
             Constraint::Length(6),

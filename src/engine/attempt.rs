@@ -5,7 +5,7 @@
 //! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
-use super::release::{finish, follow_up};
+use super::finish::{finish, follow_up};
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
@@ -111,6 +111,9 @@ impl Attempt {
                     }
                     self.request().claim().on_reply(sent, answer);
                     self.session().route.listen_for(self.request(), sent);
+                    if self.request().owner().is_some() {
+                        self.session().shared.owner_waits.notify_one();
+                    }
                     let lock = &self.request().lock;
                     match (answer, next) {
                         (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
@@ -216,6 +219,10 @@ impl Attempt {
                 Outcome::Ended(EndedBy::Displaced { ticket }) => return Ok(Attempted::AskAgain(ticket)),
                 Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
                 Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
+                Outcome::Ended(EndedBy::Deadlocked(circle)) => {
+                    let (lock, circle) = (self.lock_name(), circle.to_vec());
+                    return Err(Error::Deadlock { lock, circle });
+                }
                 // An operator evicted the request: the other reasons concern holds that were handed out.
                 Outcome::Ended(EndedBy::Released | EndedBy::Sealed | EndedBy::Lost(_)) => {
                     let lock = self.lock_name();

@@ -4,7 +4,6 @@
 //! rest instead: then the hold ends in time though this process may have ended. Nothing renews a sealed hold. At its end
 //! the watchdog has it released.
 
-use super::release::finish;
 use super::session::Session;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
@@ -33,10 +32,8 @@ pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
             session.call(&first.lock, lease).renew(&rests).await
         };
         match sealed {
-            Ok((_, next)) => {
-                finish(session, &first.lock, next).await;
-                break;
-            }
+            // What is left to do there, the next renewal or release does.
+            Ok(_) => break,
             Err(error) if !session.shared.registry.has_ended() => {
                 tracing::debug!(lock = %first.lock.name, requests = rests.len(), %error, "not sealed, trying again");
             }

@@ -2,7 +2,7 @@
 
 use super::ballot::Ballot;
 use super::tally::{End, Phase};
-use crate::engine::release::finish;
+use crate::engine::finish::finish;
 use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::observe::HoldEnd;

@@ -85,6 +85,7 @@ impl Members {
             prefix: self.prefix.clone(),
             label: self.label.clone(),
             replication: None,
+            deadlock_timeout: None,
             lock_delay: Duration::ZERO,
             quarantine: Some(self.longest_lease),
             seat: Some(Seat {

@@ -1,7 +1,7 @@
 //! The status of a lock at all servers of a quorum.
 
-use crate::protocol::introduction::ClientInfo;
 use crate::status::Status;
+use crate::types::client_info::ClientInfo;
 use crate::types::error::Error;
 use crate::types::mode::Mode;
 use crate::types::owner::Owner;

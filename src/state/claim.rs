@@ -4,10 +4,12 @@
 //! in any order.
 
 use crate::protocol::reply::{Answer, Standing};
+use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
 use crate::types::mode::GrantVia;
 use keep::{with_margin, without_margin};
 use redis::RedisError;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -46,6 +48,8 @@ pub(crate) enum EndedBy {
         ticket: Option<u64>,
     },
     Lost(LostReason),
+    /// The youngest of owners that wait for each other.
+    Deadlocked(Arc<[Blocked]>),
     Failed(RedisError),
     /// The user has left the hold, and the server keeps it for a while.
     Sealed,
@@ -462,6 +466,11 @@ impl Claim {
 
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    /// The ticket, if it waits.
+    pub(crate) fn waiting_ticket(&self) -> Option<u64> {
+        self.ticket().filter(|_| self.is_waiting())
     }
 
     pub(crate) fn lease(&self) -> Duration {

@@ -2,9 +2,10 @@
 
 use super::request::Request;
 use crate::protocol::key::Lock;
+use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -137,6 +138,20 @@ impl Table {
             .filter(|number| **number != of.number);
         let mut requests = numbers.filter_map(|number| entry.requests.get(number));
         requests.find(|request| request.claim().is_leaving(now)).cloned()
+    }
+
+    /// The requests of named owners that wait. Left out are owners with a request that is over, because the server may
+    /// still know its hold: such an owner waits and lets go of something.
+    pub(super) fn waiting_owners(&self) -> Vec<Arc<Request>> {
+        let owned = || {
+            self.requests
+                .values()
+                .filter_map(|request| Some((request, named_owner(&request.name)?)))
+        };
+        let over = owned().filter(|(request, _)| request.claim().ended().is_some());
+        let leaving: HashSet<_> = over.map(|(_, owner)| owner).collect();
+        let waiting = owned().filter(|(request, owner)| !leaving.contains(owner) && request.claim().is_waiting());
+        waiting.map(|(request, _)| Arc::clone(request)).collect()
     }
 
     /// When to call `take_due` next. The methods that make this time earlier return that.

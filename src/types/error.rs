@@ -1,5 +1,6 @@
 //! Errors: what can go wrong, and what to do about it.
 
+use super::deadlock::{Blocked, in_words};
 use super::mode::Policy;
 use super::owner::Owner;
 use super::remedy::remedy;
@@ -59,6 +60,20 @@ pub enum Error {
     OwnerWaiting {
         /// The lock's name.
         lock: String,
+    },
+
+    /// The owner waited in a circle of owners that wait for each other, as the youngest of them. The request has left the
+    /// queue; the owner's holds stay. Release what the owner holds, or acquire in one order everywhere. See
+    /// [`deadlocks`](crate::guide::deadlocks).
+    #[error(
+        "waiting for lock {lock:?} would never end: {}; release what this owner holds, then retry",
+        in_words(circle)
+    )]
+    Deadlock {
+        /// The lock's name.
+        lock: String,
+        /// Each owner of the circle, with what it waits for. The first one is the owner of this request.
+        circle: Vec<Blocked>,
     },
 
     /// As many requests wait as [`Acquire::max_queue`](crate::Acquire::max_queue) allows. This one did not queue.

@@ -8,6 +8,10 @@ pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
+/// How long a named owner waits before the client looks for a deadlock.
+pub(crate) const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const LEAST_DEADLOCK_TIMEOUT: Duration = Duration::from_millis(10);
+
 /// No ticket, token or time in microseconds is larger. Every integer up to here is a double. Time reaches it in the
 /// year 2255.
 pub(crate) const MOST_NUMBER: u64 = 1 << 53;

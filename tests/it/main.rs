@@ -16,7 +16,9 @@ mod acl;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
+mod deadlock;
 mod docs;
+mod election;
 mod events;
 mod failover;
 mod faults;

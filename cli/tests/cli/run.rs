@@ -456,3 +456,39 @@ async fn the_commands_status_is_known_also_under_a_parent_that_ignores_the_end_o
     let ended = ended(child).await;
     assert_eq!(ended.status, 7, "{ended:?}");
 }
+
+#[tokio::test]
+async fn several_locks_are_held_and_the_command_finds_all_tokens() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let script = "echo \"$FAIRLOCK_NAME $FAIRLOCK_TOKEN\"; echo \"$FAIRLOCK_TOKENS\"";
+    let ended = cli
+        .run(&["run", "--and", "a", "--and", "c", "b", "--", "sh", "-c", script])
+        .await;
+    assert_eq!(ended.status, 0, "{ended:?}");
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    let [first, b, a, c] = lines[..] else {
+        panic!("{lines:?}")
+    };
+    let token = first.strip_prefix("b ").expect("the name of the first");
+    assert_eq!(b, format!("{token} b"));
+    assert!(a.ends_with(" a") && c.ends_with(" c"), "{lines:?}");
+    // One of them is busy: nothing runs, and nothing is kept.
+    let _held = client.rw_lock("c").write().acquire_fair().await.unwrap();
+    let busy = cli.run(&["run", "-n", "--and", "c", "a", "--", "echo", "it ran"]).await;
+    assert_eq!((busy.status, busy.stdout.as_str()), (75, ""), "{busy:?}");
+    assert!(client.rw_lock("a").write().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_lock_is_held_at_least_for_so_long_though_the_command_has_ended() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let options = ["run", "-n", "--at-least", "600s", "a", "--", "echo", "it ran"];
+    let first = cli.run(&options).await;
+    assert_eq!((first.status, first.stdout.as_str()), (0, "it ran\n"), "{first:?}");
+    let second = cli.run(&options).await;
+    assert_eq!((second.status, second.stdout.as_str()), (75, ""), "{second:?}");
+    let holder = client.rw_lock("a").status().await.unwrap().holders;
+    assert_eq!(holder.len(), 1);
+}

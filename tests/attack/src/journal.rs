@@ -69,6 +69,10 @@ pub fn journaled(name: &str, body: &str, most: Option<u64>) -> String {
     // What happened is noted also if nobody listens.
     let body = body.replace("if events and ended > 0 then note(", "if ended > 0 then note(");
     let body = once(&body, "if events then note(", "do note(");
+    // A run of readers enters without being noted one by one.
+    let crowd = "    last = i\n  end\n  reads, waiting";
+    let noted = format!("    note('granted', request, int(token))\n{crowd}");
+    let body = once(&body, crowd, &noted);
     // Nor is a lease that a script cuts an event.
     let body = once(&body, "cuts = cuts + call(", "cuts = cuts + journal_cut(request, call(");
     let body = once(&body, "'CH', int(at), request) end", "'CH', int(at), request)) end");

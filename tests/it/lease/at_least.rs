@@ -3,7 +3,7 @@
 
 use super::lost_because;
 use crate::observe::{LONG, View, client, keys, ms, until_free};
-use crate::server::{Server, connected, eventually, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, FencingToken, LostReason, Owner, WriteGuard};
 use futures::future::join_all;
 use std::time::Duration;
@@ -43,35 +43,38 @@ async fn leave(guard: WriteGuard, way: &str) {
 
 #[tokio::test]
 async fn a_hold_that_its_user_leaves_is_handed_over_after_its_least_time() {
-    let cases = WAYS.map(async |way| {
-        let server = Server::start().await;
-        let (mine, other) = (client(server.url(), LONG).await, client(server.url(), LONG).await);
-        let begun = now_ms(&server).await;
-        let guard = mine
-            .rw_lock("a")
-            .write()
-            .hold_at_least(LEAST)
-            .acquire_fair()
-            .await
-            .unwrap();
-        let waiter = tokio::spawn(other.rw_lock("a").write().acquire_fair());
-        server.until_queued("a", 1).await;
-        leave(guard, way).await;
-        // The lease is far longer: the server ends the hold in time, also if this process is gone by then.
-        eventually("sealed", async || {
-            deadline_ms(&server).await < now_ms(&server).await + 10_000
-        })
-        .await;
-        assert!(deadline_ms(&server).await >= begun + 2000, "{way}");
-        let next = soon("the next", waiter).await.unwrap().unwrap();
-        assert!(
-            at_ms(next.fencing_token()) >= begun + 2000,
-            "{way}: it entered too early"
-        );
-        next.release().await.unwrap();
-        until_free(&server, "a").await;
-    });
-    join_all(cases).await;
+    in_time(async || {
+        let cases = WAYS.map(async |way| {
+            let server = Server::start().await;
+            let (mine, other) = (client(server.url(), LONG).await, client(server.url(), LONG).await);
+            let begun = now_ms(&server).await;
+            let guard = mine
+                .rw_lock("a")
+                .write()
+                .hold_at_least(LEAST)
+                .acquire_fair()
+                .await
+                .unwrap();
+            let waiter = tokio::spawn(other.rw_lock("a").write().acquire_fair());
+            server.until_queued("a", 1).await;
+            leave(guard, way).await;
+            // The lease is far longer: the server ends the hold in time, also if this process is gone by then.
+            eventually("sealed", async || {
+                deadline_ms(&server).await < now_ms(&server).await + 10_000
+            })
+            .await;
+            assert!(deadline_ms(&server).await >= begun + 2000, "{way}");
+            let next = soon("the next", waiter).await.unwrap().unwrap();
+            assert!(
+                at_ms(next.fencing_token()) >= begun + 2000,
+                "{way}: it entered too early"
+            );
+            next.release().await.unwrap();
+            until_free(&server, "a").await;
+        });
+        join_all(cases).await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -105,43 +108,49 @@ async fn short_lived(url: String, keeps_its_guard: bool) {
 
 #[tokio::test]
 async fn a_process_that_ends_leaves_its_hold_for_the_least_time() {
-    for keeps_its_guard in [false, true] {
-        let server = Server::start().await;
-        let lock = client(server.url(), ms(300)).await.rw_lock("a");
-        let begun = now_ms(&server).await;
-        short_lived(server.url(), keeps_its_guard).await;
-        assert!(
-            deadline_ms(&server).await >= begun + 2000,
-            "guard kept: {keeps_its_guard}"
-        );
-        assert!(lock.write().try_acquire().await.unwrap().is_none());
-        let next = soon("the next", lock.write().acquire_fair()).await.unwrap();
-        assert!(at_ms(next.fencing_token()) >= begun + 2000);
-    }
+    in_time(async || {
+        for keeps_its_guard in [false, true] {
+            let server = Server::start().await;
+            let lock = client(server.url(), ms(300)).await.rw_lock("a");
+            let begun = now_ms(&server).await;
+            short_lived(server.url(), keeps_its_guard).await;
+            assert!(
+                deadline_ms(&server).await >= begun + 2000,
+                "guard kept: {keeps_its_guard}"
+            );
+            assert!(lock.write().try_acquire().await.unwrap().is_none());
+            let next = soon("the next", lock.write().acquire_fair()).await.unwrap();
+            assert!(at_ms(next.fencing_token()) >= begun + 2000);
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn waiters_get_a_guard_when_the_server_keeps_the_hold_so_long() {
-    let server = Server::start().await;
-    let mine = client(server.url(), ms(600)).await.rw_lock("a");
-    let held = mine.write().acquire_fair().await.unwrap();
-    let waiter = tokio::spawn(mine.write().hold_at_least(LONG).acquire_fair());
-    server.until_queued("a", 1).await;
-    let lease = View::of(&server, "a").await.leases;
-    let most = lease.iter().map(|(_, deadline)| *deadline).max().unwrap_or_default();
-    assert!(
-        most < now_ms(&server).await + 10_000,
-        "a place in the queue has the lease alone"
-    );
-    held.release().await.unwrap();
-    let begun = now_ms(&server).await;
-    let guard = soon("its turn", waiter).await.unwrap().unwrap();
-    // By now, and not only after the next renewal; and no renewal takes it back.
-    for _ in 0..20 {
-        assert!(deadline_ms(&server).await >= begun + 600_000);
-        tokio::time::sleep(ms(30)).await;
-    }
-    assert!(guard.is_held());
+    in_time(async || {
+        let server = Server::start().await;
+        let mine = client(server.url(), ms(600)).await.rw_lock("a");
+        let held = mine.write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(mine.write().hold_at_least(LONG).acquire_fair());
+        server.until_queued("a", 1).await;
+        let lease = View::of(&server, "a").await.leases;
+        let most = lease.iter().map(|(_, deadline)| *deadline).max().unwrap_or_default();
+        assert!(
+            most < now_ms(&server).await + 10_000,
+            "a place in the queue has the lease alone"
+        );
+        held.release().await.unwrap();
+        let begun = now_ms(&server).await;
+        let guard = soon("its turn", waiter).await.unwrap().unwrap();
+        // By now, and not only after the next renewal; and no renewal takes it back.
+        for _ in 0..20 {
+            assert!(deadline_ms(&server).await >= begun + 600_000);
+            tokio::time::sleep(ms(30)).await;
+        }
+        assert!(guard.is_held());
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -161,7 +170,8 @@ async fn grants_are_at_least_so_far_apart_whoever_crashes() {
                     let guard = soon("its turn", asking.acquire_fair()).await.unwrap();
                     let token = guard.fencing_token();
                     if (user + round) % 2 == 0 {
-                        guard.release().await.unwrap();
+                        // Where the machine is late, it was lost, and the server keeps it all the same.
+                        let _ = guard.release().await;
                         client.shutdown().await;
                     }
                     token
@@ -181,54 +191,60 @@ async fn grants_are_at_least_so_far_apart_whoever_crashes() {
 
 #[tokio::test]
 async fn a_shutdown_leaves_holds_to_the_server_for_their_least_time() {
-    let server = Server::start().await;
-    let mine = client(server.url(), LONG).await;
-    let begun = now_ms(&server).await;
-    let lock = mine.rw_lock("a");
-    let guard = lock.write().hold_at_least(LEAST).acquire_fair().await.unwrap();
-    let left = mine
-        .rw_lock("b")
-        .write()
-        .hold_at_least(LONG)
-        .acquire_fair()
-        .await
-        .unwrap();
-    left.release().await.unwrap();
-    soon("the shutdown", mine.shutdown()).await;
-    assert_eq!(guard.lost().await, LostReason::Shutdown);
-    let deadline = deadline_ms(&server).await;
-    assert!(
-        (begun + 2000..begun + 300_000).contains(&deadline),
-        "{} ms",
-        deadline - begun
-    );
-    assert_eq!(View::of(&server, "b").await.holds, 1, "it was left before");
-    let next = client(server.url(), ms(500)).await.rw_lock("a");
-    let next = soon("the next", next.write().acquire_fair()).await.unwrap();
-    assert!(at_ms(next.fencing_token()) >= begun + 2000);
+    in_time(async || {
+        let server = Server::start().await;
+        let mine = client(server.url(), LONG).await;
+        let begun = now_ms(&server).await;
+        let lock = mine.rw_lock("a");
+        let guard = lock.write().hold_at_least(LEAST).acquire_fair().await.unwrap();
+        let left = mine
+            .rw_lock("b")
+            .write()
+            .hold_at_least(LONG)
+            .acquire_fair()
+            .await
+            .unwrap();
+        left.release().await.unwrap();
+        soon("the shutdown", mine.shutdown()).await;
+        assert_eq!(guard.lost().await, LostReason::Shutdown);
+        let deadline = deadline_ms(&server).await;
+        assert!(
+            (begun + 2000..begun + 300_000).contains(&deadline),
+            "{} ms",
+            deadline - begun
+        );
+        assert_eq!(View::of(&server, "b").await.holds, 1, "it was left before");
+        let next = client(server.url(), ms(500)).await.rw_lock("a");
+        let next = soon("the next", next.write().acquire_fair()).await.unwrap();
+        assert!(at_ms(next.fencing_token()) >= begun + 2000);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_downgrade_keeps_the_least_time() {
-    let server = Server::start().await;
-    let (mine, other) = (client(server.url(), LONG).await, client(server.url(), LONG).await);
-    let begun = now_ms(&server).await;
-    let writing = mine
-        .rw_lock("a")
-        .write()
-        .hold_at_least(LEAST)
-        .acquire_fair()
-        .await
-        .unwrap();
-    let reading = writing.downgrade().await.unwrap();
-    reading.release().await.unwrap();
-    let beside = other.rw_lock("a").read().try_acquire().await.unwrap();
-    beside.expect("it is held to read").release().await.unwrap();
-    assert!(other.rw_lock("a").write().try_acquire().await.unwrap().is_none());
-    let next = soon("the next", other.rw_lock("a").write().acquire_fair())
-        .await
-        .unwrap();
-    assert!(at_ms(next.fencing_token()) >= begun + 2000);
+    in_time(async || {
+        let server = Server::start().await;
+        let (mine, other) = (client(server.url(), LONG).await, client(server.url(), LONG).await);
+        let begun = now_ms(&server).await;
+        let writing = mine
+            .rw_lock("a")
+            .write()
+            .hold_at_least(LEAST)
+            .acquire_fair()
+            .await
+            .unwrap();
+        let reading = writing.downgrade().await.unwrap();
+        reading.release().await.unwrap();
+        let beside = other.rw_lock("a").read().try_acquire().await.unwrap();
+        beside.expect("it is held to read").release().await.unwrap();
+        assert!(other.rw_lock("a").write().try_acquire().await.unwrap().is_none());
+        let next = soon("the next", other.rw_lock("a").write().acquire_fair())
+            .await
+            .unwrap();
+        assert!(at_ms(next.fencing_token()) >= begun + 2000);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -288,7 +304,7 @@ async fn a_release_says_whether_the_server_keeps_the_hold() {
 #[tokio::test]
 async fn the_replica_that_was_waited_for_knows_the_least_time() {
     let master = Server::start().await;
-    let mine = client(master.url(), ms(1000)).await;
+    let mine = client(master.url(), ms(10_000)).await;
     let replica = Server::start_with(&["--replicaof", &format!("127.0.0.1 {}", master.port())]).await;
     eventually("the replica is in step", async || {
         let asking = mine.rw_lock("probe").write().wait_for_replicas(1, ms(1000));
@@ -301,7 +317,7 @@ async fn the_replica_that_was_waited_for_knows_the_least_time() {
         .await
         .unwrap();
     assert!(deadline_ms(&replica).await >= begun + 600_000);
-    guard.release().await.unwrap();
+    drop(guard);
 }
 
 #[tokio::test]

@@ -40,7 +40,6 @@ async fn what_max_hold_ends_keeps_others_out_for_the_delay_though_its_guard_is_d
         let asking = lock.write().max_hold(ms(300)).lock_delay(DELAY);
         let guard = asking.acquire_fair().await.unwrap();
         let waiter = tokio::spawn(lock.write().acquire_fair());
-        server.until_queued("a", 1).await;
         assert_eq!(soon("the loss", guard.lost()).await, LostReason::MaxHold);
         let guard = (!dropped).then_some(guard);
         let next = soon("the next", waiter).await.unwrap().unwrap();
@@ -75,26 +74,29 @@ async fn release_drop_eviction_and_shutdown_do_not_wait() {
 
 #[tokio::test]
 async fn waiters_and_their_grants_have_the_delay_too() {
-    let server = Server::start().await;
-    let mine = connected(Client::builder().lease(ms(500)).lock_delay(LONG), server.url()).await;
-    let held = mine.rw_lock("a").write().acquire_fair().await.unwrap();
-    let waiter = tokio::spawn(mine.rw_lock("a").read().acquire_fair());
-    server.until_queued("a", 1).await;
-    let kept = async || {
-        let view = View::of(&server, "a").await;
-        view.leases
-            .iter()
-            .all(|(_, deadline)| *deadline > view.now_ms + 500_000)
-    };
-    assert!(kept().await);
-    let downgraded = held.downgrade().await.unwrap();
-    let reading = soon("its turn", waiter).await.unwrap().unwrap();
-    // Over several renewals.
-    for _ in 0..20 {
+    in_time(async || {
+        let server = Server::start().await;
+        let mine = connected(Client::builder().lease(ms(500)).lock_delay(LONG), server.url()).await;
+        let held = mine.rw_lock("a").write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(mine.rw_lock("a").read().acquire_fair());
+        server.until_queued("a", 1).await;
+        let kept = async || {
+            let view = View::of(&server, "a").await;
+            view.leases
+                .iter()
+                .all(|(_, deadline)| *deadline > view.now_ms + 500_000)
+        };
         assert!(kept().await);
-        tokio::time::sleep(ms(30)).await;
-    }
-    assert!(downgraded.is_held() && reading.is_held());
+        let downgraded = held.downgrade().await.unwrap();
+        let reading = soon("its turn", waiter).await.unwrap().unwrap();
+        // Over several renewals.
+        for _ in 0..20 {
+            assert!(kept().await);
+            tokio::time::sleep(ms(30)).await;
+        }
+        assert!(downgraded.is_held() && reading.is_held());
+    })
+    .await;
 }
 
 #[tokio::test]

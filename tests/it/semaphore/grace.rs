@@ -77,6 +77,26 @@ async fn fifty_dead_processes_at_the_head_cost_the_same_second() {
 }
 
 #[tokio::test]
+async fn more_dead_waiters_than_one_look_covers_end_in_a_chain_of_looks() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    let holder = write(&lock).await;
+    let raw = raw(&server).await;
+    let dead: Vec<_> = (0..250).map(|n| format!("w{n:015x}:1")).collect();
+    raw.fill(&dead).await;
+    let living = queued(&server, user(&server, LONG).await.write(), 251).await;
+    holder.release().await.unwrap();
+    let (leases, now_ms) = deadlines(&raw).await;
+    let cut = leases.values().filter(|at| **at <= now_ms + GRACE_MS).count();
+    assert_eq!(
+        (leases.len(), cut),
+        (251, 201),
+        "the one that was granted, and two hundred behind it"
+    );
+    living.enters().await.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_waiter_who_listens_keeps_its_lease_and_stops_the_look_behind_it() {
     let server = Server::start().await;
     let lock = user(&server, LONG).await;

@@ -105,6 +105,24 @@ async fn an_owner_that_reads_twice_counts_once() {
 }
 
 #[tokio::test]
+async fn a_reader_of_a_bounded_lock_upgrades_and_downgrades_within_the_bound() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a").max_readers(2);
+    let (reading, other) = (take(lock.read()).await, take(lock.read()).await);
+    assert!(reading.try_upgrade().await.unwrap().is_none());
+    other.release().await.unwrap();
+    let writing = reading.upgrade().await.unwrap();
+    reading.release().await.unwrap();
+    assert_eq!(lock.status().await.unwrap().used, 0);
+    let reading = writing.downgrade().await.unwrap();
+    let status = lock.status().await.unwrap();
+    assert_eq!((status.limit, status.used), (Some(2), 1));
+    let other = take(lock.read()).await;
+    assert!(busy(lock.read()).await);
+    drop((reading, other));
+}
+
+#[tokio::test]
 async fn permits_whose_lease_ran_out_go_to_who_waits_and_their_guard_is_lost() {
     let server = Server::start().await;
     let (dying, living) = (user(&server, 4).await, user(&server, 4).await);

@@ -75,7 +75,9 @@ impl Lock {
             );
             // A reader that waited shares only what was drawn in this call: it was told greater numbers than the last.
             let shares = if waited { self.drawn_by == step.number } else { true };
-            if begins || wants_write && !writes_already || !shares {
+            // An acquire admits once more after its limit grew, and draws again.
+            let again = waited && !wants_write && step.limit().is_some() && token > self.seq;
+            if begins || wants_write && !writes_already || !shares || again {
                 ensure!(token > self.seq, 2, "{name} got {token} after {}", self.seq);
             } else {
                 ensure!(

@@ -4,6 +4,43 @@ use super::{Check, Mutant};
 
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
+    // ---- deadlocks, contention
+    Mutant {
+        name: "deadlock-by-one-reading", file: "src/engine/deadlock.rs",
+        edits: &[("if !edge.is_in(later.as_ref()) {", "if !edge.is_in(later.as_ref()) && circle.is_empty() {")],
+        seen: "invented",
+        story: "A circle is believed after one reading, though its edges were never there at one moment.",
+        check: Check::Lib("engine::deadlock::tests::nobody_is_told_of_a_circle_that_was_none_or_whose_youngest_it_is_not"),
+    },
+    Mutant {
+        name: "deadlock-without-age", file: "src/state/waits.rs",
+        edits: &[("older.filter(|wait| wait.is_older_than(youngest))", "older.filter(|wait| wait.ticket > 0)")],
+        seen: "invented",
+        story: "Every owner of a circle finds it and gives up, not only the youngest.",
+        check: Check::Lib("state::waits::tests::the_youngest_of_a_ring_finds_it_and_nobody_else_does"),
+    },
+    Mutant {
+        name: "deadlock-with-another-holder", file: "src/state/waits.rs",
+        edits: &[("later.age() == self.wait.age() && later.holders.iter().any(|holder| holder == self.holder)",
+            "later.age() == self.wait.age() && !later.holders.is_empty()")],
+        seen: "invented",
+        story: "The second reading takes any holder for the same one.",
+        check: Check::Lib("state::waits::tests::an_edge_is_the_same_only_between_the_same_two_requests"),
+    },
+    Mutant {
+        name: "deadlock-of-an-owner-that-lets-go", file: "src/state/table.rs",
+        edits: &[("!leaving.contains(owner) && request.claim().is_waiting()", "!owner.is_empty() && request.claim().is_waiting()")],
+        seen: "invented",
+        story: "An owner whose release is under way is taken for one that keeps what it holds while it waits.",
+        check: Check::Lib("state::registry::tests::an_owner_that_lets_go_of_something_is_not_searched"),
+    },
+    Mutant {
+        name: "contended-by-oneself", file: "src/contended.rs",
+        edits: &[("owner(&waiter.request) != Some(me)", "owner(&waiter.request).is_some_and(|_| me.uuid() != uuid::Uuid::max())")],
+        seen: "invented",
+        story: "A holder is told to yield to its own upgrade.",
+        check: Check::It("lock::contended::an_owners_own_wait_is_no_contention"),
+    },
     // ---- what a reply proves
     Mutant {
         name: "hands-out-without-proof", file: "src/state/claim.rs",
@@ -146,7 +183,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "busy-though-it-may-wait", file: "src/protocol/reply.rs",
-        edits: &[("            1 if !only_now => match", "            1 => match"), ("                0 if only_now => Ok(Self::Busy)", "                0 => Ok(Self::Busy)")],
+        edits: &[("            1 if !only_now => queued(", "            1 => queued("), ("                0 if only_now => Ok(Self::Busy)", "                0 => Ok(Self::Busy)")],
         seen: "found here, by fuzzing",
         story: "A broken server says \"busy\" to a request that may wait, which is a panic, and \"queued\" to a try, which then waits without a limit.",
         check: Check::Attack("parse::replies::a_reply_is_understood_as_the_design_says_or_refused"),
@@ -291,7 +328,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("queue::evict::the_next_of_more_than_a_batch_of_readers_enter_after_an_eviction"),
     },
     Mutant {
-        name: "never-has-done-with-it", file: "src/engine/release.rs",
+        name: "never-has-done-with-it", file: "src/engine/finish.rs",
         edits: &[("&& begun.elapsed() < FINISH_PATIENCE {", "&& begun.elapsed() < FINISH_PATIENCE * 1000 {")],
         seen: "found here, by a server of nonsense",
         story: "A server that always says that there is more to do keeps a release busy for ever.",
@@ -839,10 +876,59 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
     },
     Mutant {
+        name: "nobody-looks-after-a-cut", file: "src/engine/finish.rs",
+        edits: &[("    follow_up(session, lock, next);\n", "    let _ = lock;\n")],
+        seen: "invented",
+        story: "A release is told when the leases of dead waiters end, and nobody looks then: the next one waits for its own renewal.",
+        check: Check::Attack("simulation::dead::fifty_dead_waiters_cost_a_second_together"),
+    },
+    Mutant {
         name: "a-bound-for-those-who-had-a-place", file: "src/protocol/order.rs",
         edits: &[("if let (Some(most), Origin::New) = (ask.max_queue, ask.origin) {", "if let Some(most) = ask.max_queue {")],
         seen: "invented",
         story: "A waiter that lost its place with its server's data finds the queue full of those who came after it.",
         check: Check::Lib("protocol::order::tests::a_request_that_had_a_place_and_an_upgrade_need_no_room"),
+    },
+    Mutant {
+        name: "nobody-looks-again-after-a-cut", file: "src/engine/finish.rs",
+        edits: &[("next.filter(|next| *next <= GRACE)", "next.filter(|next| next.is_zero())")],
+        seen: "draft",
+        story: "A script cut the leases of dead waiters, and its client does not look when they end: the living wait for somebody's renewal.",
+        check: Check::It("semaphore::grace::whoever_released_looks_again_also_after_a_downgrade_and_an_eviction"),
+    },
+    Mutant {
+        name: "one-look-and-no-more", file: "src/engine/renew.rs",
+        edits: &[("                && next <= GRACE\n", "                && next.is_zero()\n")],
+        seen: "draft",
+        story: "The look at dead waiters lets in another one that is dead, and nobody looks again.",
+        check: Check::It("semaphore::grace::more_dead_waiters_than_one_look_covers_end_in_a_chain_of_looks"),
+    },
+    Mutant {
+        name: "all-permits-weigh-one", file: "src/protocol/name.rs",
+        edits: &[("(weight > 1).then(", "(weight > MOST_PERMITS).then(")],
+        seen: "invented",
+        story: "A request for several permits takes one.",
+        check: Check::It("semaphore::permits::permits_are_shared_up_to_the_limit_and_come_back"),
+    },
+    Mutant {
+        name: "an-upgrade-forgets-the-bound", file: "src/acquire.rs",
+        edits: &[("admission: hold.admission,", "admission: Admission::FIFO,")],
+        seen: "invented",
+        story: "A further request of a hold names another policy than the hold: it is refused.",
+        check: Check::It("semaphore::permits::a_reader_of_a_bounded_lock_upgrades_and_downgrades_within_the_bound"),
+    },
+    Mutant {
+        name: "more-permits-than-there-are", file: "src/types/limits.rs",
+        edits: &[("check(\"number of permits\", weight, admission.limit)", "check(\"number of permits\", weight, MOST_PERMITS)")],
+        seen: "invented",
+        story: "A request that can never fit is sent, and stands before everybody until nobody is inside.",
+        check: Check::It("semaphore::limits::numbers_that_cannot_be_are_refused_before_anything_is_sent"),
+    },
+    Mutant {
+        name: "the-place-of-a-former-name", file: "src/engine/progress.rs",
+        edits: &[("*asked = Some(Asked { request, ahead });", "asked.get_or_insert(Asked { request, ahead });")],
+        seen: "invented",
+        story: "A waiter that lost its place and asked again looks for its former name, which does not wait.",
+        check: Check::It("semaphore::place::a_request_that_lost_its_place_asks_again_and_tells_its_new_one"),
     },
 ];

@@ -122,7 +122,12 @@ impl Run {
         // The first task connects, and becomes all users.
         let begin = async move {
             let client = loop {
-                match Client::builder().lease(lease).connect(Arc::clone(&net)).await {
+                match Client::builder()
+                    .lease(lease)
+                    .deadlock_timeout(Duration::MAX)
+                    .connect(Arc::clone(&net))
+                    .await
+                {
                     Ok(client) => break client,
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 }
@@ -234,7 +239,11 @@ impl Run {
             world: Arc::clone(&self.world),
             process: Process::new(0),
         });
-        let client = Client::builder().lease(longest).connect(net).await;
+        let client = Client::builder()
+            .lease(longest)
+            .deadlock_timeout(Duration::MAX)
+            .connect(net)
+            .await;
         let client = client.map_err(|error| format!("a stranger cannot connect: {error}"))?;
         // A clock that was set back lets the dead live for one lease more.
         let patience = longest * 2;

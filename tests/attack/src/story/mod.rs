@@ -34,7 +34,8 @@ pub struct Case {
 pub struct Around {
     /// Somebody listens to events.
     pub listened: bool,
-    /// A bit for each client that is deaf, of [`CLIENTS`]; the last bit: nothing can be published.
+    /// A bit for each client that is deaf, of [`CLIENTS`]; the next two, both: the server was a replica once; the last bit:
+    /// nothing can be published.
     pub deaf: u8,
 }
 
@@ -338,6 +339,7 @@ impl<'a> Story<'a> {
                     if let Doing::Call { step, .. } = &mut doing {
                         let deaf = (0..CLIENTS.len()).filter(|client| around.deaf >> client & 1 == 1);
                         step.hearing.deaf = deaf.map(|client| CLIENTS[client].to_owned()).collect();
+                        step.hearing.promoted = around.deaf >> 5 & 3 == 3;
                         step.hearing.refused = around.deaf >> 7 == 1;
                         step.hearing.most_looked_at = LIMITS[self.case.limits].expiries;
                         step.listened = around.listened;

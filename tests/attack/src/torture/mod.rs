@@ -201,6 +201,8 @@ async fn start_server(args: &Args, faults: &[Fault], clock: Option<&FakeClock>) 
         .any(|fault| matches!(fault, Fault::Restart | Fault::RestartEverysec | Fault::Wipe))
     {
         server_args.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
+        // A restart executes the file anew: of 64 MB, the default, that takes a busy machine minutes.
+        server_args.extend(["--auto-aof-rewrite-min-size", "4mb"]);
     }
     Server::start_program(&program, &server_args).await
 }

@@ -446,6 +446,14 @@ fn invariant_1_permits() {
          5 release r1:2:1:1:*2 r2:1 r3:1 => -1 5 5 5 | released r1:2:1:1:*2, released r2:1, released r3:1
          6 acquire r4:1:*9 policy=n1 => 2 8 -1 8 | granted r4:1:*9 8",
     );
+    // An acquire admits after an expiry, and once more after its limit.
+    good(
+        "0 acquire r1:1 policy=n3 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1:*2 policy=n3 lease=9 => 2 5 99 5 | granted r2:1:*2 5
+         2 acquire r3:1:*2 policy=n3 => 1 6 8 6 | queued r3:1:*2
+         3 acquire r4:1 policy=n3 => 1 7 7 7 | queued r4:1
+         10 acquire r5:1 policy=n5 => 2 9 90 9 | expired r2:1:*2, granted r3:1:*2 8, granted r4:1 9, granted r5:1 9",
+    );
 }
 
 #[test]
