@@ -12,6 +12,7 @@ use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::state::shared::Identity;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
 use crate::types::limits::{
@@ -381,12 +382,14 @@ impl ClientBuilder {
         }
         let address = target.address();
         let settings = Settings {
+            identity: Identity::new(),
             lease: self.lease,
             prefix: self.prefix,
             label: self.label,
             replication: self.replication,
             lock_delay: self.lock_delay,
             quarantine: self.quarantine.map(|lease| lease + self.lock_delay),
+            seat: None,
             deadlock_timeout: (self.deadlock_timeout < Duration::MAX).then_some(self.deadlock_timeout),
         };
         // In a box: connecting happens once, and its future is long.

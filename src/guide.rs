@@ -18,6 +18,7 @@
 //! | [`scale`] | what a lock costs; a million locks on paper; what does not scale |
 //! | [`cluster`] | where calls go and grants arrive in a cluster; how long a waiter is deaf |
 //! | [`failover`] | how the client finds a new master, what a fail-over costs, replicas, quarantine |
+//! | [`quorum`] | a lock on three or five servers: when, what is promised, Kleppmann's critique, coming from Redlock |
 //! | [`observing`] | why records, gauges and events are right, and what they cost |
 //! | [`command`] | what the command `fairlock` promises, and what it does not do |
 //! | [`client`] | inside the client: connections, order of calls, silences, ends of runtimes |
@@ -183,6 +184,16 @@ pub mod cluster {}
 #[doc = "[design]: crate::design\n\n"]
 #[doc = include_str!("../docs/failover.md")]
 pub mod failover {}
+
+#[doc = "[`Client`]: crate::Client"]
+#[doc = "[`ClientBuilder::quarantine`]: crate::ClientBuilder::quarantine"]
+#[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
+#[doc = "[`QuorumGuard::fencing_token`]: crate::QuorumGuard::fencing_token"]
+#[doc = "[`acquire_fair`]: crate::QuorumAcquire::acquire_fair"]
+#[doc = "[`try_acquire`]: crate::QuorumAcquire::try_acquire"]
+#[doc = "[`try_acquire_for`]: crate::QuorumAcquire::try_acquire_for\n\n"]
+#[doc = include_str!("../docs/quorum.md")]
+pub mod quorum {}
 
 #[doc = "[`observe`]: crate::observe"]
 #[doc = "[command]: crate::guide::command\n\n"]

@@ -63,12 +63,13 @@
 //! | let writers or readers first | [`Policy`] |
 //! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
 //! | find locks | [`Client::locks`], [`RwLock::exists`] |
+//! | outlive the loss of a server | [`Quorum`] |
 //! | end in order | [`Client::shutdown`] |
 //!
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
 //! processes](guide::owners), [semaphores](guide::semaphores), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
-//! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
+//! [clusters](guide::cluster), [fail-over](guide::failover), [a majority of servers](guide::quorum), [scale](guide::scale), [questions](guide::faq), and more in
 //! [`guide`]. The page [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
@@ -83,7 +84,8 @@
 //!   less.
 //! * Where two holders at once would be a disaster, let the resource check the [`FencingToken`]. No lock with a lease
 //!   can prevent that a paused process wakes up late, and Redis' replication can lose a grant in a fail-over.
-//! * If the lock must survive the loss of any one machine without two holders, use a system with consensus.
+//! * If the lock must survive the loss of any one machine, use a [`Quorum`] of independent servers. If in addition no clock
+//!   may matter, use a system with consensus.
 //!
 //! # Cancellation
 //!
@@ -141,6 +143,8 @@ mod target;
 mod upgrade;
 mod watch;
 
+mod quorum;
+
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -160,6 +164,10 @@ pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
 pub use protocol::snapshot::RawState;
 pub use queued::{Place, Queued};
+pub use quorum::{
+    Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumHolder, QuorumLock, QuorumReadGuard, QuorumStatus,
+    QuorumWriteGuard,
+};
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;
 pub use status::{Holder, Status, Waiter};

@@ -3,7 +3,7 @@
 
 use crate::protocol::channel::Channel;
 use crate::protocol::key::Lock;
-use crate::protocol::order::{Ask, AskForStatus, AskToAcquire, Order, ScriptCall, is_unknown_script};
+use crate::protocol::order::{Ask, AskForStatus, AskToAcquire, AskToPlace, Order, ScriptCall, is_unknown_script};
 use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::{
     Acquired, Look, Standing, malformed, read_downgraded, read_evicted, read_released, read_renewed,
@@ -89,6 +89,13 @@ impl Call<'_> {
     pub(crate) async fn evict(&self, owner: &str) -> Result<(usize, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Evict(owner)).await?;
         read_evicted(&reply)
+    }
+
+    /// Tells how the request stands at its place, and when to look again.
+    pub(crate) async fn place(&self, ask: AskToPlace<'_>) -> Result<(Standing, Look), RedisError> {
+        let reply = self.reply(Lane::Users, Ask::Place(ask)).await?;
+        let (standings, next) = read_renewed(&reply, std::iter::once(ask.request))?;
+        Ok((standings.into_iter().next().unwrap_or(Standing::Unknown), next))
     }
 
     /// Lists so many holders, and so many waiters from the first one. `place_of`: and where this request waits.

@@ -10,13 +10,12 @@ use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{self, Lock};
 use crate::protocol::replication::Replication;
 use crate::state::request::Request;
-use crate::state::shared::Shared;
+use crate::state::shared::{Identity, Shared};
 use crate::transport::link::Lane;
-use crate::transport::quarantine::Quarantine;
+use crate::transport::quarantine::{Quarantine, Seat};
 use crate::transport::route::{Route, Target};
 use crate::types::client_info::ClientInfo;
 use crate::types::limits::call_limit;
-use crate::types::owner::ClientId;
 use crate::types::timers::SHUTDOWN_PATIENCE;
 use redis::RedisError;
 use std::collections::{BTreeSet, HashMap};
@@ -46,12 +45,15 @@ pub(crate) struct Session {
 
 /// Settings of a session, checked.
 pub(crate) struct Settings {
+    pub(crate) identity: Identity,
     pub(crate) lease: Duration,
     pub(crate) prefix: String,
     pub(crate) label: Option<String>,
     pub(crate) replication: Option<Replication>,
     pub(crate) lock_delay: Duration,
     pub(crate) quarantine: Option<Duration>,
+    /// The server is one of several that keep the same locks.
+    pub(crate) seat: Option<Seat>,
     pub(crate) deadlock_timeout: Option<Duration>,
 }
 
@@ -83,9 +85,9 @@ impl Session {
     ) -> Result<Arc<Self>, RedisError> {
         let quarantine = settings
             .quarantine
-            .map(|lasts| Quarantine::new(&settings.prefix, lasts));
+            .map(|lasts| Quarantine::new(&settings.prefix, lasts, settings.seat));
         let channel = target.channel();
-        let shared = Shared::new(ClientId::new(), settings.prefix, settings.lease, releases);
+        let shared = Shared::new(settings.identity, settings.prefix, settings.lease, releases);
         let shared = Arc::new(shared);
         Ok(Arc::new(Self {
             route: Route::connect(target, &shared, settings.label, quarantine).await?,

@@ -1,4 +1,4 @@
-//! The library of functions: the six scripts as a server from 7 on keeps them.
+//! The library of functions: the seven scripts as a server from 7 on keeps them.
 //!
 //! `lock.lua` runs once, when the server loads the library, and not in each call, so a function costs the server less than
 //! the same script. Each client loads the library over each new command connection. The server may refuse, and may lose the
@@ -15,7 +15,7 @@ struct Library {
     name: String,
     text: String,
     /// Their names, in the order of the scripts.
-    functions: [String; 6],
+    functions: [String; 7],
 }
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
@@ -29,7 +29,7 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 });
 
 impl Library {
-    fn of(shared: &str, own: [String; 6]) -> Self {
+    fn of(shared: &str, own: [String; 7]) -> Self {
         let texts = shared.to_owned() + &own.concat();
         let name = format!("fairlock_{}", &redis::Script::new(&texts).get_hash()[..16]);
         let functions = SOURCES.map(|source| format!("{name}_{}", source.name));

@@ -39,6 +39,7 @@ pub(crate) enum Ask<'a> {
         lease: Duration,
     },
     Evict(&'a str),
+    Place(AskToPlace<'a>),
     Status(AskForStatus<'a>),
 }
 
@@ -63,6 +64,19 @@ pub(crate) struct AskToAcquire<'a> {
     pub(crate) origin: Origin,
 }
 
+/// Of a lock that several servers keep: where a majority of them agreed that the request stands.
+#[derive(Clone, Copy)]
+pub(crate) struct AskToPlace<'a> {
+    pub(crate) request: &'a str,
+    pub(crate) lease: Duration,
+    /// Its ticket. `None`: the request stays where it is.
+    pub(crate) ticket: Option<u64>,
+    /// The token of the hold that the request gives up if another one waits before that place.
+    pub(crate) given_up: Option<u64>,
+    /// What the lock's counter must reach at least.
+    pub(crate) least: Option<u64>,
+}
+
 /// What a request was before the client asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -81,6 +95,7 @@ impl ScriptCall<'_> {
             Ask::Renew(_) | Ask::Confirm(..) => Name::Renew,
             Ask::Downgrade { .. } => Name::Downgrade,
             Ask::Evict(_) => Name::Evict,
+            Ask::Place(_) => Name::Place,
             Ask::Status(_) => Name::Status,
         };
         name.script()
@@ -156,6 +171,12 @@ impl ScriptCall<'_> {
             }
             Ask::Evict(owner) => {
                 cmd.arg(owner);
+            }
+            Ask::Place(ask) => {
+                cmd.arg(ask.request).arg(millis(ask.lease));
+                for number in [ask.ticket, ask.given_up, ask.least] {
+                    cmd.arg(number.map(|number| number.to_string()).unwrap_or_default());
+                }
             }
             Ask::Status(ask) => {
                 cmd.arg(ask.first).arg(ask.waiters).arg(ask.holders).arg(ask.place_of);

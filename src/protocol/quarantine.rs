@@ -2,7 +2,28 @@
 //! key.
 
 use super::hello::Dialect;
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value};
+
+/// The prefix of the locks that several servers keep, so that nobody mixes them up with those of one server.
+pub(crate) fn prefix_of_quorum(prefix: &str) -> String {
+    format!("{prefix}.q")
+}
+
+/// The key in which the clients of a quorum keep what they must agree on.
+pub(crate) fn stamp_key(prefix: &str) -> String {
+    format!("{prefix}:quorum")
+}
+
+/// The command that tells a server's clock.
+pub(crate) fn time() -> Cmd {
+    redis::cmd("TIME")
+}
+
+/// Reads the reply to [`time`], in milliseconds.
+pub(crate) fn read_time(reply: Value) -> Result<u64, RedisError> {
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)?;
+    Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+}
 
 const LIFE: &str = include_str!("../../lua/life.lua");
 
@@ -24,13 +45,18 @@ pub(crate) fn run_id(info: &str) -> Option<&str> {
 }
 
 /// The command whose reply tells for how many milliseconds the clients have known this run of the server.
-pub(crate) fn age(dialect: Dialect, key: &str, run_id: &str) -> Cmd {
+///
+/// `stamp`: a key and a text. The script refuses a server whose key has another text.
+pub(crate) fn age(dialect: Dialect, key: &str, run_id: &str, stamp: Option<(&str, &str)>) -> Cmd {
     let script = match dialect {
         Dialect::Plain => LIFE.to_owned(),
         Dialect::Flags => format!("#!lua flags=allow-oom\n{LIFE}"),
     };
     let mut eval = redis::cmd("EVAL");
-    eval.arg(script).arg(1).arg(key).arg(run_id);
+    match stamp {
+        None => eval.arg(script).arg(1).arg(key).arg(run_id),
+        Some((stamp_key, stamp)) => eval.arg(script).arg(2).arg(key).arg(stamp_key).arg(run_id).arg(stamp),
+    };
     eval
 }
 

@@ -1,4 +1,4 @@
-//! The six scripts: their texts and hashes, in two dialects.
+//! The seven scripts: their texts and hashes, in two dialects.
 //!
 //! Each script is one file of `lua/` behind `lock.lua`, which all of them share. A script is built once per process. For
 //! servers that keep the scripts as functions see `functions.rs`.
@@ -74,16 +74,17 @@ macro_rules! sources {
 
 /// In the order in which the library of functions has them. Those that free memory or keep alive what exists must work when memory is
 /// exhausted.
-pub(super) const SOURCES: [Source; 6] = sources!(
+pub(super) const SOURCES: [Source; 7] = sources!(
     "acquire" "",
     "release" "allow-oom",
     "renew" "allow-oom",
     "downgrade" "allow-oom",
     "evict" "allow-oom",
-    "status" "no-writes"
+    "status" "no-writes",
+    "place" "allow-oom"
 );
 
-static SCRIPTS: LazyLock<[Script; 6]> = LazyLock::new(|| [0, 1, 2, 3, 4, 5].map(Script::new));
+static SCRIPTS: LazyLock<[Script; 7]> = LazyLock::new(|| [0, 1, 2, 3, 4, 5, 6].map(Script::new));
 
 /// Which script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,7 @@ pub(super) enum Name {
     Downgrade,
     Evict,
     Status,
+    Place,
 }
 
 impl Name {
@@ -126,16 +128,16 @@ pub(crate) mod replaced {
     }
 
     /// Every script as it is sent: its name, and its text for servers before Redis 7 and from then on.
-    pub fn scripts() -> [(&'static str, [&'static str; 2]); 6] {
-        [0, 1, 2, 3, 4, 5].map(|number: usize| {
+    pub fn scripts() -> [(&'static str, [&'static str; 2]); 7] {
+        [0, 1, 2, 3, 4, 5, 6].map(|number: usize| {
             let [plain, flagged] = &SCRIPTS[number].body;
             (SOURCES[number].name, [plain.as_str(), flagged.as_str()])
         })
     }
 
     /// The texts of all scripts, if they were changed.
-    pub(in super::super) fn texts() -> Option<[String; 6]> {
+    pub(in super::super) fn texts() -> Option<[String; 7]> {
         TRANSFORM.get()?;
-        Some([0, 1, 2, 3, 4, 5].map(|number: usize| SCRIPTS[number].body[0].clone()))
+        Some([0, 1, 2, 3, 4, 5, 6].map(|number: usize| SCRIPTS[number].body[0].clone()))
     }
 }

@@ -160,7 +160,8 @@ impl Claim {
     /// A message came over a subscription that was confirmed then. The server may have cut the lease of a deaf waiter, so
     /// the proofs of earlier calls do not count for what the message grants.
     pub(crate) fn listens_since(&mut self, confirmed: Instant) {
-        if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {
+        // A grant that is not handed out may be over, and then the message is of a later one.
+        if self.is_waiting() || matches!(self.phase, Phase::Asked { .. } | Phase::Granted { .. }) {
             self.deaf_until = Some(confirmed);
             self.proven = self.proven.filter(|_| self.renewed >= confirmed);
         }
@@ -251,6 +252,15 @@ impl Claim {
                 self.via = GrantVia::Message;
                 true
             }
+            // That grant was over, and the message overtook the reply that says so.
+            Phase::Granted {
+                ticket, token: older, ..
+            } if token > older => {
+                self.heard = Some(now);
+                let since = now;
+                self.phase = Phase::Granted { ticket, token, since };
+                true
+            }
             _ => false,
         }
     }
@@ -281,7 +291,7 @@ impl Claim {
             (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
             (_, Standing::Waits { seq }) => self.on_waiting(sent, seq),
             // That grant was over, and the server granted once more.
-            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer, first }) if first > token => {
+            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer, .. }) if newer > token => {
                 let token = newer;
                 self.phase = Phase::Granted { ticket, token, since };
             }
@@ -332,6 +342,37 @@ impl Claim {
             }
             Phase::Over(end) => Outcome::Ended(end.clone()),
         })
+    }
+
+    /// The token of a grant that is certain and not handed out.
+    pub(crate) fn granted(&self, now: Instant) -> Option<u64> {
+        let is_certain = self.proven.is_some_and(|proven| proven > now) && self.doubted.is_none();
+        match self.phase {
+            Phase::Granted { token, .. } if is_certain => Some(token),
+            _ => None,
+        }
+    }
+
+    /// Until when the server certainly keeps the request.
+    pub(crate) fn proven_until(&self) -> Option<Instant> {
+        self.proven
+    }
+
+    /// The token of a grant that is not handed out, certain or not.
+    pub(crate) fn offered(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Granted { token, .. } => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The number by which the request stands in the order of its server, and whether it had to wait.
+    pub(crate) fn standing(&self) -> Option<(u64, bool)> {
+        match self.phase {
+            Phase::Waiting { ticket, .. } => Some((ticket, true)),
+            Phase::Granted { ticket, token, .. } => Some((ticket.unwrap_or(token), ticket.is_some())),
+            _ => None,
+        }
     }
 
     /// Until when the hold is certain. `None`: the request does not hold.

@@ -20,6 +20,26 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+/// Who a client is: its name, and the counter of its requests. The servers of a quorum know one client.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) id: ClientId,
+    numbers: Arc<AtomicU64>,
+}
+
+impl Identity {
+    pub(crate) fn new() -> Self {
+        Self {
+            id: ClientId::new(),
+            numbers: Arc::new(AtomicU64::new(1)),
+        }
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
 pub(crate) struct Shared {
     pub(crate) id: ClientId,
     pub(crate) prefix: String,
@@ -29,25 +49,25 @@ pub(crate) struct Shared {
     pub(crate) subscribers: EventSubscribers,
     /// A named owner waits: wakes the search for deadlocks.
     pub(crate) owner_waits: Notify,
-    numbers: AtomicU64,
+    numbers: Arc<AtomicU64>,
     releases: mpsc::WeakUnboundedSender<Arc<Request>>,
 }
 
 impl Shared {
     pub(crate) fn new(
-        id: ClientId,
+        identity: Identity,
         prefix: String,
         lease: Duration,
         releases: &mpsc::UnboundedSender<Arc<Request>>,
     ) -> Self {
         Self {
-            id,
+            id: identity.id,
             prefix,
             lease,
             registry: Registry::new(),
             subscribers: EventSubscribers::default(),
             owner_waits: Notify::new(),
-            numbers: AtomicU64::new(1),
+            numbers: identity.numbers,
             releases: releases.downgrade(),
         }
     }
@@ -136,7 +156,7 @@ mod tests {
     #[test]
     fn what_is_abandoned_after_a_shutdown_is_forgotten() {
         let (releases, released) = mpsc::unbounded_channel();
-        let shared = Shared::new(ClientId::new(), "p".to_owned(), Duration::from_secs(9), &releases);
+        let shared = Shared::new(Identity::new(), "p".to_owned(), Duration::from_secs(9), &releases);
         drop(released);
         let lock = Arc::new(Lock::new("p", "a".into()));
         let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());

@@ -3,10 +3,12 @@
 
 use super::wire::Wire;
 use crate::protocol::hello::Dialect;
-use crate::protocol::quarantine::{age, info, key, read_age, run_id};
+use crate::protocol::quarantine::{age, info, key, read_age, run_id, stamp_key};
 use crate::protocol::reply::malformed;
 use crate::types::timers::CONNECT_TIMEOUT;
-use redis::{RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -15,19 +17,66 @@ pub(crate) struct Quarantine {
     /// The key in which the clients of a prefix keep which server they saw last, and since when.
     key: String,
     lasts: Duration,
+    seat: Option<Seat>,
+    stamp_key: String,
+}
+
+/// One server's seat in a quorum.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) number: usize,
+    /// What all clients of the quorum must agree on.
+    pub(crate) stamp: Arc<str>,
+    /// The run ids of the servers in the seats.
+    pub(crate) taken: Arc<Mutex<BTreeMap<usize, String>>>,
+}
+
+/// Two addresses of a quorum lead to one server.
+const TWICE: &str = "two addresses of the quorum lead to one server";
+
+pub(crate) fn is_seated_twice(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::InvalidClientConfig && error.to_string().contains(TWICE)
+}
+
+impl Seat {
+    /// Refuses a server that has another seat already, because its vote would count twice.
+    fn take(&self, run: &str) -> Result<(), RedisError> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken
+            .iter()
+            .any(|(number, other)| *number != self.number && other == run)
+        {
+            return Err(RedisError::from((ErrorKind::InvalidClientConfig, TWICE)));
+        }
+        taken.insert(self.number, run.to_owned());
+        Ok(())
+    }
 }
 
 impl Quarantine {
-    pub(crate) fn new(prefix: &str, lasts: Duration) -> Self {
-        let key = key(prefix);
-        Self { key, lasts }
+    pub(crate) fn new(prefix: &str, lasts: Duration, seat: Option<Seat>) -> Self {
+        Self {
+            key: key(prefix),
+            lasts,
+            seat,
+            stamp_key: stamp_key(prefix),
+        }
     }
 
     /// Returns until when that server is in quarantine.
     pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Option<Instant>, RedisError> {
         let info: String = redis::from_redis_value(wire.answer(CONNECT_TIMEOUT, &info()).await?)?;
         let run = run_id(&info).ok_or_else(|| malformed(&Value::SimpleString(info.clone())))?;
-        let reply = wire.answer(CONNECT_TIMEOUT, &age(dialect, &self.key, run)).await?;
+        let stamp = match &self.seat {
+            None => None,
+            Some(seat) => {
+                seat.take(run)?;
+                Some((self.stamp_key.as_str(), &*seat.stamp))
+            }
+        };
+        let reply = wire
+            .answer(CONNECT_TIMEOUT, &age(dialect, &self.key, run, stamp))
+            .await?;
         let age = read_age(&reply).ok_or_else(|| malformed(&reply))?;
         let left = self.lasts.checked_sub(Duration::from_millis(age));
         if let Some(left) = left {

@@ -261,6 +261,15 @@ impl Route {
         }
     }
 
+    /// See [`Link::trusted_from`]. A cluster has no quarantine.
+    pub(crate) fn trusted_from(&self, now: Instant) -> Option<Instant> {
+        match self {
+            Self::Server(single) => single.link.trusted_from(now),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => None,
+        }
+    }
+
     /// Tells the callers in line that their calls will not be sent.
     pub(crate) fn turn_away(&self) {
         match self {

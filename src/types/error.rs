@@ -129,6 +129,15 @@ pub enum Error {
         label: String,
     },
 
+    /// The servers or the settings of a quorum cannot make one.
+    #[error("quorum {quorum:?} is refused: {why}")]
+    InvalidQuorum {
+        /// The quorum's name.
+        quorum: String,
+        /// What is wrong.
+        why: String,
+    },
+
     /// A duration is outside of its bounds.
     #[error("{what} of {given:?}{} is refused: it must be {}", for_lock(.lock), range(.least, .most))]
     InvalidDuration {

@@ -35,6 +35,7 @@ mod observe;
 mod owners;
 mod process;
 mod queue;
+mod quorum;
 mod recipes;
 mod runtime;
 mod scripts;

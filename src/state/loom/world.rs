@@ -5,9 +5,8 @@ use crate::protocol::key::Lock;
 use crate::protocol::reply::{Answer, Standing};
 use crate::state::claim::{Claim, EndedBy, Outcome};
 use crate::state::request::{Heard, Request};
-use crate::state::shared::Shared;
+use crate::state::shared::{Identity, Shared};
 use crate::types::mode::Admission;
-use crate::types::owner::ClientId;
 use ::loom::future::block_on;
 use ::loom::thread::{self, JoinHandle};
 use std::collections::BTreeSet;
@@ -69,7 +68,7 @@ impl World {
     pub(super) fn new() -> Self {
         let (releases, released) = mpsc::unbounded_channel();
         Self {
-            shared: Arc::new(Shared::new(ClientId::new(), "p".to_owned(), LEASE, &releases)),
+            shared: Arc::new(Shared::new(Identity::new(), "p".to_owned(), LEASE, &releases)),
             t: Instant::now(),
             _releases: releases,
             released: Arc::new(Mutex::new(released)),

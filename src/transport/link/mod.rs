@@ -231,6 +231,14 @@ impl Link {
         Arc::clone(&self.background)
     }
 
+    /// From when on the server forgets no hold that may last: the end of its quarantine. `None`: there is no connection.
+    pub(crate) fn trusted_from(&self, now: Instant) -> Option<Instant> {
+        match &self.side().state {
+            State::Up(connection) => Some(connection.quarantined_until.unwrap_or(now)),
+            _ => None,
+        }
+    }
+
     /// Sends what `order` makes for the server at hand. Waits at most `how.patience` for a connection or in line, and
     /// for the reply until the connection has been silent for `how.limit`. After an error the command may have been
     /// executed if `order` was sent.

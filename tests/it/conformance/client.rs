@@ -30,7 +30,8 @@ async fn the_client_sends_the_scripts_that_the_suite_composes() {
     let hash = |name: &str| redis::Script::new(&scripts.0[name].1).get_hash().to_owned();
     eventually("a renewal", async || exists(&server, &hash("renew")).await).await;
     drop(reading);
-    for name in scripts.0.keys() {
+    // Only a client of several servers places.
+    for name in scripts.0.keys().filter(|name| *name != "place") {
         eventually(name, async || exists(&server, &hash(name)).await).await;
     }
 }

@@ -128,6 +128,16 @@ async fn seed_token_mutex_counts_in_turn_and_frees_nobody_else() {
 }
 
 #[tokio::test]
+async fn quorum_keeps_the_lock_when_a_server_dies() {
+    shows("quorum", "the waiter is inside, and its token is greater").await;
+}
+
+#[tokio::test]
+async fn seed_quorum_does_all_that_redlock_does() {
+    shows("seed_quorum", "the same with two servers of three").await;
+}
+
+#[tokio::test]
 async fn seed_rw_mutex_does_all_that_the_mutex_with_lock_intent_does() {
     shows("seed_rw_mutex", "a writer that waits keeps new readers out").await;
 }

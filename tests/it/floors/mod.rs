@@ -13,7 +13,7 @@ use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
 /// The folders of `src/`, each of which imports only from those before it. Then the files at the root, and the test seam.
-const FLOORS: &str = "types protocol observe state transport engine API testing";
+const FLOORS: &str = "types protocol observe state transport engine API quorum testing";
 
 /// What acts or tells the time.
 const NOT_IN_STATE: &str = "Instant::now elapsed SystemTime::now spawn redis::aio std::net std::fs std::io std::thread \

@@ -40,6 +40,7 @@ scripts! {
     DOWNGRADE = "downgrade" " flags=allow-oom" ["lock.lua", "downgrade.lua"];
     EVICT = "evict" " flags=allow-oom" ["lock.lua", "evict.lua"];
     STATUS = "status" " flags=no-writes" ["lock.lua", "status.lua"];
+    PLACE = "place" " flags=allow-oom" ["lock.lua", "place.lua"];
 }
 
 /// The library of functions: its name, and its text as `FUNCTION LOAD` takes it.

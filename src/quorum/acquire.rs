@@ -1,0 +1,318 @@
+//! A request to a quorum before it is sent, and how the caller waits for its end.
+
+use super::ballot::{Ballot, Drivers, Wish, Work};
+use super::guard::QuorumGuard;
+use super::members::Members;
+use super::tally::{End, Phase};
+use crate::engine::runtime;
+use crate::observe::{Hold, Wait};
+use crate::protocol::key::Lock;
+use crate::types::error::{Error, LostReason, shown, timed_out};
+use crate::types::limits::{LEAST_LEASE, call_limit, check_duration};
+use crate::types::mode::{Access, Admission, GrantVia, Policy, When};
+use crate::types::owner::Owner;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+
+/// A request to the servers of a quorum that the client has not sent yet. Set its options, then acquire.
+#[must_use = "nothing is asked of the servers until one of the acquire methods is awaited"]
+pub struct QuorumAcquire<M> {
+    members: Arc<Members>,
+    lock: Arc<Lock>,
+    owner: Option<Owner>,
+    policy: Policy,
+    lease: Duration,
+    max_hold: Option<Duration>,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<M> QuorumAcquire<M> {
+    pub(super) fn new(members: Arc<Members>, lock: Arc<Lock>, owner: Option<Owner>, policy: Policy) -> Self {
+        Self {
+            lease: members.lease,
+            members,
+            lock,
+            owner,
+            policy,
+            max_hold: None,
+            mode: PhantomData,
+        }
+    }
+
+    /// Sets the lease of this request: at least 100 ms, at most the quorum's longest lease. The default is the shorter
+    /// one of 10 s and the longest lease.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Bounds the hold. The time counts from when the caller gets the guard. After it the guard is lost and others
+    /// enter. There is no limit unless set; at least 1 ms.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+}
+
+impl<M: Access> QuorumAcquire<M> {
+    /// Waits for the lock.
+    ///
+    /// ```no_run
+    /// # async fn example(quorum: fairlock::Quorum) -> Result<(), fairlock::Error> {
+    /// let guard = quorum.rw_lock("invoice:42").write().acquire_fair().await?;
+    /// // ... only we are here ...
+    /// guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Fairness
+    /// A request that has to wait takes its place at a majority of the servers by its second round trip. Nobody who asks
+    /// after that and conflicts enters before it, unless its places are lost. Requests whose first two round trips
+    /// overlap enter in some order, one after the other, because no server sees all of them arrive.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the client releases the request at all servers, in the background. A new call starts at the
+    /// end of the queue.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no majority answers within one lease, or if the client's runtime has ended. A waiter that
+    /// has its places waits on while servers are away. [`Error::Server`], [`Error::PolicyMismatch`],
+    /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] if so many servers refuse that no majority is left;
+    /// [`Error::Shutdown`] after [`Quorum::shutdown`](crate::Quorum::shutdown); [`Error::InvalidName`],
+    /// [`Error::InvalidDuration`], [`Error::InvalidOwner`], [`Error::Unsupported`] (with [`Policy::Bounded`]) or
+    /// [`Error::Runtime`] before the client sends anything.
+    pub async fn acquire_fair(self) -> Result<QuorumGuard<M>, Error> {
+        match self.acquire(When::InTurn).await? {
+            Some(guard) => Ok(guard),
+            // Only a try gets "busy".
+            None => unreachable!("a queued request was answered \"busy\""),
+        }
+    }
+
+    /// Tries the lock, and returns `None` unless a majority grants it at once. Of several tries that race for a free
+    /// lock, all may get `None`.
+    ///
+    /// # Cancel safety
+    /// That of [`acquire_fair`](Self::acquire_fair).
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair). Without answers of a majority the error is
+    /// [`Error::Unavailable`].
+    pub async fn try_acquire(self) -> Result<Option<QuorumGuard<M>>, Error> {
+        self.acquire(When::Now).await
+    }
+
+    /// Waits for at most this time, and returns `None` if the lock was not granted in time. Zero is
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Fairness and cancel safety
+    /// Those of [`acquire_fair`](Self::acquire_fair). When the time ends, the request leaves all queues.
+    ///
+    /// # Errors
+    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if no majority answers within that time.
+    pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<QuorumGuard<M>>, Error> {
+        if limit.is_zero() {
+            return self.try_acquire().await;
+        }
+        self.acquire(When::Within(limit)).await
+    }
+
+    async fn acquire(self, when: When) -> Result<Option<QuorumGuard<M>>, Error> {
+        self.check()?;
+        runtime::check_timers()?;
+        let wait = Wait::begin(&self.lock, M::LABEL, None, when);
+        let wish = Wish {
+            lock: Arc::clone(&self.lock),
+            mode: M::MODE,
+            admission: Admission {
+                policy: self.policy,
+                limit: 0,
+            },
+            owner: self.owner,
+            lease: self.lease,
+            max_hold: self.max_hold.unwrap_or(Duration::MAX),
+            when,
+        };
+        let mut open = Open::new(Ballot::new(self.members, wish));
+        let decided = {
+            let mut waiting = pin!(open.decided(when, wait.begun));
+            poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
+        };
+        match decided {
+            Ok(Some(token)) => {
+                let via = if open.waited {
+                    GrantVia::Message
+                } else {
+                    GrantVia::Reply
+                };
+                wait.granted(token, via, None);
+                let (ballot, work) = open.keep();
+                ballot.observe(Hold::begin(&self.lock, M::LABEL, None, token));
+                Ok(Some(QuorumGuard::new(ballot, work, token)))
+            }
+            Ok(None) => {
+                wait.not_granted();
+                Ok(None)
+            }
+            Err(error) => {
+                wait.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let name = &self.lock.name;
+        self.lock.check_name()?;
+        check_duration(name, "lease", self.lease, LEAST_LEASE, self.members.longest_lease)?;
+        if let Some(max_hold) = self.max_hold {
+            check_duration(name, "max_hold", max_hold, Duration::from_millis(1), Duration::MAX)?;
+        }
+        if let Policy::Bounded = self.policy {
+            return Err(Error::Unsupported {
+                lock: shown(name),
+                what: "a bound on readers",
+                remedy: "a majority of servers cannot count permits; use max_readers on one server",
+            });
+        }
+        match self.owner {
+            Some(owner) if owner.is_anonymous() || owner.is_nobody() => Err(Error::InvalidOwner {
+                lock: shown(name),
+                owner,
+            }),
+            _ if self.members.is_closed() => Err(Error::Shutdown { lock: shown(name) }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A ballot whose caller still waits. If the caller leaves, the ballot is released.
+struct Open {
+    ballot: Option<Arc<Ballot>>,
+    drivers: Option<Drivers>,
+    work: Option<AbortHandle>,
+    waited: bool,
+}
+
+impl Open {
+    fn new(ballot: Arc<Ballot>) -> Self {
+        Self {
+            drivers: Some(ballot.drivers()),
+            ballot: Some(ballot),
+            work: None,
+            waited: false,
+        }
+    }
+
+    /// Waits for the end of the ballot's first phase, and returns the token of the hold. `None`: no majority in time.
+    async fn decided(&mut self, when: When, begun: Instant) -> Result<Option<u64>, Error> {
+        // Taken by keep() only, which comes later.
+        let ballot = Arc::clone(self.ballot.as_ref().expect("an open ballot"));
+        let lease = ballot.wish.lease;
+        let (limit, patience) = match when {
+            When::Now => (None, Duration::ZERO),
+            When::Within(limit) => (begun.checked_add(limit), limit.min(lease)),
+            When::InTurn => (None, lease),
+        };
+        let patience = begun + patience.max(call_limit(lease) * 2);
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = ballot.changed.notified();
+            let answered = {
+                let mut tally = ballot.tally();
+                match &mut tally.phase {
+                    Phase::Holds { token, .. } => return Ok(Some(*token)),
+                    Phase::Over(end) => return ended(&ballot, end),
+                    Phase::Asks => {}
+                }
+                self.waited |= tally.ticket.is_some();
+                tally.is_answered()
+            };
+            let now = Instant::now();
+            if !answered && patience <= now {
+                return Err(Error::of_server(&ballot.wish.lock.name, timed_out()));
+            }
+            if limit.is_some_and(|limit| limit <= now) && answered {
+                return Ok(None);
+            }
+            if self.waited {
+                self.work();
+            }
+            let wake = if answered { limit } else { Some(patience) };
+            let drivers = async {
+                match &mut self.drivers {
+                    Some(drivers) if !drivers.is_empty() => drop(drivers.next().await),
+                    _ => std::future::pending().await,
+                }
+            };
+            let sleep = async {
+                match wake {
+                    Some(wake) => sleep_until(wake).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = drivers => {}
+                () = changed => {}
+                () = sleep => {}
+            }
+        }
+    }
+
+    /// From now on a task runs the drivers.
+    fn work(&mut self) {
+        if let (Some(drivers), Some(ballot)) = (self.drivers.take(), &self.ballot) {
+            let work = Work::new(ballot, drivers);
+            self.work = Some(ballot.members.runtime.spawn(work.run()).abort_handle());
+        }
+    }
+
+    /// The guard releases the ballot from now on.
+    fn keep(mut self) -> (Arc<Ballot>, AbortHandle) {
+        self.work();
+        let ballot = self.ballot.take().expect("an open ballot");
+        let work = self.work.take().expect("a task that was started");
+        (ballot, work)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(ballot) = self.ballot.take() {
+            ballot.abandon(End::Left);
+            if let Some(work) = self.work.take() {
+                work.abort();
+            }
+        }
+    }
+}
+
+/// What the caller gets of a ballot that ended without a hold.
+fn ended(ballot: &Ballot, end: &mut End) -> Result<Option<u64>, Error> {
+    let lock = ballot.lock_name();
+    match end {
+        End::Failed(error) => Err(error.take().unwrap_or(Error::Shutdown { lock })),
+        End::Lost(LostReason::Shutdown) | End::Left => Err(Error::Shutdown { lock }),
+        End::Lost(reason) => Err(Error::Lost { lock, reason: *reason }),
+        End::Busy => Ok(None),
+    }
+}
+
+impl<M: Access> fmt::Debug for QuorumAcquire<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumAcquire")
+            .field("lock", &self.lock.name)
+            .field("mode", &M::MODE)
+            .field("lease", &self.lease)
+            .field("max_hold", &self.max_hold)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,385 @@
+//! A ballot: one request of the user at all servers of a quorum. It owns the votes and releases them when it ends.
+//!
+//! Each server has a driver (`vote`), which asks, places, and asks again after a loss, for as long as the ballot is open.
+//! The drivers meet at the tally behind one mutex. The caller's future runs them until the request has to wait or holds;
+//! then a task runs them, so that nobody depends on how often the caller polls.
+
+use super::members::Members;
+use super::tally::{End, Phase, Step, Tally};
+use crate::engine::attempt::{Attempt, Attempted};
+use crate::engine::finish::follow_up;
+use crate::engine::session::Handle;
+use crate::observe::{Hold, HoldEnd};
+use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
+use crate::protocol::order::{AskToPlace, Origin};
+use crate::protocol::reply::Standing;
+use crate::state::claim::Claim;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use crate::types::error::{Error, LostReason, runtime_ended, shown};
+use crate::types::mode::{Admission, Mode, When};
+use crate::types::owner::Owner;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+
+pub(super) type Drivers = FuturesUnordered<BoxFuture<'static, ()>>;
+
+/// What a request of a quorum asks for.
+#[derive(Clone)]
+pub(super) struct Wish {
+    pub(super) lock: Arc<Lock>,
+    pub(super) mode: Mode,
+    pub(super) admission: Admission,
+    pub(super) owner: Option<Owner>,
+    pub(super) lease: Duration,
+    pub(super) max_hold: Duration,
+    pub(super) when: When,
+}
+
+pub(super) struct Ballot {
+    pub(super) members: Arc<Members>,
+    pub(super) wish: Wish,
+    /// The number of the request in its first names, so that the servers know one owner.
+    number: u64,
+    tally: Mutex<Tally>,
+    /// The phase or the ticket has changed.
+    pub(super) changed: Notify,
+    hold: Mutex<Option<Box<Hold>>>,
+}
+
+impl Ballot {
+    pub(super) fn new(members: Arc<Members>, wish: Wish) -> Arc<Self> {
+        let tally = Tally::new(members.servers.len(), wish.lease, wish.max_hold);
+        Arc::new(Self {
+            number: members.identity.next_number(),
+            members,
+            wish,
+            tally: Mutex::new(tally),
+            changed: Notify::new(),
+            hold: Mutex::default(),
+        })
+    }
+
+    /// One driver for each server.
+    pub(super) fn drivers(self: &Arc<Self>) -> Drivers {
+        let drive = |at| -> BoxFuture<'static, ()> { Box::pin(vote(Arc::clone(self), at)) };
+        (0..self.members.servers.len()).map(drive).collect()
+    }
+
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        // No code that can panic runs while it is locked.
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts, and wakes the others if that changes anything.
+    pub(super) fn weigh(&self, now: Instant) {
+        let mut tally = self.tally();
+        let trusted = |at: usize| self.members.servers[at].trusted_from(now);
+        let mut changed = tally.weigh(now, trusted);
+        if let Some(number) = tally.ticket_to_take() {
+            let ticket = self.members.take_ticket(&self.wish.lock.state, number);
+            tally.take_ticket(ticket, now);
+            changed = true;
+        }
+        let lost = match &tally.phase {
+            Phase::Over(End::Lost(reason)) if changed => Some(*reason),
+            _ => None,
+        };
+        drop(tally);
+        if let Some(reason) = lost {
+            self.tell(HoldEnd::Lost(reason));
+            // Others need not wait for the leases of what is left.
+            self.abandon(End::Lost(reason));
+        }
+        if changed {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The record that notes the hold's end.
+    pub(super) fn observe(&self, hold: Box<Hold>) {
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+    }
+
+    /// Tells the record how the hold ended.
+    pub(super) fn tell(&self, end: HoldEnd) {
+        if let Some(hold) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            hold.end(end);
+        }
+    }
+
+    /// Ends the ballot, and returns its votes, each with the token of its hold. `end` does not change an earlier end.
+    pub(super) fn close(&self, end: End) -> Vec<(usize, Arc<Request>, Option<u64>)> {
+        let mut tally = self.tally();
+        if !matches!(tally.phase, Phase::Over(_)) {
+            tally.phase = Phase::Over(end);
+        }
+        if let Some(ticket) = tally.ticket.take() {
+            self.members.return_ticket(&self.wish.lock.state, ticket);
+        }
+        let votes = (0..tally.votes.len()).filter_map(|at| {
+            let token = tally.votes[at].token;
+            Some((at, tally.take(at)?, token))
+        });
+        let votes = votes.collect();
+        drop(tally);
+        self.changed.notify_waiters();
+        votes
+    }
+
+    /// Ends the ballot, and releases its votes in the background.
+    pub(super) fn abandon(&self, end: End) {
+        for (at, request, _) in self.close(end) {
+            self.release(at, request);
+        }
+    }
+
+    pub(super) fn release(&self, at: usize, request: Arc<Request>) {
+        if let Some(handle) = self.members.servers[at].handle() {
+            handle.shared().abandon(request);
+        }
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.abandon(End::Failed(Some(error)));
+    }
+
+    pub(super) fn lock_name(&self) -> String {
+        shown(&self.wish.lock.name)
+    }
+
+    /// Registers a request at one server under a new name.
+    fn attempt(&self, at: usize, handle: &Arc<Handle>, ticket: Option<u64>) -> Attempt {
+        let (shared, now, wish) = (handle.shared(), Instant::now(), &self.wish);
+        let number = match self.tally().is_first(at) {
+            true => self.number,
+            false => shared.next_number(),
+        };
+        let owner = wish.owner.map(|owner| owner.name());
+        let name = RequestName::write(wish.mode, shared.id, number, owner.as_deref());
+        let claim = Claim::new(wish.lease, self.tally().limit_left(now), now);
+        let request = Arc::new(Request::new(
+            number,
+            name,
+            Arc::clone(&wish.lock),
+            wish.admission,
+            claim,
+        ));
+        shared.registry.insert(Arc::clone(&request), now);
+        let origin = ticket.map_or(Origin::New, Origin::Requeued);
+        Attempt::new(Arc::clone(handle), request, wish.when, origin, wish.lease)
+    }
+
+    /// Asks a server until it has answered. `false`: the ballot is over, or a try was refused.
+    async fn ask(&self, at: usize, handle: &Arc<Handle>) -> bool {
+        let mut backoff = Backoff::new();
+        loop {
+            self.come_back(at, handle).await;
+            let ticket = {
+                let tally = self.tally();
+                if let Phase::Over(_) = tally.phase {
+                    return false;
+                }
+                tally.old_ticket(at)
+            };
+            let mut attempt = self.attempt(at, handle, ticket);
+            let error = match attempt.ask().await {
+                Ok(None) => {
+                    let request = attempt.into_request();
+                    let mut tally = self.tally();
+                    if let Phase::Over(_) = tally.phase {
+                        drop(tally);
+                        self.release(at, request);
+                        return false;
+                    }
+                    tally.on_answer(at, request, ticket, Instant::now());
+                    return true;
+                }
+                Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,
+                Ok(Some(Attempted::Busy)) => {
+                    self.tally().on_busy(at);
+                    self.weigh(Instant::now());
+                    return false;
+                }
+                Err(error) => error,
+            };
+            drop(attempt);
+            if let Error::Shutdown { .. } = error {
+                self.fail(error);
+                return false;
+            }
+            if handle.shared().registry.has_ended() {
+                self.fail(Error::of_server(&self.wish.lock.name, runtime_ended()));
+                return false;
+            }
+            let is_try = matches!(self.wish.when, When::Now);
+            if is_try || !matches!(error, Error::Unavailable { .. }) {
+                self.tally().on_refusal(at, error);
+                self.weigh(Instant::now());
+            }
+            if is_try {
+                return false;
+            }
+            backoff.pause().await;
+        }
+    }
+
+    /// In a recess: waits until a majority answers again.
+    async fn come_back(&self, at: usize, handle: &Handle) {
+        let (mut backoff, mut answered) = (Backoff::new(), false);
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = self.changed.notified();
+            if !self.tally().is_in_recess() {
+                return;
+            }
+            if answered {
+                changed.await;
+                continue;
+            }
+            let (session, lock) = (&handle.session, &self.wish.lock);
+            if session.call(lock, self.wish.lease).renew(&[]).await.is_err() {
+                backoff.pause().await;
+                continue;
+            }
+            answered = true;
+            if !self.tally().on_knock(at, Instant::now()) {
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
+    /// Tells a server the ticket, and the token of the grant that the vote gives up for it.
+    async fn place(&self, at: usize, handle: &Handle, request: &Request, ticket: u64, given_up: Option<u64>) -> Placed {
+        let (session, lease, sent) = (&handle.session, self.wish.lease, Instant::now());
+        let call = session.call(&request.lock, lease);
+        let ask = AskToPlace {
+            request: &request.name,
+            lease,
+            ticket: Some(ticket),
+            given_up,
+            least: None,
+        };
+        match call.place(ask).await {
+            Ok((standing, next)) => {
+                let now = Instant::now();
+                request.on_renewal(sent, now, lease, standing);
+                self.tally().on_place(at, given_up, standing, now);
+                if let (Standing::Waits { .. }, Some(next)) = (standing, next) {
+                    let registry = &handle.shared().registry;
+                    registry.schedule_check_if_waiting(&request.lock, now + next);
+                } else {
+                    follow_up(session, &request.lock, next);
+                }
+                Placed::Answered
+            }
+            Err(error) => {
+                tracing::debug!(server = self.members.servers[at].address, %error, "a place was not answered");
+                // A copy may be on its way, and would end a later grant.
+                if given_up.is_some() && call.may_be_done(&error) {
+                    return Placed::Void;
+                }
+                self.tally().on_unplaced(at);
+                Placed::NotYet
+            }
+        }
+    }
+}
+
+/// What became of a place.
+enum Placed {
+    Answered,
+    /// Send it again.
+    NotYet,
+    /// Nobody knows, so the vote asks again under a new name.
+    Void,
+}
+
+/// Drives the vote of one server: asks, places, and asks again after a loss, until the ballot is over.
+async fn vote(ballot: Arc<Ballot>, at: usize) {
+    let handle = ballot.members.servers[at].connected().await;
+    let mut backoff = Backoff::new();
+    'ask: while ballot.ask(at, handle).await {
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = ballot.changed.notified();
+            let request = ballot.tally().votes[at].request.clone();
+            let Some(request) = request else { return };
+            let told = request.changed.notified();
+            let now = Instant::now();
+            ballot.weigh(now);
+            let trusted = ballot.members.servers[at].trusted_from(now);
+            let step = ballot.tally().step(at, now, trusted);
+            match step {
+                Step::Leave => return,
+                Step::AskAgain => {}
+                Step::Place(request, ticket, given_up) => {
+                    match ballot.place(at, handle, &request, ticket, given_up).await {
+                        Placed::Answered => backoff = Backoff::new(),
+                        Placed::NotYet => backoff.pause().await,
+                        Placed::Void => ballot.tally().is_void(at),
+                    }
+                    continue;
+                }
+                Step::Wait(until) => {
+                    let sleep = async {
+                        match until {
+                            Some(until) => sleep_until(until).await,
+                            None => pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = changed => {}
+                        () = told => {}
+                        () = sleep => {}
+                    }
+                    continue;
+                }
+            }
+            if handle.session.is_closed() {
+                ballot.abandon(End::Lost(LostReason::Shutdown));
+                return;
+            }
+            let former = ballot.tally().take(at);
+            if let Some(former) = former {
+                ballot.release(at, former);
+            }
+            continue 'ask;
+        }
+    }
+}
+
+/// Runs the drivers in a task, until the ballot is over.
+pub(super) struct Work {
+    ballot: Arc<Ballot>,
+    drivers: Drivers,
+}
+
+impl Work {
+    pub(super) fn new(ballot: &Arc<Ballot>, drivers: Drivers) -> Self {
+        let ballot = Arc::clone(ballot);
+        Self { ballot, drivers }
+    }
+
+    pub(super) async fn run(mut self) {
+        while self.drivers.next().await.is_some() {}
+    }
+}
+
+impl Drop for Work {
+    /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter.
+    fn drop(&mut self) {
+        let waits = matches!(self.ballot.tally().phase, Phase::Asks);
+        if waits {
+            self.ballot
+                .fail(Error::of_server(&self.ballot.wish.lock.name, runtime_ended()));
+        }
+    }
+}

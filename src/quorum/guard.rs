@@ -1,0 +1,324 @@
+//! Guards of a quorum: holds at a majority of servers, which the client renews at each, and which may be lost.
+
+use super::ballot::Ballot;
+use super::tally::{End, Phase};
+use crate::engine::finish::finish;
+use crate::engine::runtime;
+use crate::engine::session::Handle;
+use crate::observe::HoldEnd;
+use crate::protocol::order::AskToPlace;
+use crate::protocol::reply::Standing;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use crate::types::error::{Error, LostReason, is_transient, timed_out};
+use crate::types::mode::{Access, Read, Write};
+use crate::types::token::FencingToken;
+use futures::stream::FuturesUnordered;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+
+/// A read hold at a majority of servers, beside other readers.
+pub type QuorumReadGuard = QuorumGuard<Read>;
+
+/// A write hold at a majority of servers, which is exclusive.
+pub type QuorumWriteGuard = QuorumGuard<Write>;
+
+/// A hold at a majority of servers. The client renews it at each of them in the background until you release or drop the
+/// guard, or until the hold is lost.
+///
+/// The hold lasts while a majority of servers certainly keeps it. A server that loses it is asked again, so that the hold
+/// survives the loss of any minority, one after the other. As with [`Guard`](crate::Guard), only the resource can refuse a
+/// late action, by the [`fencing_token`](Self::fencing_token).
+#[must_use = "the lock is released as soon as its guard is dropped"]
+pub struct QuorumGuard<M> {
+    ballot: Arc<Ballot>,
+    /// The task that asks servers again.
+    work: AbortHandle,
+    token: u64,
+    /// A majority knows the token.
+    announced: OnceLock<()>,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<M> QuorumGuard<M> {
+    pub(super) fn new(ballot: Arc<Ballot>, work: AbortHandle, token: u64) -> Self {
+        Self {
+            ballot,
+            work,
+            token,
+            announced: OnceLock::new(),
+            mode: PhantomData,
+        }
+    }
+
+    /// Whether a majority certainly still keeps the hold, without I/O. Once `false`, the answer stays `false`.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.held_until().is_ok()
+    }
+
+    /// How many servers keep the hold. With fewer than all of them a server is missing; with fewer than a majority the
+    /// hold is lost.
+    #[must_use]
+    pub fn votes(&self) -> usize {
+        self.ballot.tally().held(Instant::now())
+    }
+
+    /// Until when the hold is certain, or why it is not held.
+    fn held_until(&self) -> Result<Instant, LostReason> {
+        let now = Instant::now();
+        self.ballot.weigh(now);
+        let mut tally = self.ballot.tally();
+        match &tally.phase {
+            Phase::Over(End::Lost(reason)) => Err(*reason),
+            Phase::Over(_) => Err(LostReason::Shutdown),
+            Phase::Holds { .. } | Phase::Asks => tally.held_until(now).ok_or(LostReason::LeaseExpired),
+        }
+    }
+
+    /// Resolves when the hold is lost, and returns the reason.
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again at any time.
+    pub async fn lost(&self) -> LostReason {
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = self.ballot.changed.notified();
+            match self.held_until() {
+                Err(reason) => return reason,
+                // The quorum's own task tells of the end too, and is there as long as its runtime.
+                Ok(_) if runtime::check_timers().is_err() => {
+                    if self.work.is_finished() {
+                        return LostReason::LeaseExpired;
+                    }
+                    changed.await;
+                }
+                Ok(until) => tokio::select! {
+                    () = changed => {}
+                    () = sleep_until(until) => {}
+                },
+            }
+        }
+    }
+
+    /// Runs a job while the lock is held. If the lock is lost first, `while_held` drops the job.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the job is dropped and the lock stays held.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before the job was done.
+    pub async fn while_held<F: Future>(&self, job: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(self.lost_because(reason)),
+            done = job => Ok(done),
+        }
+    }
+
+    /// Returns the number to send to the resource with every write: see [`FencingToken`].
+    ///
+    /// The first call tells the number to the servers, so that every later token of a majority is greater, and waits for
+    /// a majority: one round trip. Later calls return at once.
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again at any time.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is lost before a majority knows the number; [`Error::Runtime`] outside of a runtime
+    /// with timers.
+    pub async fn fencing_token(&self) -> Result<FencingToken, Error> {
+        runtime::check_timers()?;
+        if self.announced.get().is_none() {
+            tokio::select! {
+                biased;
+                reason = self.lost() => return Err(self.lost_because(reason)),
+                () = self.announce() => {}
+            }
+            let _ = self.announced.set(());
+        }
+        match self.held_until() {
+            Ok(_) => Ok(FencingToken::new(self.token)),
+            Err(reason) => Err(self.lost_because(reason)),
+        }
+    }
+
+    /// Tells the token to the servers, until a majority that keeps the hold has it.
+    async fn announce(&self) {
+        let (mut told, mut backoff) = (BTreeSet::new(), Backoff::new());
+        let majority = self.ballot.members.majority();
+        loop {
+            let requests: Vec<_> = {
+                let tally = self.ballot.tally();
+                let votes = tally.votes.iter().enumerate();
+                let held = votes.filter(|(at, vote)| vote.token.is_some() && !told.contains(at));
+                held.filter_map(|(at, vote)| Some((at, vote.request.clone()?)))
+                    .collect()
+            };
+            let mut calls: FuturesUnordered<_> = requests.into_iter().map(|(at, r)| self.tell(at, r)).collect();
+            while let Some(known) = calls.next().await {
+                told.extend(known);
+                if told.len() >= majority {
+                    return;
+                }
+            }
+            backoff.pause().await;
+        }
+    }
+
+    /// Tells the token to one server. Returns the server if it keeps the hold.
+    async fn tell(&self, at: usize, request: Arc<Request>) -> Option<usize> {
+        let (session, lease) = (
+            &self.ballot.members.servers[at].handle()?.session,
+            self.ballot.wish.lease,
+        );
+        let sent = Instant::now();
+        let ask = AskToPlace {
+            request: &request.name,
+            lease,
+            ticket: None,
+            given_up: None,
+            least: Some(self.token),
+        };
+        let (standing, _) = session.call(&request.lock, lease).place(ask).await.ok()?;
+        request.on_renewal(sent, Instant::now(), lease, standing);
+        let is_held = request.claim().held_until(Instant::now()).is_some();
+        (is_held && matches!(standing, Standing::Holds { .. })).then_some(at)
+    }
+
+    /// Releases the lock and waits until a majority has confirmed that. Then the next waiter has entered, or its last vote
+    /// is on its way.
+    ///
+    /// # Cancel safety
+    /// If you drop the future at any point, the client releases the lock all the same, in the background.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock had been lost before: others may have been inside at the same time.
+    /// [`Error::Unavailable`] if no majority confirmed. Then the client repeats the release in the background until the
+    /// leases must have ended. [`Error::Runtime`] outside of a runtime with timers. Then too the client releases in the
+    /// background.
+    pub async fn release(self) -> Result<(), Error> {
+        runtime::check_timers()?;
+        let until = self.held_until().map_err(|reason| self.lost_because(reason))?;
+        let majority = self.ballot.members.majority();
+        let votes = self.ballot.close(End::Left);
+        self.work.abort();
+        let mut calls = FuturesUnordered::new();
+        for (at, request, token) in votes {
+            match (token, self.ballot.members.servers[at].handle()) {
+                (Some(token), Some(handle)) => calls.push(Leaving::new(handle, request).confirmed(token, until)),
+                _ => self.ballot.release(at, request),
+            }
+        }
+        let (mut confirmed, mut unknown, mut why) = (0, 0, None);
+        while let Some(left) = calls.next().await {
+            match left {
+                Ok(true) => confirmed += 1,
+                Ok(false) => unknown += 1,
+                Err(error) => why = Some(error),
+            }
+            if confirmed == majority {
+                // The caller need not wait for the slowest.
+                self.ballot
+                    .members
+                    .runtime
+                    .spawn(async move { while calls.next().await.is_some() {} });
+                self.ballot.tell(HoldEnd::Released);
+                return Ok(());
+            }
+        }
+        if confirmed + unknown >= majority {
+            let reason = LostReason::UnknownToServer;
+            self.ballot.tell(HoldEnd::Lost(reason));
+            return Err(self.lost_because(reason));
+        }
+        let why = why.unwrap_or_else(timed_out);
+        Err(Error::of_server(&self.ballot.wish.lock.name, why))
+    }
+
+    fn lost_because(&self, reason: LostReason) -> Error {
+        let lock = self.ballot.lock_name();
+        Error::Lost { lock, reason }
+    }
+}
+
+/// A vote that is being released. If that is not confirmed, the client goes on in the background.
+struct Leaving {
+    handle: Arc<Handle>,
+    request: Option<Arc<Request>>,
+}
+
+impl Leaving {
+    fn new(handle: &Arc<Handle>, request: Arc<Request>) -> Self {
+        // From here on the watchdog does not renew the hold.
+        drop(request.end_hold());
+        Self {
+            handle: Arc::clone(handle),
+            request: Some(request),
+        }
+    }
+
+    /// Returns whether the hold with that token, which is certain until then, lasted until now.
+    async fn confirmed(mut self, token: u64, until: Instant) -> Result<bool, redis::RedisError> {
+        let Some(request) = self.request.clone() else {
+            return Ok(false);
+        };
+        let (session, lease) = (Arc::clone(&self.handle.session), request.claim().lease());
+        let (mut backoff, mut sent_before) = (Backoff::new(), false);
+        loop {
+            let call = session.call(&request.lock, lease);
+            match call.release(&[request.name.as_str()]).await {
+                Ok((stood, next)) => {
+                    self.request = None;
+                    session.shared.registry.remove(&request);
+                    let is_held = match stood[..] {
+                        [Standing::Holds { first, .. }] => first <= token,
+                        // After a sending without a reply: the server executed that one.
+                        [Standing::Unknown] => sent_before,
+                        _ => false,
+                    };
+                    finish(&session, &request.lock, next).await;
+                    return Ok(is_held);
+                }
+                Err(error) if is_transient(&error) && Instant::now() < until => {
+                    sent_before |= call.may_be_done(&error);
+                    backoff.pause().await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.shared().abandon(request);
+        }
+    }
+}
+
+impl<M> Drop for QuorumGuard<M> {
+    fn drop(&mut self) {
+        self.ballot.abandon(End::Left);
+        self.ballot.tell(HoldEnd::Dropped);
+        self.work.abort();
+    }
+}
+
+impl<M: Access> fmt::Debug for QuorumGuard<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumGuard")
+            .field("lock", &self.ballot.wish.lock.name)
+            .field("mode", &M::MODE)
+            .field("votes", &self.votes())
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}

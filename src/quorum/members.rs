@@ -1,0 +1,171 @@
+//! The servers of a quorum, and what its clients share: one name, the longest lease, the tickets in use.
+
+use crate::engine::session::{Handle, Settings};
+use crate::engine::tasks;
+use crate::state::shared::Identity;
+use crate::transport::backoff::Backoff;
+use crate::transport::quarantine::Seat;
+use crate::transport::route::Target;
+use crate::types::error::is_transient;
+use redis::RedisError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// One server, and the client of that server once it was reached.
+pub(super) struct Member {
+    pub(super) address: String,
+    target: Target,
+    handle: OnceLock<Arc<Handle>>,
+    connected: Notify,
+}
+
+pub(super) struct Members {
+    pub(super) name: String,
+    pub(super) servers: Vec<Member>,
+    pub(super) prefix: String,
+    pub(super) lease: Duration,
+    pub(super) longest_lease: Duration,
+    label: Option<String>,
+    pub(super) identity: Identity,
+    /// The run ids of the servers.
+    taken: Arc<Mutex<BTreeMap<usize, String>>>,
+    /// The tickets of this client's waiting requests, by lock: no two requests have the same.
+    tickets: Mutex<BTreeSet<(Arc<str>, u64)>>,
+    /// The runtime of the client's tasks.
+    pub(super) runtime: tokio::runtime::Handle,
+    closed: AtomicBool,
+}
+
+/// What the builder knows.
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) prefix: String,
+    pub(super) lease: Duration,
+    pub(super) longest_lease: Duration,
+    pub(super) label: Option<String>,
+}
+
+impl Members {
+    pub(super) fn new(plan: Plan, targets: Vec<Target>) -> Arc<Self> {
+        let member = |target: Target| Member {
+            address: target.address(),
+            target,
+            handle: OnceLock::new(),
+            connected: Notify::new(),
+        };
+        Arc::new(Self {
+            name: plan.name,
+            servers: targets.into_iter().map(member).collect(),
+            prefix: plan.prefix,
+            lease: plan.lease,
+            longest_lease: plan.longest_lease,
+            label: plan.label,
+            identity: Identity::new(),
+            taken: Arc::default(),
+            tickets: Mutex::default(),
+            runtime: tokio::runtime::Handle::current(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        self.servers.len() / 2 + 1
+    }
+
+    /// Connects to one server. What all clients must agree on is kept there and compared.
+    pub(super) async fn connect(&self, at: usize) -> Result<(), RedisError> {
+        let longest_ms = self.longest_lease.as_millis();
+        let settings = Settings {
+            identity: self.identity.clone(),
+            lease: self.lease,
+            prefix: self.prefix.clone(),
+            label: self.label.clone(),
+            replication: None,
+            deadlock_timeout: None,
+            lock_delay: Duration::ZERO,
+            quarantine: Some(self.longest_lease),
+            seat: Some(Seat {
+                number: at,
+                stamp: format!("{} of {} {longest_ms}", self.name, self.servers.len()).into(),
+                taken: Arc::clone(&self.taken),
+            }),
+        };
+        let member = &self.servers[at];
+        let handle = Box::pin(tasks::connect(&member.target, settings)).await?;
+        if self.is_closed() {
+            return Ok(());
+        }
+        // The first one stays, and a second one ends with its handle.
+        let _ = member.handle.set(handle);
+        member.connected.notify_waiters();
+        Ok(())
+    }
+
+    /// Goes on connecting to a server that was away, for as long as the quorum is used.
+    pub(super) async fn connect_later(members: Weak<Self>, at: usize) {
+        let mut backoff = Backoff::new();
+        loop {
+            backoff.pause().await;
+            let Some(members) = members.upgrade().filter(|members| !members.is_closed()) else {
+                return;
+            };
+            match members.connect(at).await {
+                Ok(()) => return,
+                Err(error) if is_transient(&error) => {
+                    tracing::debug!(server = members.servers[at].address, %error, "away")
+                }
+                Err(error) => tracing::warn!(server = members.servers[at].address, %error, "the server does not vote"),
+            }
+        }
+    }
+
+    /// A ticket of its own: the number, or the next one that no other request of this client has.
+    pub(super) fn take_ticket(&self, lock: &Arc<str>, number: u64) -> u64 {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ticket = number;
+        while !tickets.insert((Arc::clone(lock), ticket)) {
+            ticket += 1;
+        }
+        ticket
+    }
+
+    pub(super) fn return_ticket(&self, lock: &Arc<str>, ticket: u64) {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.remove(&(Arc::clone(lock), ticket));
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Member {
+    pub(super) fn handle(&self) -> Option<&Arc<Handle>> {
+        self.handle.get()
+    }
+
+    /// Waits until the server was reached for the first time.
+    pub(super) async fn connected(&self) -> &Arc<Handle> {
+        loop {
+            // Created before the check, so that no connection is missed.
+            let connected = self.connected.notified();
+            if let Some(handle) = self.handle() {
+                return handle;
+            }
+            connected.await;
+        }
+    }
+
+    /// From when on what the server grants counts. `None`: there is no connection, so nobody knows.
+    pub(super) fn trusted_from(&self, now: Instant) -> Option<Instant> {
+        self.handle()?.session.route.trusted_from(now)
+    }
+}

@@ -1,0 +1,380 @@
+//! The tally: the votes of one request, what they add up to, and what a server should be asked next. It does no I/O, and
+//! time is an argument.
+//!
+//! A vote is a request at one server: a claim, as any other client's. The tally does not hand a granted claim out before a
+//! majority is granted; then it hands all of them out in one step. From then on each vote is a hold that the watchdog
+//! renews, and the quorum's hold lasts while a majority of them does.
+
+use crate::protocol::reply::Standing;
+use crate::state::claim::{EndedBy, Outcome};
+use crate::state::request::Request;
+use crate::types::error::{Error, LostReason};
+use crate::types::limits::call_limit;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// After this time, or a third of the lease, a waiter that was granted a vote places it again: a request before it may have
+/// come to that server since.
+const PLACED_AGAIN: Duration = Duration::from_secs(1);
+
+/// What this client knows of its request at one server.
+#[derive(Default)]
+pub(super) struct Vote {
+    /// The name under which the request stands there.
+    pub(super) request: Option<Arc<Request>>,
+    /// The first name was used.
+    asked: bool,
+    /// The first number that the server told: a ticket, or the token of a grant.
+    number: Option<u64>,
+    /// The server told the request to wait.
+    waited: bool,
+    /// A place that may end the grant is under way, so the grant does not count.
+    placing: bool,
+    /// Nobody knows what became of that place.
+    is_void: bool,
+    /// No grant up to this number counts any more, because the vote gave it up.
+    renounced: u64,
+    /// Since when the vote stands at the ticket.
+    settled: Option<Instant>,
+    /// The token with which the vote was handed out.
+    pub(super) token: Option<u64>,
+    /// A try found the lock busy there.
+    busy: bool,
+    refused: Option<Error>,
+}
+
+impl Vote {
+    fn granted(&self, now: Instant) -> Option<u64> {
+        let token = self.request.as_ref()?.claim().granted(now)?;
+        (token > self.renounced && !self.placing).then_some(token)
+    }
+
+    fn held_until(&self, now: Instant) -> Option<Instant> {
+        self.token?;
+        self.request.as_ref()?.change(|claim| claim.held_until(now))
+    }
+}
+
+pub(super) enum Phase {
+    Asks,
+    Holds {
+        /// The greatest token of the votes with which the hold began.
+        token: u64,
+        /// The end of its `max_hold`.
+        until: Option<Instant>,
+    },
+    Over(End),
+}
+
+/// How a request of a quorum ended.
+pub(super) enum End {
+    /// The user released the hold or gave the request up.
+    Left,
+    /// A try, and no majority could be had at once.
+    Busy,
+    Lost(LostReason),
+    /// The caller takes the error once.
+    Failed(Option<Error>),
+}
+
+/// What to do next about one vote.
+pub(super) enum Step {
+    /// The request is over or will not be used: ask again, under a new name.
+    AskAgain,
+    /// Tell the server the ticket, and the token of the grant that the vote gives up for it.
+    Place(Arc<Request>, u64, Option<u64>),
+    /// Look again then, or when something changes.
+    Wait(Option<Instant>),
+    Leave,
+}
+
+pub(super) struct Tally {
+    pub(super) votes: Vec<Vote>,
+    pub(super) phase: Phase,
+    /// Where the request stands at all servers, once a majority has answered.
+    pub(super) ticket: Option<u64>,
+    lease: Duration,
+    max_hold: Duration,
+    reason: LostReason,
+    /// Since when the request has a ticket and asks for votes.
+    asks_since: Option<Instant>,
+    /// The waiter has left its places, because no majority is in reach. The servers that have answered since.
+    recess: Option<BTreeSet<usize>>,
+}
+
+impl Tally {
+    pub(super) fn new(servers: usize, lease: Duration, max_hold: Duration) -> Self {
+        Self {
+            votes: (0..servers).map(|_| Vote::default()).collect(),
+            phase: Phase::Asks,
+            ticket: None,
+            lease,
+            max_hold,
+            reason: LostReason::LeaseExpired,
+            asks_since: None,
+            recess: None,
+        }
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        self.votes.len() / 2 + 1
+    }
+
+    /// Whether this is the first time that the server is asked.
+    pub(super) fn is_first(&mut self, at: usize) -> bool {
+        !std::mem::replace(&mut self.votes[at].asked, true)
+    }
+
+    /// The old ticket with which a vote asks again.
+    pub(super) fn old_ticket(&self, at: usize) -> Option<u64> {
+        self.ticket.or(self.votes[at].number)
+    }
+
+    /// The rest of the `max_hold`.
+    pub(super) fn limit_left(&self, now: Instant) -> Duration {
+        match self.phase {
+            Phase::Holds { until: Some(until), .. } => until.saturating_duration_since(now),
+            _ => self.max_hold,
+        }
+    }
+
+    /// A server answered an acquire that named `ticket` as its old ticket, if any.
+    pub(super) fn on_answer(&mut self, at: usize, request: Arc<Request>, ticket: Option<u64>, now: Instant) {
+        let standing = request.claim().standing();
+        let vote = &mut self.votes[at];
+        if let Some((number, waits)) = standing {
+            vote.number = vote.number.or(Some(number));
+            vote.waited |= waits;
+            vote.settled = (ticket.is_some() && ticket == self.ticket).then_some(now);
+        }
+        vote.request = Some(request);
+        (vote.placing, vote.is_void, vote.renounced) = (false, false, 0);
+        (vote.token, vote.refused) = (None, None);
+    }
+
+    pub(super) fn on_busy(&mut self, at: usize) {
+        self.votes[at].busy = true;
+    }
+
+    pub(super) fn on_refusal(&mut self, at: usize, error: Error) {
+        self.votes[at].refused = Some(error);
+    }
+
+    /// Nobody knows what became of a place that gives a grant up.
+    pub(super) fn is_void(&mut self, at: usize) {
+        self.votes[at].is_void = true;
+    }
+
+    /// The place was not executed.
+    pub(super) fn on_unplaced(&mut self, at: usize) {
+        self.votes[at].placing = false;
+    }
+
+    /// The server answered a place. The claim knows already.
+    pub(super) fn on_place(&mut self, at: usize, given_up: Option<u64>, standing: Standing, now: Instant) {
+        let vote = &mut self.votes[at];
+        vote.placing = false;
+        match standing {
+            Standing::Waits { seq } => {
+                vote.renounced = vote.renounced.max(seq);
+                vote.settled = Some(now);
+            }
+            Standing::Holds { .. } if given_up.is_some() => vote.settled = Some(now),
+            Standing::Holds { .. } | Standing::Unknown => {}
+        }
+    }
+
+    /// Takes the name of a vote that asks again or ends.
+    pub(super) fn take(&mut self, at: usize) -> Option<Arc<Request>> {
+        let vote = &mut self.votes[at];
+        (vote.settled, vote.token) = (None, None);
+        vote.request.take()
+    }
+
+    /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. Returns whether the
+    /// phase has changed.
+    pub(super) fn weigh(&mut self, now: Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
+        let counts = |(at, vote): (usize, &Vote)| {
+            let token = vote.granted(now)?;
+            trusted(at).filter(|from| *from <= now).map(|_| (at, token))
+        };
+        let granted: Vec<_> = self.votes.iter().enumerate().filter_map(counts).collect();
+        match self.phase {
+            Phase::Asks if granted.len() >= self.majority() => {
+                let token = granted.iter().map(|(_, token)| *token).max().unwrap_or_default();
+                self.hand_out(&granted, now);
+                let until = now.checked_add(self.max_hold);
+                self.phase = Phase::Holds { token, until };
+                true
+            }
+            Phase::Asks if self.recess_at().is_some_and(|at| at <= now) => {
+                self.recess = Some(BTreeSet::new());
+                true
+            }
+            Phase::Asks => self.gives_up(),
+            Phase::Holds { .. } => {
+                self.hand_out(&granted, now);
+                let is_lost = self.held_until(now).is_none();
+                if is_lost {
+                    self.phase = Phase::Over(End::Lost(self.reason));
+                }
+                is_lost
+            }
+            Phase::Over(_) => false,
+        }
+    }
+
+    /// When a waiter leaves its places: when no majority has been proven for a while. Otherwise it might keep the votes of a
+    /// minority from others for ever.
+    fn recess_at(&self) -> Option<Instant> {
+        let asked = self.asks_since? + self.lease;
+        if self.recess.is_some() || !matches!(self.phase, Phase::Asks) {
+            return None;
+        }
+        let proven = |vote: &Vote| vote.request.as_ref()?.claim().proven_until();
+        let mut proven: Vec<_> = self.votes.iter().filter_map(proven).collect();
+        proven.sort_unstable_by(|a, b| b.cmp(a));
+        let last = proven
+            .get(self.majority() - 1)
+            .map_or(asked, |proven| asked.max(*proven));
+        Some(last + call_limit(self.lease) * 2)
+    }
+
+    pub(super) fn is_in_recess(&self) -> bool {
+        self.recess.is_some()
+    }
+
+    /// A server answers again. Returns whether this one still waits for others to do so.
+    pub(super) fn on_knock(&mut self, at: usize, now: Instant) -> bool {
+        let majority = self.majority();
+        let Some(answered) = &mut self.recess else { return false };
+        answered.insert(at);
+        if answered.len() >= majority {
+            self.recess = None;
+            self.asks_since = Some(now);
+        }
+        self.recess.is_some()
+    }
+
+    fn hand_out(&mut self, granted: &[(usize, u64)], now: Instant) {
+        for (at, _) in granted {
+            let vote = &mut self.votes[*at];
+            let outcome = vote
+                .request
+                .as_ref()
+                .and_then(|request| request.claim().poll_outcome(now));
+            if let Some(Outcome::HandOut { token }) = outcome {
+                vote.token = Some(token);
+            }
+        }
+    }
+
+    /// Whether no majority can be had any more.
+    fn gives_up(&mut self) -> bool {
+        let without = |vote: &&mut Vote| vote.busy || vote.refused.is_some();
+        let spare = self.votes.len() - self.majority();
+        if self.votes.iter_mut().filter(without).count() <= spare {
+            return false;
+        }
+        let is_busy = self.is_answered() && self.votes.iter().any(|vote| vote.busy);
+        let refusal = self.votes.iter_mut().find_map(|vote| vote.refused.take());
+        self.phase = Phase::Over(match refusal {
+            Some(error) if !is_busy => End::Failed(Some(error)),
+            Some(_) | None => End::Busy,
+        });
+        true
+    }
+
+    /// The ticket that the answers of a majority make, if the request has to wait: the greatest of their numbers.
+    pub(super) fn ticket_to_take(&self) -> Option<u64> {
+        let numbers: Vec<_> = self.votes.iter().filter_map(|vote| vote.number).collect();
+        let waits = self.votes.iter().any(|vote| vote.waited);
+        let is_due = matches!(self.phase, Phase::Asks) && self.ticket.is_none();
+        (is_due && waits && numbers.len() >= self.majority()).then(|| numbers.into_iter().max())?
+    }
+
+    pub(super) fn take_ticket(&mut self, ticket: u64, now: Instant) {
+        self.ticket = Some(ticket);
+        self.asks_since = Some(now);
+        for vote in self.votes.iter_mut().filter(|vote| vote.number == Some(ticket)) {
+            vote.settled = Some(now);
+        }
+    }
+
+    /// Until when the hold is certain: the proof that as many votes as a majority has outlast.
+    pub(super) fn held_until(&mut self, now: Instant) -> Option<Instant> {
+        let Phase::Holds { until, .. } = self.phase else {
+            return None;
+        };
+        let mut proven: Vec<_> = self.votes.iter().filter_map(|vote| vote.held_until(now)).collect();
+        let reason = |vote: &Vote| match vote.request.as_ref()?.claim().ended() {
+            Some(EndedBy::Lost(reason)) => Some(*reason),
+            _ => None,
+        };
+        self.reason = self.votes.iter().find_map(reason).unwrap_or(self.reason);
+        if until.is_some_and(|until| until <= now) {
+            self.reason = LostReason::MaxHold;
+            return None;
+        }
+        proven.sort_unstable_by(|a, b| b.cmp(a));
+        let proven = proven.get(self.majority() - 1).copied()?;
+        Some(until.map_or(proven, |until| until.min(proven)))
+    }
+
+    /// What to do next about one vote.
+    pub(super) fn step(&mut self, at: usize, now: Instant, trusted: Option<Instant>) -> Step {
+        let held_until = match self.phase {
+            Phase::Over(_) => return Step::Leave,
+            Phase::Holds { .. } => self.held_until(now),
+            Phase::Asks => None,
+        };
+        let vote = &self.votes[at];
+        let is_used = !vote.is_void && self.recess.is_none();
+        let Some(request) = vote.request.as_ref().filter(|_| is_used) else {
+            return Step::AskAgain;
+        };
+        if let Some(end) = request.claim().ended() {
+            if let EndedBy::Lost(reason) = end {
+                self.reason = *reason;
+            }
+            return Step::AskAgain;
+        }
+        let offered = request.claim().offered();
+        let again = vote
+            .settled
+            .map(|settled| settled + PLACED_AGAIN.min(self.lease / 3))
+            .filter(|_| offered.is_some());
+        if let (Phase::Asks, Some(ticket)) = (&self.phase, self.ticket)
+            && (vote.settled.is_none() || again.is_some_and(|again| again <= now))
+        {
+            let (request, given_up) = (Arc::clone(request), offered.filter(|token| *token > vote.renounced));
+            // In the same step as the decision, so that nobody counts the grant meanwhile.
+            self.votes[at].placing = given_up.is_some();
+            return Step::Place(request, ticket, given_up);
+        }
+        let trusted = trusted.filter(|from| *from > now && offered.is_some());
+        let again = again.filter(|again| *again > now);
+        Step::Wait(
+            [held_until, again, trusted, self.recess_at()]
+                .into_iter()
+                .flatten()
+                .min(),
+        )
+    }
+
+    /// Whether a majority has answered.
+    pub(super) fn is_answered(&self) -> bool {
+        let answered = self.votes.iter().filter(|vote| vote.number.is_some() || vote.busy);
+        answered.count() >= self.majority()
+    }
+
+    /// How many votes hold.
+    pub(super) fn held(&self, now: Instant) -> usize {
+        self.votes.iter().filter(|vote| vote.held_until(now).is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+use super::*;
+use crate::protocol::key::Lock;
+use crate::protocol::reply::Answer;
+use crate::state::claim::Claim;
+use crate::types::mode::Admission;
+
+const LEASE: Duration = Duration::from_secs(10);
+const QUEUED: fn(u64) -> Answer = |ticket| Answer::Queued {
+    ticket,
+    seq: ticket,
+    ahead: 0,
+};
+const GRANTED: fn(u64) -> Answer = |token| Answer::Granted { token };
+
+/// A tally of three servers, each of which gave such an answer to a request.
+fn answered(now: Instant, answers: &[Answer]) -> Tally {
+    let mut tally = Tally::new(3, LEASE, Duration::MAX);
+    for (at, answer) in answers.iter().enumerate() {
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        let claim = Claim::new(LEASE, Duration::MAX, now);
+        let request = Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim);
+        request.claim().on_reply(now, *answer);
+        assert!(tally.is_first(at));
+        tally.on_answer(at, Arc::new(request), None, now);
+    }
+    tally
+}
+
+fn holds(tally: &Tally) -> bool {
+    matches!(tally.phase, Phase::Holds { .. })
+}
+
+#[test]
+fn a_majority_of_grants_holds_with_the_greatest_token_and_a_minority_does_not() {
+    let now = Instant::now();
+    let mut few = answered(now, &[GRANTED(5), QUEUED(7), QUEUED(9)]);
+    assert!(!few.weigh(now, |_| Some(now)) && !holds(&few));
+    let mut tally = answered(now, &[GRANTED(5), QUEUED(7), GRANTED(9)]);
+    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Holds { token: 9, .. }));
+    assert_eq!(tally.held(now), 2);
+}
+
+#[test]
+fn a_grant_of_a_server_in_quarantine_counts_when_that_is_over_and_never_without_a_connection() {
+    let now = Instant::now();
+    let later = now + Duration::from_secs(1);
+    let mut tally = answered(now, &[GRANTED(5), GRANTED(6)]);
+    let trusted = |at: usize| Some(if at == 0 { later } else { now });
+    assert!(!tally.weigh(now, trusted));
+    assert!(!tally.weigh(later, |at| (at > 0).then_some(now)));
+    assert!(matches!(tally.step(0, now, Some(later)), Step::Wait(Some(at)) if at == later));
+    assert!(tally.weigh(later, trusted) && holds(&tally));
+}
+
+#[test]
+fn a_grant_does_not_count_while_its_place_is_under_way_and_never_when_it_was_given_up() {
+    let now = Instant::now();
+    let trusted = |_| Some(now);
+    let mut tally = answered(now, &[GRANTED(5), QUEUED(7)]);
+    assert_eq!(tally.ticket_to_take(), Some(7));
+    tally.take_ticket(7, now);
+    assert!(matches!(tally.step(0, now, None), Step::Place(_, 7, Some(5))));
+    tally.votes[1]
+        .request
+        .as_ref()
+        .unwrap()
+        .on_renewal(now, now, LEASE, Standing::Holds { token: 8, first: 8 });
+    assert!(!tally.weigh(now, trusted), "the place may end it");
+    // A renewal that was sent earlier tells of the former grant.
+    tally.on_place(0, Some(5), Standing::Waits { seq: 9 }, now);
+    assert!(!tally.weigh(now, trusted), "it was given up");
+    // The same token is a grant that the server kept.
+    let mut kept = answered(now, &[GRANTED(5), QUEUED(7)]);
+    kept.take_ticket(7, now);
+    assert!(matches!(kept.step(0, now, None), Step::Place(_, 7, Some(5))));
+    kept.on_place(0, Some(5), Standing::Holds { token: 5, first: 5 }, now);
+    assert!(matches!(kept.step(0, now, None), Step::Wait(Some(_))), "it has settled");
+    kept.votes[1]
+        .request
+        .as_ref()
+        .unwrap()
+        .on_renewal(now, now, LEASE, Standing::Holds { token: 8, first: 8 });
+    assert!(kept.weigh(now, trusted) && holds(&kept));
+}
+
+#[test]
+fn a_vote_whose_place_was_lost_asks_again() {
+    let now = Instant::now();
+    let mut tally = answered(now, &[GRANTED(5), QUEUED(7)]);
+    tally.take_ticket(7, now);
+    assert!(matches!(tally.step(0, now, None), Step::Place(..)));
+    tally.is_void(0);
+    assert!(matches!(tally.step(0, now, None), Step::AskAgain));
+    assert_eq!(tally.old_ticket(0), Some(7));
+    assert!(!tally.is_first(0));
+}
+
+#[test]
+fn the_ticket_is_the_greatest_number_of_a_majority_if_one_of_them_waits() {
+    let now = Instant::now();
+    assert_eq!(answered(now, &[QUEUED(7)]).ticket_to_take(), None);
+    assert_eq!(answered(now, &[GRANTED(7), GRANTED(8)]).ticket_to_take(), None);
+    assert_eq!(answered(now, &[QUEUED(7), GRANTED(9)]).ticket_to_take(), Some(9));
+    assert_eq!(answered(now, &[GRANTED(4), QUEUED(7)]).ticket_to_take(), Some(7));
+}
+
+#[test]
+fn a_hold_lasts_as_long_as_the_proof_of_a_majority_and_is_lost_for_ever() {
+    let now = Instant::now();
+    let trusted = |_| Some(now);
+    let mut tally = answered(now, &[GRANTED(5), GRANTED(6), GRANTED(7)]);
+    assert!(tally.weigh(now, trusted));
+    let until = tally.held_until(now).expect("a hold");
+    let renew = |tally: &Tally, at: usize, sent: Instant| {
+        let token = [5, 6, 7][at];
+        let standing = Standing::Holds { token, first: token };
+        tally.votes[at]
+            .request
+            .as_ref()
+            .unwrap()
+            .on_renewal(sent, sent, LEASE, standing);
+    };
+    let later = now + LEASE / 2;
+    renew(&tally, 0, later);
+    assert_eq!(tally.held_until(later), Some(until), "one of three");
+    renew(&tally, 2, later);
+    assert_eq!(tally.held_until(later), Some(until + LEASE / 2), "two of three");
+    assert_eq!(tally.held(until), 2);
+    assert!(!tally.weigh(until, trusted) && holds(&tally));
+    assert!(tally.weigh(until + LEASE / 2, trusted));
+    assert!(matches!(tally.phase, Phase::Over(End::Lost(LostReason::LeaseExpired))));
+    renew(&tally, 0, until + LEASE / 2);
+    assert!(!tally.weigh(until + LEASE / 2, trusted) && !holds(&tally));
+}
+
+#[test]
+fn a_try_that_is_refused_by_more_than_a_minority_is_busy() {
+    let now = Instant::now();
+    let mut tally = answered(now, &[GRANTED(5)]);
+    tally.on_busy(1);
+    assert!(!tally.weigh(now, |_| Some(now)));
+    tally.on_busy(2);
+    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+}

@@ -1,0 +1,75 @@
+//! What a dropped future or guard leaves behind: nothing, at any server.
+
+use super::{Fleet, write};
+use crate::server::soon;
+use futures::future::{FutureExt, join_all};
+use std::time::Duration;
+
+#[tokio::test]
+async fn a_dropped_request_of_a_quorum_leaves_no_vote_anywhere() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    // Dropped after its first poll, after a few more, and when it waits.
+    for polls in [1, 2, 3, 5, 8, 20] {
+        let mut request = Box::pin(b.rw_lock("x").write().acquire_fair());
+        for _ in 0..polls {
+            if (&mut request).now_or_never().is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(request);
+        fleet.until(fleet.all(), "x", 0, 0).await;
+    }
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let waiter = write(&b.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    waiter.abort();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    drop(holder);
+    fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+/// Requests that are dropped at any moment of a race. A failure names the seed.
+#[tokio::test]
+async fn requests_dropped_in_a_race_leave_no_vote_anywhere() {
+    let fleet = Fleet::start(3).await;
+    let quorums: [fairlock::Quorum; 3] = fleet.quorums().await;
+    let user = async |at: usize| {
+        let lock = quorums[at].rw_lock("x");
+        for round in 0..30 {
+            let patience = Duration::from_micros(((round * 7 + at * 13) % 40 * 150) as u64);
+            let request = lock.write().acquire_fair();
+            if let Ok(guard) = tokio::time::timeout(patience, request).await {
+                let guard = guard.expect("a grant");
+                if round % 2 == 0 {
+                    let _ = tokio::time::timeout(patience, guard.release()).await;
+                }
+            }
+        }
+    };
+    soon("all leave", join_all((0..3).map(user))).await;
+    fleet.until(fleet.all(), "x", 0, 0).await;
+    let guard = soon("a free lock", quorums[0].rw_lock("x").write().acquire_fair()).await;
+    guard.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_holds_and_waits_of_a_quorum() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let waiting = b.rw_lock("x").write();
+    let waiter = tokio::spawn(waiting.acquire_fair());
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    b.shutdown().await;
+    let waited = soon("the waiter ends", waiter).await.unwrap();
+    assert!(matches!(waited, Err(fairlock::Error::Shutdown { .. })), "{waited:?}");
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    a.shutdown().await;
+    assert!(!holder.is_held());
+    assert_eq!(soon("it is lost", holder.lost()).await, fairlock::LostReason::Shutdown);
+    fleet.until(fleet.all(), "x", 0, 0).await;
+    let later = a.rw_lock("x").write().acquire_fair().await;
+    assert!(matches!(later, Err(fairlock::Error::Shutdown { .. })), "{later:?}");
+}

@@ -1,0 +1,193 @@
+//! A minority that is killed, stopped, emptied or restarted loses no hold, lets nobody else in, and holds up no waiter.
+
+use super::{Fleet, LEASE, entered, key, lost_because, write};
+use crate::server::{eventually, soon};
+use fairlock::{LostReason, Quorum};
+use fairlock_support::packed::run_out;
+use std::time::Duration;
+
+/// The holder keeps the lock, and two waiters enter one after the other.
+async fn goes_on(fleet: &Fleet, a: &Quorum, b: &Quorum, c: &Quorum, fail: impl AsyncFnOnce(&Fleet)) {
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let second = write(&b.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    fail(fleet).await;
+    let third = write(&c.rw_lock("x"));
+    fleet.until([1, 2], "x", 1, 2).await;
+    assert!(holder.is_held() && !second.is_finished() && !third.is_finished());
+    soon("a release", holder.release()).await.unwrap();
+    let second = entered("the second", second).await;
+    assert!(second.is_held() && !third.is_finished());
+    soon("a release", second.release()).await.unwrap();
+    let third = entered("the third", third).await;
+    assert!(third.votes() >= 2);
+    soon("a release", third.release()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_server_costs_no_hold_and_no_place() {
+    let mut fleet = Fleet::start(3).await;
+    let [a, b, c] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let second = write(&b.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    fleet.0[0].kill();
+    let third = write(&c.rw_lock("x"));
+    fleet.until([1, 2], "x", 1, 2).await;
+    assert!(holder.is_held() && !second.is_finished());
+    soon("a release", holder.release()).await.unwrap();
+    let second = entered("the second", second).await;
+    assert!(!third.is_finished());
+    drop(second);
+    let third = entered("the third", third).await;
+    assert_eq!(third.votes(), 2);
+}
+
+#[tokio::test]
+async fn a_stopped_server_costs_no_hold_and_no_place() {
+    let fleet = Fleet::start(3).await;
+    let [a, b, c] = fleet.quorums().await;
+    goes_on(&fleet, &a, &b, &c, async |fleet| fleet.0[0].freeze()).await;
+    fleet.0[0].thaw();
+}
+
+#[tokio::test]
+async fn a_server_that_is_emptied_costs_no_hold_and_no_place() {
+    let fleet = Fleet::start(3).await;
+    let [a, b, c] = fleet.quorums().await;
+    goes_on(&fleet, &a, &b, &c, async |fleet| {
+        let mut redis = fleet.0[0].redis().await;
+        redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_holder_regains_a_vote_that_its_server_forgot_and_survives_the_loss_of_another() {
+    let mut fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    let waiter = write(&b.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    // Restarted without its data, and for longer than the longest lease.
+    fleet.0[0].kill();
+    fleet.0[0].start_again().await;
+    fleet.let_vote_again(0, "x").await;
+    // The third server knows the client of the holder.
+    let client = fleet
+        .state(2, "x")
+        .await
+        .holder
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    eventually("it votes again", async || {
+        fleet.state(0, "x").await.holder.starts_with(&client)
+    })
+    .await;
+    eventually("the holder knows", async || holder.votes() == 3).await;
+    fleet.0[1].kill();
+    eventually("the loss is seen", async || {
+        holder.is_held() && fleet.state(0, "x").await.holds() == 1
+    })
+    .await;
+    assert!(!waiter.is_finished());
+    soon("a release", holder.release()).await.unwrap();
+    let _ = entered("the waiter", waiter).await;
+}
+
+/// The server lost the holder, so it must not let another one in while the holder may still believe.
+#[tokio::test]
+async fn a_server_that_restarts_empty_votes_only_after_the_longest_lease() {
+    let mut fleet = Fleet::start(3).await;
+    let a = fleet.quorum().await;
+    // The holder has two votes, and does not hear of the restart of one of them.
+    fleet.0[2].freeze();
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    assert_eq!(holder.votes(), 2);
+    fleet.0[1].kill();
+    fleet.0[1].start_again().await;
+    fleet.0[2].thaw();
+    let b = fleet.quorum_by(Fleet::builder()).await;
+    let waiter = write(&b.rw_lock("x"));
+    // The holder asks both again. The one that restarted lets nobody in.
+    fleet.until([1], "x", 1, 2).await;
+    fleet.until([2], "x", 1, 1).await;
+    assert_eq!(
+        fleet.state(1, "x").await.holder,
+        "w0:0:00000000000000000000000000000000"
+    );
+    assert!(holder.is_held() && !waiter.is_finished());
+    let busy = b.rw_lock("x").write().try_acquire().await.unwrap();
+    assert!(busy.is_none());
+    drop(holder);
+}
+
+#[tokio::test]
+async fn a_hold_without_a_majority_is_lost_within_its_lease() {
+    let mut fleet = Fleet::start(3).await;
+    let a = fleet.quorum().await;
+    let lease = Duration::from_millis(500);
+    let holder = a.rw_lock("x").write().lease(lease).acquire_fair().await.unwrap();
+    fleet.0[0].kill();
+    fleet.0[1].kill();
+    let lost = holder.while_held(std::future::pending::<()>());
+    let lost = soon("it is lost", lost).await;
+    assert_eq!(lost_because(&lost), Some(LostReason::LeaseExpired));
+    assert!(!holder.is_held());
+    assert!(matches!(holder.release().await, Err(fairlock::Error::Lost { .. })));
+}
+
+#[tokio::test]
+async fn a_bounded_hold_ends_at_all_servers() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let bounded = a.rw_lock("x").write().max_hold(Duration::from_millis(50));
+    let holder = bounded.acquire_fair().await.unwrap();
+    let next = soon("the next one", b.rw_lock("x").write().acquire_fair())
+        .await
+        .unwrap();
+    assert!(!holder.is_held() && next.is_held());
+    assert_eq!(holder.lost().await, LostReason::MaxHold);
+}
+
+#[tokio::test]
+async fn a_dead_holder_costs_the_others_its_lease() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().lease(LEASE / 2).acquire_fair().await.unwrap();
+    let waiter = write(&b.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    for at in fleet.all() {
+        let state = fleet.state(at, "x").await;
+        run_out(&mut fleet.0[at].redis().await, &key("x"), &[state.holder.as_str()]).await;
+    }
+    // Any call at the servers sees that.
+    assert!(b.rw_lock("x").read().try_acquire().await.unwrap().is_none());
+    let entered = entered("the waiter", waiter).await;
+    assert!(entered.is_held());
+    drop(holder);
+}
+
+/// A waiter that reaches only a minority must not keep a vote from others for ever.
+#[tokio::test]
+async fn a_waiter_without_a_majority_holds_nobody_up() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let request = b.rw_lock("x").write().lease(Duration::from_secs(1));
+    let waiter = tokio::spawn(async move { request.acquire_fair().await.expect("a grant") });
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    fleet.0[1].freeze();
+    fleet.0[2].freeze();
+    fleet.until([0], "x", 1, 0).await;
+    assert!(!waiter.is_finished());
+    fleet.0[1].thaw();
+    fleet.0[2].thaw();
+    // It comes back by itself.
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    soon("a release", holder.release()).await.unwrap();
+    let _ = entered("the waiter", waiter).await;
+}

@@ -1,0 +1,33 @@
+//! Fencing tokens of a quorum grow, whatever servers they come from.
+
+use super::Fleet;
+
+#[tokio::test]
+async fn a_later_token_is_greater_over_every_majority() {
+    let mut fleet = Fleet::start(3).await;
+    // One server's counter is an hour ahead, as if its clock had been.
+    let ahead = 3_600_000_000;
+    let [a, b] = fleet.quorums().await;
+    let warm = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let first = warm.fencing_token().await.unwrap().get();
+    warm.release().await.unwrap();
+    fleet.until(fleet.all(), "x", 0, 0).await;
+    let mut redis = fleet.0[0].redis().await;
+    let mut eval = redis::cmd("EVAL");
+    eval.arg("local s = redis.call('HGET', KEYS[1], 's') redis.call('HSET', KEYS[1], 's', string.sub(s, 1, 15) .. struct.pack('<d', ARGV[1]) .. string.sub(s, 24))");
+    eval.arg(1).arg(super::key("x")).arg(first + ahead);
+    eval.exec_async(&mut redis).await.unwrap();
+    // The majority is that server and the second one.
+    fleet.0[2].freeze();
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let second = holder.fencing_token().await.unwrap().get();
+    assert!(second > first + ahead);
+    holder.release().await.unwrap();
+    // The next majority is without that server.
+    fleet.0[0].kill();
+    fleet.0[2].thaw();
+    let holder = b.rw_lock("x").write().acquire_fair().await.unwrap();
+    let third = holder.fencing_token().await.unwrap().get();
+    assert!(third > second, "{third} after {second}");
+    drop(holder);
+}
