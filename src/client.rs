@@ -206,7 +206,7 @@ impl Client {
     ///
     /// The call waits until the server has confirmed, at most about three seconds. What the server did not confirm ends
     /// with its lease. On a runtime without timers the call does not wait: the client's tasks release everything in the
-    /// background.
+    /// background. A hold whose [least time](crate::Acquire::hold_at_least) is not over stays with the server for the rest.
     ///
     /// # Cancel safety
     /// After the first poll the client releases everything in the background, also if you drop the future or never poll

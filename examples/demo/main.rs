@@ -30,6 +30,8 @@ use worker::{LOCK, Lie, WorkerArgs};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const LAST_LOOK: Duration = Duration::from_millis(150);
+/// What waiters that died cost the others, as PROTOCOL.md has it.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Shows several processes contending for one fair lock, two of them killed on the way.
 ///
@@ -41,8 +43,8 @@ pub(crate) struct Options {
     /// How long they contend; longer if the recovery from the kills takes longer
     #[arg(long, default_value = "12", value_parser = seconds)]
     seconds: Duration,
-    /// The lease in seconds: what others wait for a process that died
-    #[arg(long, default_value = "2", value_parser = lease)]
+    /// The lease in seconds: what others wait for a holder that died
+    #[arg(long, default_value = "4", value_parser = lease)]
     lease: Duration,
     /// Tasks that read, spread over the processes
     #[arg(long, default_value_t = 12, value_parser = value_parser!(u32).range(..=1000))]
@@ -144,7 +146,18 @@ async fn demonstrate(options: Options) -> ExitCode {
     let scene = Arc::new(Scene::default());
     // Below the default prefix: a server that restricts its users by it lets this through.
     let prefix = format!("fairlock:demo-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-    let mut stage = Stage::new(options.clone(), server.url.clone(), prefix.clone(), Arc::clone(&scene));
+    // A server that replaced another one leaves dead waiters to their leases, and who knows what a foreign server was.
+    let grace = match server.is_private() {
+        true => options.lease.min(GRACE),
+        false => options.lease,
+    };
+    let mut stage = Stage::new(
+        options.clone(),
+        grace,
+        server.url.clone(),
+        prefix.clone(),
+        Arc::clone(&scene),
+    );
     let ended = tokio::select! {
         ended = run(&options, &server, &prefix, &scene, &mut stage) => ended,
         _ = interrupt.recv() => Err(Trouble::Interrupted),

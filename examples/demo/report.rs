@@ -77,7 +77,7 @@ pub(crate) fn report(
     table.row("errors", &history.errors.len().to_string(), &first_of(&history.errors));
     times(&mut table, requests, kills, lease);
     for kill in kills {
-        recovery(&mut table, kill, lease);
+        recovery(&mut table, kill);
     }
     Report {
         text: table.text,
@@ -118,9 +118,9 @@ fn times(table: &mut Table, requests: &[Request], kills: &[Kill], lease: Duratio
     }
 }
 
-fn recovery(table: &mut Table, kill: &Kill, lease: Duration) {
-    // The bound is the lease. Two of them would be a breach; a machine that is slow is not.
-    let limit = lease + (lease / 2).max(Duration::from_secs(1));
+fn recovery(table: &mut Table, kill: &Kill) {
+    // Twice the bound would be a breach; a machine that is slow is not.
+    let limit = kill.bound + (kill.bound / 2).max(Duration::from_secs(1));
     let took = kill.recovered.map(|at| at.saturating_sub(kill.at));
     let is_bad = took.is_none_or(|took| u128::from(took) > limit.as_nanos());
     let value = took.map_or_else(|| "never".to_owned(), millis);
@@ -129,7 +129,11 @@ fn recovery(table: &mut Table, kill: &Kill, lease: Duration) {
         let what = format!("recovery: after the kill of {} the lock went on {after}", kill.what);
         table.broken.push(what);
     }
-    let beside = format!("lease {}; killed: {}", millis(lease.as_nanos() as u64), kill.what);
+    let beside = format!(
+        "at most {}; killed: {}",
+        millis(kill.bound.as_nanos() as u64),
+        kill.what
+    );
     table.judged("recovery", &value, &beside, is_bad);
 }
 

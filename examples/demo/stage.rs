@@ -93,11 +93,15 @@ impl Scene {
 pub(crate) struct Kill {
     pub(crate) what: String,
     pub(crate) at: u64,
+    /// How long the dead may keep the others out.
+    pub(crate) bound: Duration,
     pub(crate) recovered: Option<u64>,
 }
 
 pub(crate) struct Stage {
     options: Options,
+    /// What dead waiters may cost.
+    grace: Duration,
     server: String,
     prefix: String,
     scene: Arc<Scene>,
@@ -107,9 +111,10 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn new(options: Options, server: String, prefix: String, scene: Arc<Scene>) -> Self {
+    pub(crate) fn new(options: Options, grace: Duration, server: String, prefix: String, scene: Arc<Scene>) -> Self {
         Self {
             options,
+            grace,
             server,
             prefix,
             scene,
@@ -180,7 +185,10 @@ impl Stage {
         ));
         sleep(PAUSE).await;
         let killed = self.live.remove(0);
-        let at = self.kill(killed, format!("process {victim}, which held")).await?;
+        let lease = self.options.lease;
+        let at = self
+            .kill(killed, lease, format!("process {victim}, which held"))
+            .await?;
         let (readers, writers) = self.share(0);
         let next = self.start(readers, writers)?;
         self.until_recovered(at, at).await;
@@ -214,7 +222,11 @@ impl Stage {
             .await?;
         sleep(PAUSE).await;
         let at = self
-            .kill(killed, format!("process {victim} with {count} waiters at the head"))
+            .kill(
+                killed,
+                self.grace,
+                format!("process {victim} with {count} waiters at the head"),
+            )
             .await?;
         self.tell(0, "leave").await?;
         let left = |request: &Request| request.process == holder && request.released.is_some_and(|time| time > at);
@@ -257,12 +269,13 @@ impl Stage {
         readers + writers
     }
 
-    async fn kill(&mut self, mut process: Process, what: String) -> Result<u64, String> {
+    async fn kill(&mut self, mut process: Process, bound: Duration, what: String) -> Result<u64, String> {
         let at = process.kill(&self.scene).await?;
         self.scene.tell(format!("SIGKILL to {what}"));
         self.kills.push(Kill {
             what,
             at,
+            bound,
             recovered: None,
         });
         Ok(at)

@@ -17,8 +17,8 @@ tokio::task_local! {
 /// others wait. Use one `Owner` for one chain of calls. Tasks that run side by side need an owner each. An owner gets
 /// no second place in the queue of a lock ([`Error::OwnerWaiting`]), because its two waits could wait for each other.
 ///
-/// A request without a named owner is its own owner and never reenters, except inside of a [`scope`](Self::scope). The guide [`owners`](crate::guide::owners) says
-/// more, also how to give an owner to another process.
+/// A request without a named owner is its own owner and never reenters, except inside of a [`scope`](Self::scope). The
+/// guide [`owners`](crate::guide::owners) says more, also how to give an owner to another process.
 ///
 /// [`Error::OwnerWaiting`]: crate::Error::OwnerWaiting
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -41,7 +41,7 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// When to check a lock again whose earlier calls are under way.
 pub(crate) const UNDER_WAY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a grant lasts that nobody heard of: see *A grant that nobody heard* in PROTOCOL.md.
+/// How long a grant lasts that nobody heard of: see *Unheard grants* in PROTOCOL.md.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client without waiters checks a lock whose leases end soon. Where all leases are short this never becomes

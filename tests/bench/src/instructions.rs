@@ -7,10 +7,10 @@
 
 use crate::counter::{Counter, Method};
 use crate::env::{Env, connect, connection, listening};
-use crate::instructions_client;
 use crate::monitor::{self, Monitor};
 use crate::p1::Plain;
 use crate::report::Report;
+use crate::{instructions_client, instructions_floor};
 use fairlock::{Client, ReadGuard, WriteGuard};
 use fairlock_support::server::{PATIENCE, Server, eventually};
 use redis::aio::MultiplexedConnection;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 /// Few will do, because they differ by about 1 %.
 pub const ROUNDS: usize = 5;
 
-const READERS: usize = 1000;
+pub const READERS: usize = 1000;
 const WAITERS: usize = 100;
 /// No renewal comes while it is measured.
 const LONG: Duration = Duration::from_secs(3600);
@@ -37,10 +37,15 @@ pub async fn run(env: &Env, report: &mut Report) {
         return;
     };
     let mut server = Counted::start(env, method).await;
+    let mut rows = Rows::default();
+    // Before any client renews.
+    instructions_floor::measure(&mut server, env, &mut Rows::default()).await;
+    for _ in env.some_rounds(&format!("floors of the server, by {}", method.name()), ROUNDS) {
+        instructions_floor::measure(&mut server, env, &mut rows).await;
+    }
     let waits = Renewals::prepare(&server).await;
     // Not counted: the memory of a new server and of its Lua still grows, which changes the figures by up to a fifth.
     Rows::default().round(&mut server, env, &waits).await;
-    let mut rows = Rows::default();
     for _ in env.some_rounds(&format!("instructions of the server, by {}", method.name()), ROUNDS) {
         rows.round(&mut server, env, &waits).await;
     }
@@ -53,10 +58,10 @@ pub async fn run(env: &Env, report: &mut Report) {
 
 /// What was measured in each round: key, what it is, thousands of instructions.
 #[derive(Default)]
-struct Rows(Vec<(&'static str, &'static str, Vec<f64>)>);
+pub struct Rows(Vec<(&'static str, &'static str, Vec<f64>)>);
 
 impl Rows {
-    fn add(&mut self, key: &'static str, what: &'static str, value: f64) {
+    pub fn add(&mut self, key: &'static str, what: &'static str, value: f64) {
         match self.0.iter_mut().find(|(of, ..)| *of == key) {
             Some((.., values)) => values.push(value),
             None => self.0.push((key, what, vec![value])),
@@ -310,8 +315,8 @@ fn renewal(lines: &[String], lock: &str, requests: usize) -> Option<Cmd> {
 }
 
 /// A server whose instructions are counted.
-struct Counted {
-    server: Server,
+pub struct Counted {
+    pub server: Server,
     counter: Counter,
     redis: MultiplexedConnection,
 }
@@ -329,7 +334,7 @@ impl Counted {
 
     /// Thousands of instructions of one of `n` operations, which are so many scripts each: the difference of `n` of them
     /// and none.
-    async fn each(&mut self, n: usize, scripts: u64, mut work: impl AsyncFnMut(usize)) -> f64 {
+    pub async fn each(&mut self, n: usize, scripts: u64, mut work: impl AsyncFnMut(usize)) -> f64 {
         let mut others = Vec::new();
         for _ in 0..TRIES {
             let (nothing, executed) = self.window(async || work(0).await).await;
@@ -344,7 +349,7 @@ impl Counted {
     }
 
     /// The instructions, and the scripts that were executed.
-    async fn window(&mut self, work: impl AsyncFnOnce()) -> (f64, u64) {
+    pub async fn window(&mut self, work: impl AsyncFnOnce()) -> (f64, u64) {
         let before = self.server.script_calls().await;
         let (count, ()) = self.counter.window(work).await;
         (count, self.server.script_calls().await - before)

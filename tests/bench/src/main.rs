@@ -12,6 +12,7 @@ mod handover;
 mod hot;
 mod instructions;
 mod instructions_client;
+mod instructions_floor;
 mod languages;
 mod lua;
 mod masters;

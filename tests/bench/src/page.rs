@@ -1,8 +1,8 @@
 //! The page of results and its pictures, from what a run has written.
 
-use crate::languages;
 use crate::report::{Goal, quantile, shown};
 use crate::svg::{Axis, Chart, Line, Scale};
+use crate::{instructions_floor, languages};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -360,6 +360,11 @@ impl Results {
             add(&format!(
                 "\n## {}\n\n{}\n\n![{0}]({})",
                 picture.title, picture.text, picture.file
+            ));
+        }
+        if let Some(floors) = instructions_floor::section(|key| self.number(key)) {
+            add(&format!(
+                "\n## Instructions of the server, beside their floors\n\n{floors}\n"
             ));
         }
         let mixes = self.mixes();

@@ -356,3 +356,22 @@ async fn a_least_time_beyond_max_hold_or_a_year_is_refused() {
         .lock_delay(Duration::from_secs(365 * 24 * 3600));
     let _year = soon("a year", year.acquire_fair()).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_semaphore_with_a_least_time_is_a_rate_limit() {
+    let server = Server::start().await;
+    let mine = client(server.url(), LONG).await;
+    let entering = (0..8).map(async |_| {
+        let permits = mine.semaphore("a", 2).permits(1).hold_at_least(ms(200));
+        let permit = soon("its turn", permits.acquire_fair()).await.unwrap();
+        let entered = std::time::Instant::now();
+        drop(permit);
+        entered
+    });
+    let mut entered = join_all(entering).await;
+    entered.sort();
+    for three in entered.windows(3) {
+        let within = three[2] - three[0];
+        assert!(within >= ms(200), "three entered within {within:?}");
+    }
+}

@@ -410,11 +410,11 @@ mod tests {
                     let (module, test) = name.split_once("::tests::").expect("module::tests::test");
                     let module = module.replace("::", "/");
                     let of_its_own = format!("src/{module}/tests.rs");
-                    let file = match root().join(&of_its_own).exists() {
-                        true => of_its_own,
-                        false => format!("src/{module}.rs"),
-                    };
-                    (file, test)
+                    match test.rsplit_once("::") {
+                        Some((inner, test)) => (format!("src/{module}/tests/{}.rs", inner.replace("::", "/")), test),
+                        None if root().join(&of_its_own).exists() => (of_its_own, test),
+                        None => (format!("src/{module}.rs"), test),
+                    }
                 }
                 Check::Loom(test) => ("src/state/loom/mod.rs".to_owned(), test),
                 Check::Attack(name) => {
