@@ -36,7 +36,7 @@
 #[doc = include_str!("../docs/life.md")]
 pub mod life {}
 
-#[doc = "[questions]: crate::guide::faq\n\n"]
+#[doc = "[quorum]: crate::guide::quorum\n\n"]
 #[doc = include_str!("../docs/glossary.md")]
 pub mod glossary {}
 
@@ -51,6 +51,7 @@ pub mod glossary {}
 #[doc = include_str!("../docs/leases.md")]
 pub mod leases {}
 
+#[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[`FencingToken`]: crate::FencingToken"]
 #[doc = "[design]: crate::design\n\n"]
 #[doc = include_str!("../docs/failures.md")]
@@ -161,6 +162,7 @@ pub mod tuning {}
 pub mod migration {}
 
 #[doc = "[deadlocks]: crate::guide::deadlocks"]
+#[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[failures]: crate::guide::failures"]
 #[doc = "[leases]: crate::guide::leases"]
 #[doc = "[tuning]: crate::guide::tuning"]

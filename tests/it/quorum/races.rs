@@ -45,7 +45,7 @@ async fn racing_readers_and_writers_all_enter() {
     let user = async |at: usize| {
         let lock = quorums[at].rw_lock("x");
         for round in 0..25 {
-            if (round + at) % 3 == 0 {
+            if (round + at).is_multiple_of(3) {
                 let guard = lock.write().acquire_fair().await.unwrap();
                 assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0);
                 assert_eq!(readers.load(Ordering::SeqCst), 0);

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -55,6 +55,7 @@ struct Judge {
     register: Mutex<(u64, u64)>,
     entered: AtomicU64,
     lost: AtomicU64,
+    longest_wait_ms: AtomicU64,
 }
 
 impl Judge {
@@ -103,6 +104,7 @@ async fn user(quorum: &Quorum, number: usize, mut random: Rng, judge: &Judge, un
                 Inside::Writes(Arc::new(guard))
             }
         };
+        let begun = Instant::now();
         let guard = match gives_up {
             // Dropped wherever it is.
             true => match tokio::time::timeout(patience, request).await {
@@ -111,6 +113,8 @@ async fn user(quorum: &Quorum, number: usize, mut random: Rng, judge: &Judge, un
             },
             false => soon("every waiter enters", request).await,
         };
+        let waited_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        judge.longest_wait_ms.fetch_max(waited_ms, Ordering::Relaxed);
         judge.enters(number, &guard);
         if let Ok(token) = guard.token().await {
             judge.writes(&guard, token);
@@ -179,8 +183,9 @@ async fn storm(servers: usize, users: usize, faults: usize) {
         until.store(true, Ordering::Relaxed);
     };
     tokio::join!(join_all(users), faults);
-    let (entered, lost) = (judge.entered.into_inner(), judge.lost.into_inner());
-    println!("{entered} entered, {lost} holds were lost");
+    let (entered, lost, longest) = (judge.entered, judge.lost, judge.longest_wait_ms);
+    let lost = lost.into_inner();
+    println!("{entered:?} entered, {lost} holds were lost, the longest wait was {longest:?} ms");
     assert_eq!(lost, 0, "a minority of faults costs no hold");
     // Old data may have brought back leases, which end with the next call.
     eventually("nothing is left", async || {

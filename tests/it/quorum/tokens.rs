@@ -1,6 +1,8 @@
 //! Fencing tokens of a quorum grow, whatever servers they come from.
 
 use super::Fleet;
+use crate::server::{eventually, soon};
+use std::time::Duration;
 
 #[tokio::test]
 async fn a_later_token_is_greater_over_every_majority() {
@@ -30,4 +32,24 @@ async fn a_later_token_is_greater_over_every_majority() {
     let third = holder.fencing_token().await.unwrap().get();
     assert!(third > second, "{third} after {second}");
     drop(holder);
+}
+
+#[tokio::test]
+async fn a_token_is_told_when_a_majority_knows_it() {
+    let fleet = Fleet::start(3).await;
+    let a = fleet.quorum().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    fleet.0[1].freeze();
+    fleet.0[2].freeze();
+    let before = fleet.0[0].script_calls().await;
+    let token = tokio::spawn(async move { holder.fencing_token().await });
+    eventually("one server knows it", async || fleet.0[0].script_calls().await > before).await;
+    // Time for the client to tell too early.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!token.is_finished());
+    fleet.0[1].thaw();
+    let token = soon("two servers know it", token).await.unwrap();
+    assert!(token.is_ok());
+    fleet.0[2].thaw();
 }
