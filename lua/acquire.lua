@@ -3,19 +3,26 @@
 --       read hold that becomes a write hold),
 --       5 quarantine: ms for which nobody may enter a lock that looks free
 -- Returns the token: it holds; 0: busy; or { status, value, next ms, seq }: 2 it holds and there is more to do, value =
---       token; 1 queued, value = ticket; -1 another reader already waits to upgrade; -2 this owner already waits here, value
---       = the number of that request if it is of the same client, otherwise 0; -3 another policy is stored, value = its byte;
---       -4 the read hold of this upgrade is over
+--       token; 1 queued, value = ticket, and a fifth number, how many wait before it; -1 another reader already waits to
+--       upgrade; -2 this owner already waits here, value = the number of that request if it is of the same client,
+--       otherwise 0; -3 another policy is stored, value = its byte; -4 the read hold of this upgrade is over; -5 the queue is as long
+--       as it may be, value = how many wait
 -- Wakes: waiters that enter after an expiry. Twice: the same reply, and the lease restarts.
 local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), ARGV[4] and tonumber(ARGV[4])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
-local read_token
-if options ~= '' and find(options, 'u', 1, true) then read_token, ticket = ticket, nil end
-local named
+local asked, wanted, longest, read_token, named = 0
+if options ~= '' then
+  asked = byte(match(options, '[wrn]') or '\0')
+  wanted = asked == BOUNDED and tonumber(match(options, 'n(%d+)') or 0)
+  if wanted and (wanted < 1 or wanted > MOST) then return { err = 'ERR not a limit' } end
+  longest = tonumber(match(options, 'm(%d+)'))
+  if find(options, 'u', 1, true) then read_token, ticket = ticket, nil end
+end
 if not find(request, '^[rw]%x+:%d+$') then
-  named = match(request, '^[rw]%x+:%d+:([^ \n]+)$')
-  if not named then return { err = 'ERR not the name of a request' } end
+  named = match(request, '^[rw]%x+:%d+:([^ \n*][^ \n]*)$')
+  local weighs = not named and wanted and tonumber(match(request, '^r%x+:%d+:%*([1-9]%d*)$') or 0)
+  if not named and not (weighs and weighs > 1 and weighs <= MOST) then return { err = 'ERR not the name of a request' } end
 end
 
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
@@ -34,18 +41,22 @@ if reads + writes + waiting > 0 then
   sweep()
   if known then
     local place = sole == 0 and waiting > 0 and call('ZSCORE', QUEUE, request)
-    if place then return answer(1, place % BAND) end
+    if place then return answer(1, place % BAND, call('ZRANK', QUEUE, request)) end
     if not complete() then start_over() end
     -- An upgrade may have ended.
     if sole == 1 or not born and call('ZSCORE', LEASES, request) then return answer(2, token) end
   end
 end
 
-local asked = options ~= '' and byte(match(options, '[wr]') or '\0') or 0
 if seq == 0 then
   policy = asked
 elseif policy ~= asked then
   return answer(-3, policy)
+end
+if policy == BOUNDED and limit ~= wanted then   -- who asks last sets the limit
+  local grown = wanted > limit
+  limit = wanted
+  if grown and more == 0 then admit() end
 end
 
 -- Quarantine: the server may have forgotten a hold. NOBODY takes its place and never releases.
@@ -64,22 +75,24 @@ local write = is_write(request)
 local held = named and reads_of(named) or 0
 if read_token and (held == 0 or first > read_token) then return answer(-4, 0) end   -- others may have written since
 -- A new ticket is behind every place in its own band, and only then the head need not be known.
-local head = waiting > 0 and (ticket or policy ~= 0) and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
+local banded = policy ~= 0 and policy ~= BOUNDED
+local head = waiting > 0 and (ticket or banded) and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
 if head and not head[1] then start_over() end   -- the queue was lost
 if reads + writes + waiting == 0 then
   sole, holder, near = 1, request, 0
   deadline(lease_ms)
 else
-  local writing = writer()
-  local inside = held > 0 or writing and writing == (named or sub(request, 2))
+  local writing = writes > 0
+  local inside = held > 0 or writing and writes_as(named or sub(request, 2))
   local upgrade = write and held > 0 and not writing
-  local band = upgrade and -BAND or policy ~= 0 and (policy == 119) ~= write and BAND or 0
+  local band = upgrade and -BAND or banded and (policy == 119) ~= write and BAND or 0
   local before = waiting > 0 and not inside
   if before and head then
     local place, score = tonumber(head[2]), (ticket or BAND - 1) + band
     before = score > place or score == place and request > head[1]
   end
-  if before or writing and not inside or not writing and write and reads > held then
+  if before or writing and not inside or not writing and write and reads > held
+    or policy == BOUNDED and reads > 0 and not room(named or sub(request, 2)) then
     local waits = named and waiting > 0 and call('HGET', LOCK, 'q:' .. named)
     if waits and call('ZSCORE', QUEUE, waits) then
       return answer(-2, tonumber(match(waits, '^.' .. match(request, '^.(%x+)') .. ':(%d+)') or 0))
@@ -89,17 +102,19 @@ else
       save()
       return 0
     end
+    if longest and waiting >= longest then return answer(-5, waiting) end
     pass(ticket)
     ticket = ticket or draw()
     spread()
     fresh_queue = waiting == 0
     call('ZADD', QUEUE, int(ticket + band), request)
     call('ZADD', LEASES, int(deadline(lease_ms)), request)
+    local ahead = head and call('ZRANK', QUEUE, request) or upgrade and 0 or waiting
     waiting = waiting + 1
     if upgrade then up = 1 end
     if named then call('HSET', LOCK, 'q:' .. named, request) end
     note('queued', request)
-    return answer(1, ticket)
+    return answer(1, ticket, ahead)
   end
   spread()
   call('ZADD', LEASES, int(deadline(lease_ms)), request)

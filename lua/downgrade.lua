@@ -13,7 +13,7 @@ if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
 clock()
 spread()
 local known = not free() and call('ZSCORE', LEASES, to)
-local holds = not known and is_write(from) and writer() == named and call('ZSCORE', LEASES, from)
+local holds = not known and is_write(from) and writes_as(named) and call('ZSCORE', LEASES, from)
   and not call('ZSCORE', QUEUE, from)
 if known or holds then call('ZADD', LEASES, int(deadline(lease_ms)), to) end
 if holds then

@@ -9,7 +9,8 @@ repeat
   local page = sole == 1 and { '0', { holder, '' } } or call('ZSCAN', LEASES, cursor, 'COUNT', '1000')
   cursor = page[1]
   for i = 1, #page[2], 2 do
-    if owner_of(page[2][i]) == owner then evicted[page[2][i]] = true end
+    local of = owner_of(page[2][i])
+    if of == owner or match(of, '^(.-):%*%d+$') == owner then evicted[page[2][i]] = true end   -- whatever its weight
   end
 until cursor == '0'
 

@@ -1,19 +1,22 @@
 -- The lock: its state, its expiry, and admit(). It comes before every script, and once in the library of functions.
 -- KEYS: 1 state (hash), 2 queue (sorted set: score), 3 leases (sorted set: deadline in ms)
--- ARGV[1]: options, letters: s this is a cluster; e somebody listens to events; t try; u upgrade;
--- w, r policy
+-- ARGV[1]: options, letters: s this is a cluster; e somebody listens to events; t try; u upgrade; w, r policy;
+-- n and a limit: policy, m and a number: the longest queue
 -- begin() reads the state once, save() writes it once. PROTOCOL.md explains the fields.
 local BATCH = 1024         -- grants a call, so that a script takes a millisecond or two
 local EXPIRY_BATCH = 200   -- expired requests a call
+local GRACE = 1000         -- ms of lease for a grant that nobody heard
 local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
 local LAYOUT, FORMAT = 2, '<BBBI4I4I4dddddd'
+local BOUNDED, MOST = 110, 1000000000   -- the policy n; the greatest limit, and the greatest weight
 -- A library sees no globals while the server loads it.
 local format, find, match, sub, byte, min, pack, unpack_state
 
 -- Of this call. A library keeps its variables from call to call, so begin() sets each of them.
-local call, LOCK, QUEUE, LEASES, options, sharded
+local call, LOCK, QUEUE, LEASES, options, arguments, sharded
 local policy, sole, more, up, reads, writes, waiting, seq, token, first, near, keep, cap, holder
+local limit, used          -- of a bounded lock: how much may read at a time, and how much does
 local us, now              -- the server's time; nil: not yet asked
 local messages, events     -- client -> its words; lines. nil: none yet; events false: nobody listens
 local born                 -- the hash is new
@@ -41,16 +44,20 @@ local function is_lease(ms) return ms and ms > 0 and ms < 100000000000 end
 
 local function is_write(request) return byte(request) == 119 end   -- 'w'
 
--- The owner that the request names, or nil. An owner without a name is its first request's client and number.
+-- The owner that the request names, or nil. Otherwise its owner is its client and its number, and its weight.
 local function named_owner(request)
   local colon = find(request, ':', 1, true)
   local second = find(request, ':', (colon or 0) + 1, true)
-  if second then return sub(request, second + 1) end
+  if second and byte(request, second + 1) ~= 42 then return sub(request, second + 1) end   -- '*', a weight
 end
 
 local function owner_of(request) return named_owner(request) or sub(request, 2) end
 
-local function writer() return writes > 0 and owner_of(holder) or nil end
+-- What all read holds of an owner count together in a bounded lock.
+local function weight(owner) return min(tonumber(match(owner, ':%*(%d+)$') or 1), MOST) end
+
+-- Whether that owner writes. To look for its name first is cheaper than to take the holder's apart.
+local function writes_as(owner) return writes > 0 and find(holder, owner, 1, true) and owner_of(holder) == owner end
 
 local function free() return reads + writes + waiting == 0 end
 
@@ -58,7 +65,7 @@ local function free() return reads + writes + waiting == 0 end
 local function start_over()
   call('DEL', LOCK, QUEUE, LEASES)
   note('reset', '-')   -- of no request: streams of events skip it
-  sole, more, up, reads, writes, waiting, near, holder, messages = 0, 0, 0, 0, 0, 0, 0, '', nil
+  sole, more, up, reads, writes, waiting, near, holder, messages, used = 0, 0, 0, 0, 0, 0, 0, '', nil, 0
   born, fresh_keep = true, true
 end
 
@@ -68,9 +75,9 @@ local function begin(keys, args, only_reads)
     format, find, match, sub, byte = string.format, string.find, string.match, string.sub, string.byte
     min, pack, unpack_state = math.min, struct.pack, struct.unpack
   end
-  call, LOCK, QUEUE, LEASES, options = redis.call, keys[1], keys[2], keys[3], args[1]
+  call, LOCK, QUEUE, LEASES, options, arguments = redis.call, keys[1], keys[2], keys[3], args[1], args
   us, now, messages, events, born, fresh_queue, fresh_leases, fresh_keep = nil, nil, nil, false, false, false, false, false
-  sharded = false
+  sharded, limit, used = false, 0, 0
   if options ~= '' then
     sharded = find(options, 's', 1, true)
     -- In a cluster no listener announces itself: the lock's node knows its subscribers.
@@ -83,6 +90,7 @@ local function begin(keys, args, only_reads)
     up = flags >= 4 and 1 or 0
     more = flags % 4 >= 2 and 1 or 0
     sole = flags % 2
+    if policy == BOUNDED then limit, used, at = unpack_state('<I4I4', s, at) end
     holder = sub(s, at)
     return
   end
@@ -134,10 +142,10 @@ local function complete()
   return call('ZCARD', QUEUE) == waiting and call('ZCARD', LEASES) == reads + writes + waiting
 end
 
--- Read holds of an owner. The request from which an owner without a name has its name is not in the field.
+-- Read holds of an owner. The request from which an owner has its name is in the field only of a bounded lock.
 local function reads_of(owner)
   local held = tonumber(call('HGET', LOCK, 'r:' .. owner) or 0)
-  if reads > held and find(owner, ':', 1, true) then
+  if policy ~= BOUNDED and reads > held and find(owner, ':', 1, true) then
     local request = 'r' .. owner
     if sole == 1 and holder == request
       or sole == 0 and call('ZSCORE', LEASES, request) and not call('ZSCORE', QUEUE, request) then
@@ -146,6 +154,9 @@ local function reads_of(owner)
   end
   return held
 end
+
+-- Whether an owner may read beside others in a bounded lock.
+local function room(owner) return used + weight(owner) <= limit or reads_of(owner) > 0 end
 
 -- Tells a request's client a token; 0: evicted; 1: the read hold of this upgrade ended.
 local function tell(request, number, client)
@@ -179,7 +190,8 @@ local function enter(request, named, write)
       first = token
     end
     reads = reads + 1
-    if named then call('HINCRBY', LOCK, 'r:' .. named, '1') end
+    local owner = named or policy == BOUNDED and sub(request, 2)
+    if owner and call('HINCRBY', LOCK, 'r:' .. owner, '1') == 1 and policy == BOUNDED then used = used + weight(owner) end
   end
   if events then note('granted', request, int(token)) end
 end
@@ -200,7 +212,7 @@ end
 -- An upgrade ends with its owner's last read hold.
 local function end_upgrade(owner)
   local request = upgrading()
-  if request and owner_of(request) == owner and writer() ~= owner and reads_of(owner) == 0 then
+  if request and owner_of(request) == owner and not writes_as(owner) and reads_of(owner) == 0 then
     up = 0
     call('ZREM', QUEUE, request)
     call('ZREM', LEASES, request)
@@ -215,13 +227,17 @@ end
 local function count_down(request)
   local told = token
   if holder == request and writes > 0 or is_write(request) then
-    if holder ~= request and writer() ~= owner_of(request) then return 0 end
+    if holder ~= request and not writes_as(owner_of(request)) then return 0 end
     writes = writes - 1
   else
     if reads == 0 then return 0 end
     reads, told = reads - 1, first
-    local named = named_owner(request)
-    if named and call('HINCRBY', LOCK, 'r:' .. named, '-1') <= 0 then call('HDEL', LOCK, 'r:' .. named) end
+    local owner = named_owner(request) or policy == BOUNDED and sub(request, 2)   -- whose read holds have a field
+    if owner and call('HINCRBY', LOCK, 'r:' .. owner, '-1') <= 0 then
+      call('HDEL', LOCK, 'r:' .. owner)
+      -- If the field was lost: it counts wrong until the readers have left.
+      if policy == BOUNDED then used = reads > 0 and used - min(used, weight(owner)) or 0 end
+    end
   end
   if writes == 0 then holder = '' end
   if up == 1 then end_upgrade(owner_of(request)) end
@@ -248,6 +264,27 @@ local function drop(request)
   return told
 end
 
+-- heads[at] is a reader of that client that names no owner, and it has entered. All readers behind it that name no owner
+-- enter with it, until another request stands there. Most of a crowd are of one client, and to look for its name costs less
+-- than to take each request apart. Returns the place of the last one.
+local function enter_crowd(heads, at, client)
+  local last, same, number, words = at, 'r' .. client .. ':', #client + 3, messages[client]
+  for i = at + 1, #heads do
+    local request = heads[i]
+    if find(request, same, 1, true) == 1 then
+      if find(request, ':', number, true) then break end
+      words[#words + 1] = request
+    else
+      local other, past = match(request, '^r(%x+):%d+()')
+      if not other or past <= #request then break end
+      tell(request, token, other)
+    end
+    last = i
+  end
+  reads, waiting = reads + last - at, waiting - last + at
+  return last
+end
+
 -- Grants to the head of the queue for as long as it fits. No lease has ended: sweep() came before.
 local function admit()
   more = 0
@@ -256,25 +293,33 @@ local function admit()
   repeat
     local heads = call('ZRANGE', QUEUE, from, to)
     if not heads[1] then return start_over() end   -- the queue was lost
-    for i = 1, #heads do
+    local i = 0
+    while heads[i + 1] and not full do
+      i = i + 1
       local request = heads[i]
       local client, at = match(request, '^r(%x+):%d+()')
       local write = not client
-      local named = (write or at <= #request) and named_owner(request)
+      if write then client, at = match(request, '^w(%x+):%d+()') end
+      local named = at <= #request and named_owner(request)
       full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
+        or policy == BOUNDED and reads > 0 and not room(named or sub(request, 2))
       if full then
         again = entered > 0 and named and find(named, ':', 1, true)   -- its owner may be the reader that entered just now
-        break
+      else
+        if entered == 0 and reads > 0 and not write then token = draw() end
+        entered = entered + 1
+        left(named)
+        enter(request, named, write)
+        tell(request, token, client)
+        full = write
+        if not (write or named or events or policy == BOUNDED) then
+          local last = enter_crowd(heads, i, client)
+          entered, i = entered + last - i, last
+        end
       end
-      if entered == 0 and reads > 0 and not write then token = draw() end
-      entered = entered + 1
-      left(named)
-      enter(request, named, write)
-      tell(request, token, client)
-      full = write
     end
     full = full or waiting == 0
-    from, to = int(entered), int(min(entered * 16, BATCH) - 1)
+    if not full then from, to = int(entered), int(min(entered * 16, BATCH) - 1) end
   until full or entered == BATCH
   if waiting == 0 then
     call('DEL', QUEUE)
@@ -313,11 +358,62 @@ local function next_ms()
   return near > now and near - now or 0
 end
 
--- Writes the state, then publishes. Messages are hints, so a failing one must not undo a grant.
+local function channel_of(client) return (sharded and LOCK .. ':c:' or match(LOCK, '^[^{]*') .. 'c:') .. client end
+
+-- Nobody believes a grant that nobody heard. So its lease ends after GRACE, and so do those of the waiters at the head
+-- whose clients do not listen. The requests that this call names keep theirs: their client hears the reply. Returns whether
+-- a lease became shorter.
+local function cut(unheard)
+  -- The former master of a promoted server may pass messages on to clients that this server does not count.
+  if not find(tostring(redis.pcall('INFO', 'replication')), 'master_replid2:0+\r') then return end
+  clock()
+  local at, named, deaf, cuts = now + GRACE, {}, {}, 0
+  for _, word in ipairs(arguments) do named[word] = true end
+  local function shorten(request) cuts = cuts + call('ZADD', LEASES, 'XX', 'LT', 'CH', int(at), request) end
+  for client, words in pairs(unheard) do
+    local number
+    for _, word in ipairs(words) do
+      if tonumber(word) then
+        number = tonumber(word)
+      elseif number > 1 then
+        deaf[client] = true
+        if not named[word] then shorten(word) end
+      end
+    end
+  end
+  -- While a slot migrates, a script must not touch a key that it has deleted: the queue, if nobody waits any more.
+  for _, request in ipairs(next(deaf) and waiting > 0 and call('ZRANGE', QUEUE, '0', int(EXPIRY_BATCH - 1)) or {}) do
+    local client = match(request, '^.(%x+)')
+    if not named[request] then
+      if deaf[client] == nil then
+        -- Who may not ask believes that the client listens.
+        deaf[client] = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel_of(client))[2] == 0
+      end
+      if not deaf[client] then break end
+      shorten(request)
+    end
+  end
+  if cuts > 0 and at < near then near = at end
+  return cuts > 0
+end
+
+-- Publishes, then writes the state. Messages are hints, so a failing one must not undo a grant. Returns whether a lease was
+-- cut: then somebody has to look again, after the next ms.
 local function save()
+  local unheard, shorter
+  if messages then
+    for client, words in pairs(messages) do
+      local text = table.concat(words, ' ') .. '\n' .. LOCK
+      if redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel_of(client), text) == 0 then
+        unheard = unheard or {}
+        unheard[client] = words
+      end
+    end
+    shorter = unheard and cut(unheard)
+  end
   if seq > 0 then   -- a lock that nobody ever used stays without keys
     local s = pack(FORMAT, LAYOUT, policy, sole + 2 * more + 4 * up, reads, writes, waiting, seq, token, first, near, keep, cap)
-      .. holder
+      .. (policy == BOUNDED and pack('<I4I4', limit, used) or '') .. holder
     if born then
       call('HSET', LOCK, 's', s, 'policy', int(LAYOUT), 'seq', '0')   -- by these, layout 1 sees another layout
     else
@@ -335,24 +431,18 @@ local function save()
     if fresh_queue then call('PEXPIREAT', QUEUE, int(keep)) end
     if fresh_leases then call('PEXPIREAT', LEASES, int(keep)) end
   end
-  if messages then
-    for client, words in pairs(messages) do
-      local channel = sharded and LOCK or match(LOCK, '^[^{]*')
-      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel .. (sharded and ':c:' or 'c:') .. client,
-        table.concat(words, ' ') .. '\n' .. LOCK)
-    end
-  end
   if events and events[1] then
     redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', LOCK .. ':events', int(clock()) .. '\n' .. table.concat(events, '\n'))
   end
+  return shorter
 end
 
 -- The reply of acquire: for a token, that number alone.
-local function answer(status, value)
-  save()
+local function answer(status, value, ahead)
+  local shorter = save()
   local next = next_ms()
-  if status == 2 and next ~= 0 then return value end
-  return { status, value, next, seq }
+  if status == 2 and next ~= 0 and not shorter then return value end
+  return { status, value, next, seq, ahead }
 end
 
 -- If the data were lost and the clock is behind, new tickets and tokens still come after an old ticket.

@@ -12,9 +12,9 @@ for i = 2, #ARGV do
   if reply then reply[i] = ended end
 end
 if waited then sweep(true) end
-save()
+local shorter = save()
 local next = waited and next_ms() or -1
-if not reply and next ~= 0 then return ended end
+if not reply and next ~= 0 and not shorter then return ended end
 reply = reply or { next, ended }
 reply[1] = next
 return reply

@@ -50,13 +50,13 @@ save()
 
 local reply = { more_far and 0 or next_ms(), first }
 local queued = waiting > 0 and requests[1] and call('ZMSCORE', QUEUE, unpack(requests)) or {}
-local writing = writer()
 for i, request in ipairs(requests) do
   local standing = -1
   if known[i] and not born then
     if queued[i] then
       standing = -seq
-    elseif is_write(request) and writing == owner_of(request) or not is_write(request) and reads > 0 then
+    elseif request == holder or is_write(request) and writes_as(owner_of(request))
+      or not is_write(request) and reads > 0 then
       standing = token
     end
   end

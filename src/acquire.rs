@@ -14,7 +14,7 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::error::{Error, LostReason, shown};
-use crate::types::limits::{check_lease, check_max_hold, check_permits};
+use crate::types::limits::{MOST_LEASE, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits};
 use crate::types::mode::{Access, Admission, Permits, Read, When};
 use crate::types::owner::Owner;
 use std::fmt;
@@ -36,6 +36,8 @@ pub struct Acquire<M> {
     permits: Option<u32>,
     lease: Duration,
     max_hold: Option<Duration>,
+    at_least: Duration,
+    lock_delay: Duration,
     max_queue: Option<usize>,
     replication: Option<Replication>,
     /// Made from a hold: its owner may be that of a single request.
@@ -48,8 +50,10 @@ pub struct Acquire<M> {
 
 impl<M> Acquire<M> {
     pub(crate) fn new(handle: Arc<Handle>, lock: Arc<Lock>, owner: Option<Owner>, admission: Admission) -> Self {
-        let (lease, replication) = (handle.shared().lease, handle.session.replication);
+        let (lease, session) = (handle.shared().lease, &handle.session);
         Self {
+            replication: session.replication,
+            lock_delay: session.lock_delay,
             handle,
             lock,
             owner,
@@ -57,8 +61,8 @@ impl<M> Acquire<M> {
             permits: None,
             lease,
             max_hold: None,
+            at_least: Duration::ZERO,
             max_queue: None,
-            replication,
             further: false,
             upgraded: None,
             progress: None,
@@ -68,15 +72,19 @@ impl<M> Acquire<M> {
 
     /// A further request of an owner that holds the lock, with the settings of that hold.
     pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
+        let claim = hold.claim();
+        let (lease, lock_delay) = (claim.lease(), claim.lock_delay());
         Self {
             replication: handle.session.replication,
+            lock_delay,
             handle,
             lock: Arc::clone(&hold.lock),
             owner: Some(owner),
             admission: hold.admission,
             permits: None,
-            lease: hold.claim().lease(),
+            lease,
             max_hold: None,
+            at_least: Duration::ZERO,
             max_queue: None,
             further: true,
             upgraded: None,
@@ -110,6 +118,47 @@ impl<M> Acquire<M> {
     /// enter, whatever the user does. There is no limit unless set; at least 1 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Has the lock held for at least this time after the caller gets the guard, whatever becomes of the guard and of this
+    /// process. There is no least time unless set; at most `max_hold`, at most a year.
+    ///
+    /// Release and drop are as ever. If the time is not over then, the server keeps the hold for the rest, nothing renews
+    /// it, and others enter after that. So replicas whose clocks differ run a job once, and a
+    /// [`release`](Guard::release) still says whether the lock was held until then:
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// use std::time::Duration;
+    /// // Twenty replicas try at midnight, each by its own clock.
+    /// let job = client.rw_lock("nightly report").write().hold_at_least(Duration::from_secs(3600));
+    /// if let Some(guard) = job.try_acquire().await? {
+    ///     guard.while_held(async { /* ... */ }).await?;
+    ///     guard.release().await?; // the others find the lock busy until one o'clock
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A downgrade keeps the time, an eviction ends it. [`Client::shutdown`](crate::Client::shutdown) leaves the holds to
+    /// the server. A crash costs others the rest of this time, if that is more than the lease. If the time is not well
+    /// below the lease, acquiring may take one call more, because the guard comes when the server will keep the hold so
+    /// long.
+    pub fn hold_at_least(mut self, time: Duration) -> Self {
+        self.at_least = time;
+        self
+    }
+
+    /// Has the server wait for this time before others enter after a loss:
+    /// [`ClientBuilder::lock_delay`](crate::ClientBuilder::lock_delay) does this for all requests and says what it costs.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// let guard = lock.write().lock_delay(std::time::Duration::from_secs(5)).acquire_fair().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
         self
     }
 
@@ -344,6 +393,9 @@ impl<M: Access> Acquire<M> {
         if let Some(max_hold) = self.max_hold {
             check_max_hold(&self.lock.name, max_hold)?;
         }
+        let most = self.max_hold.unwrap_or(MOST_LEASE).min(MOST_LEASE);
+        check_duration(&self.lock.name, "hold_at_least", self.at_least, Duration::ZERO, most)?;
+        check_lock_delay(&self.lock.name, self.lock_delay)?;
         if let Some(replication) = self.replication {
             replication.check(&self.lock.name)?;
         }
@@ -367,6 +419,7 @@ impl<M: Access> Acquire<M> {
             Some(weight) => RequestName::write_weighted(shared.id, number, weight),
         };
         let claim = Claim::new(self.lease, self.max_hold.unwrap_or(Duration::MAX), now);
+        let claim = claim.keeping(self.at_least, self.lock_delay);
         let request = Arc::new(Request::new(
             number,
             name,
@@ -402,6 +455,8 @@ impl Acquire<Read> {
         until: Instant,
     ) -> Result<Option<ReadGuard>, Error> {
         let attempt = self.attempt(When::InTurn, None);
+        let kept = from.claim().kept_until();
+        attempt.request().claim().keep_on(kept);
         if !attempt.take_over(from, token, until).await? {
             return Ok(None);
         }
@@ -418,6 +473,7 @@ fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, permits: Option<u32>,
     request.observe(Hold::begin(&request.lock, M::LABEL, permits, token));
     // The end of its max_hold, if it has one, may come before the watchdog checks again.
     let now = Instant::now();
+    request.claim().keep(now);
     let left = request.claim().limit_left(now);
     if let Some(end) = now.checked_add(left) {
         handle.shared().registry.schedule_check(&request.lock, end);

@@ -17,7 +17,7 @@ use crate::types::token::FencingToken;
 use futures::future::{BoxFuture, FutureExt as _, join_all};
 use futures::stream::FuturesUnordered;
 use std::fmt;
-use std::future::{Future, pending};
+use std::future::{Future, IntoFuture, pending};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -253,6 +253,15 @@ fn left_of(when: When, begun: Instant) -> When {
         When::Within(limit) if limit > begun.elapsed() => When::Within(limit - begun.elapsed()),
         When::Within(_) => When::Now,
         when => when,
+    }
+}
+
+impl IntoFuture for AcquireAll {
+    type Output = Result<AllGuard, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.acquire_fair().boxed()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The client: a process has one, and all of its locks share it.
 
 use crate::all::AcquireAll;
+use crate::election::Election;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -13,7 +14,10 @@ use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::target::{IntoServer, Server};
 use crate::types::error::Error;
-use crate::types::limits::{DEFAULT_LEASE, LEAST_LEASE, MOST_LEASE, check_duration, check_lease};
+use crate::types::limits::{
+    DEADLOCK_TIMEOUT, DEFAULT_LEASE, LEAST_DEADLOCK_TIMEOUT, LEAST_LEASE, MOST_LEASE, check_duration, check_lease,
+    check_lock_delay,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +84,9 @@ impl Client {
             prefix: "fairlock".to_owned(),
             label: None,
             replication: None,
+            lock_delay: Duration::ZERO,
             quarantine: None,
+            deadlock_timeout: DEADLOCK_TIMEOUT,
         }
     }
 
@@ -91,6 +97,14 @@ impl Client {
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         let lock = Lock::new(&self.handle.shared().prefix, name.as_ref().into());
         RwLock::new(Arc::clone(&self.handle), Arc::new(lock))
+    }
+
+    /// Returns the election of that name, without I/O: of all candidates one leads at a time. See [`Election`].
+    ///
+    /// The election is the lock of that name. So choose names that no lock has, such as `leader:scheduler`.
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.rw_lock(name))
     }
 
     /// Returns a request for several locks at once, without I/O. Whoever acquires several locks so cannot deadlock: the
@@ -224,7 +238,9 @@ pub struct ClientBuilder {
     prefix: String,
     label: Option<String>,
     replication: Option<Replication>,
+    lock_delay: Duration,
     quarantine: Option<Duration>,
+    deadlock_timeout: Duration,
 }
 
 impl ClientBuilder {
@@ -281,8 +297,24 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets how long others stay outside after a holder lost the lock, for resources that cannot check a
+    /// [`FencingToken`](crate::FencingToken). There is no delay unless set; at most a year.
+    ///
+    /// The client asks the server for leases that are longer by the delay, and does not count on it. So for this time
+    /// after [`Guard::lost`](crate::Guard::lost) nobody enters. What a holder began while
+    /// [`is_held`](crate::Guard::is_held) was true, and what ends within the delay, is over by then.
+    ///
+    /// Release and drop hand over at once, and an eviction does too. A hold that ends by its lease or its `max_hold` keeps
+    /// others out for the delay, even if its guard is dropped meanwhile. A crash costs the others the lease and the delay.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
     /// Refuses locks that look free for this long after the server restarted or a replica took over, because the server
-    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. Meanwhile
+    /// may have forgotten a holder that does not know yet. Set the longest lease that any client uses. The client adds its
+    /// own [`lock_delay`](Self::lock_delay). If a request sets a longer delay, or
+    /// [`hold_at_least`](crate::Acquire::hold_at_least) exceeds the lease, set the longest of these. Meanwhile
     /// requests queue, and tries find the lock busy.
     ///
     /// All clients of a prefix should set the same quarantine. They recognise a new server by its run id, which they
@@ -291,6 +323,17 @@ impl ClientBuilder {
     /// quarantine. There is none unless set; at most a year.
     pub fn quarantine(mut self, longest_lease: Duration) -> Self {
         self.quarantine = Some(longest_lease);
+        self
+    }
+
+    /// Sets how long a named [`Owner`](crate::Owner) waits before the client looks for a deadlock: 1 s unless set, at
+    /// least 10 ms. [`Duration::MAX`] switches the search off.
+    ///
+    /// The first look comes after one to two time-outs, the next ones after 2, 4, ... up to every 64 time-outs. The
+    /// youngest owner of a circle gets [`Error::Deadlock`]. Only circles whose owners' clients all search are found. The
+    /// page [`deadlocks`](crate::guide::deadlocks) says what is found, and what the search costs.
+    pub fn deadlock_timeout(mut self, timeout: Duration) -> Self {
+        self.deadlock_timeout = timeout;
         self
     }
 
@@ -308,6 +351,7 @@ impl ClientBuilder {
         observe::begin();
         key::check_prefix(&self.prefix)?;
         check_lease("", self.lease)?;
+        check_lock_delay("", self.lock_delay)?;
         key::check_label(self.label.as_deref())?;
         if let Some(replication) = self.replication {
             replication.check("")?;
@@ -315,6 +359,13 @@ impl ClientBuilder {
         if let Some(quarantine) = self.quarantine {
             check_duration("", "quarantine", quarantine, LEAST_LEASE, MOST_LEASE)?;
         }
+        check_duration(
+            "",
+            "deadlock_timeout",
+            self.deadlock_timeout,
+            LEAST_DEADLOCK_TIMEOUT,
+            Duration::MAX,
+        )?;
         let Server(target) = server
             .into_server()
             .map_err(|source| Error::of_connect("the server".into(), source))?;
@@ -334,7 +385,9 @@ impl ClientBuilder {
             prefix: self.prefix,
             label: self.label,
             replication: self.replication,
-            quarantine: self.quarantine,
+            lock_delay: self.lock_delay,
+            quarantine: self.quarantine.map(|lease| lease + self.lock_delay),
+            deadlock_timeout: (self.deadlock_timeout < Duration::MAX).then_some(self.deadlock_timeout),
         };
         // In a box: connecting happens once, and its future is long.
         let handle = Box::pin(tasks::connect(&target, settings))

@@ -1,7 +1,8 @@
 //! Guards: holds on a lock, which the client renews and which may be lost.
 
-use crate::engine::release::finish;
+use crate::engine::finish::finish;
 use crate::engine::runtime;
+use crate::engine::seal;
 use crate::engine::session::Handle;
 use crate::observe::{Hold, HoldEnd};
 use crate::protocol::reply::Standing;
@@ -182,7 +183,8 @@ impl<M> Guard<M> {
         }
     }
 
-    /// Releases the lock and waits for the server's confirmation. By then the next waiter has entered.
+    /// Releases the lock and waits for the server's confirmation. By then the next waiter has entered, unless the hold
+    /// lasts longer by [`hold_at_least`](crate::Acquire::hold_at_least).
     ///
     /// # Cancel safety
     /// If you drop the future at any point, the client releases the lock all the same, in the background.
@@ -207,17 +209,26 @@ impl<M> Guard<M> {
         let mut sent_before = false;
         loop {
             let call = session.call(&request.lock, lease);
-            match call.release(&[request.name.as_str()]).await {
+            let rest = request.claim().lease_to_seal(Instant::now());
+            let left = match rest {
+                Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest)])).await,
+                None => call.release(&[request.name.as_str()]).await,
+            };
+            match left {
                 Ok((stood, next)) => {
                     self.request = None;
-                    session.shared.registry.remove(&request);
                     let released = match stood[..] {
                         // Greater than the hold's own token: the hold was interrupted.
                         [Standing::Holds { first, .. }] => first <= self.token.get(),
                         // After a sending without a reply: the server executed that one.
-                        [Standing::Unknown] => sent_before,
+                        [Standing::Unknown] => sent_before && rest.is_none(),
                         _ => false,
                     };
+                    if released && rest.is_some() {
+                        seal::leave(session, &request);
+                    } else {
+                        session.shared.registry.remove(&request);
+                    }
                     if released {
                         tell(hold, HoldEnd::Released);
                         finish(session, &request.lock, next).await;

@@ -8,6 +8,8 @@
 //! | [`failures`] | what happens when processes, networks, servers and people fail: a table, with a test for each cell |
 //! | [`cancellation`] | what a dropped future leaves behind, for each method at each await |
 //! | [`owners`] | reentry, and how to hand a lock to another process |
+//! | [`deadlocks`] | owners that wait for each other: who is told, what is found, what the search costs |
+//! | [`election`] | how to elect a leader, and how to watch who leads |
 //! | [`several_locks`] | several locks in one guard, without deadlocks |
 //! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
@@ -40,6 +42,10 @@ pub mod glossary {}
 #[doc = "[`ClientBuilder::lease`]: crate::ClientBuilder::lease"]
 #[doc = "[`Acquire::lease`]: crate::Acquire::lease"]
 #[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
+#[doc = "[`Acquire::hold_at_least`]: crate::Acquire::hold_at_least"]
+#[doc = "[`Acquire::lock_delay`]: crate::Acquire::lock_delay"]
+#[doc = "[`ClientBuilder::lock_delay`]: crate::ClientBuilder::lock_delay"]
+#[doc = "[`Guard::is_held`]: crate::Guard::is_held"]
 #[doc = "[`Error::Unavailable`]: crate::Error::Unavailable\n\n"]
 #[doc = include_str!("../docs/leases.md")]
 pub mod leases {}
@@ -52,6 +58,9 @@ pub mod failures {}
 #[doc = "[`Acquire::acquire_fair`]: crate::Acquire::acquire_fair"]
 #[doc = "[`Acquire::try_acquire_for`]: crate::Acquire::try_acquire_for"]
 #[doc = "[`Acquire::try_acquire`]: crate::Acquire::try_acquire"]
+#[doc = "[`Acquire::enqueue`]: crate::Acquire::enqueue"]
+#[doc = "[`Queued`]: crate::Queued"]
+#[doc = "[`Queued::place`]: crate::Queued::place"]
 #[doc = "[`Guard`]: crate::Guard"]
 #[doc = "[`Guard::release`]: crate::Guard::release"]
 #[doc = "[`Guard::while_held`]: crate::Guard::while_held"]
@@ -59,6 +68,11 @@ pub mod failures {}
 #[doc = "[`ReadGuard::upgrade`]: crate::ReadGuard::upgrade"]
 #[doc = "[`ReadGuard::try_upgrade`]: crate::ReadGuard::try_upgrade"]
 #[doc = "[`WriteGuard::downgrade`]: crate::WriteGuard::downgrade"]
+#[doc = "[`Guard::contended`]: crate::Guard::contended"]
+#[doc = "[`Election::campaign`]: crate::Election::campaign"]
+#[doc = "[`Election::leader`]: crate::Election::leader"]
+#[doc = "[`Election::observe`]: crate::Election::observe"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
 #[doc = "[`AcquireAll::acquire_fair`]: crate::AcquireAll::acquire_fair"]
 #[doc = "[`AcquireAll::try_acquire`]: crate::AcquireAll::try_acquire"]
 #[doc = "[`AcquireAll::try_acquire_for`]: crate::AcquireAll::try_acquire_for"]
@@ -76,6 +90,7 @@ pub mod failures {}
 #[doc = include_str!("../docs/cancellation.md")]
 pub mod cancellation {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[`Owner`]: crate::Owner"]
 #[doc = "[`Owner::scope`]: crate::Owner::scope"]
 #[doc = "[`Owner::current`]: crate::Owner::current"]
@@ -85,6 +100,21 @@ pub mod cancellation {}
 #[doc = "[`RwLock::status`]: crate::RwLock::status\n\n"]
 #[doc = include_str!("../docs/owners.md")]
 pub mod owners {}
+
+#[doc = "[`Error::Deadlock`]: crate::Error::Deadlock"]
+#[doc = "[`Blocked`]: crate::Blocked"]
+#[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`ClientBuilder::deadlock_timeout`]: crate::ClientBuilder::deadlock_timeout\n\n"]
+#[doc = include_str!("../docs/deadlocks.md")]
+pub mod deadlocks {}
+
+#[doc = "[failures]: crate::guide::failures"]
+#[doc = "[`Leading::term`]: crate::Leading::term"]
+#[doc = "[`Election::lease`]: crate::Election::lease"]
+#[doc = "[`Election::leader`]: crate::Election::leader"]
+#[doc = "[`Election::observe`]: crate::Election::observe\n\n"]
+#[doc = include_str!("../docs/election.md")]
+pub mod election {}
 
 #[doc = "[`Client::all`]: crate::Client::all"]
 #[doc = "[`Owner::scope`]: crate::Owner::scope"]
@@ -129,6 +159,7 @@ pub mod tuning {}
 #[doc = include_str!("../docs/migration.md")]
 pub mod migration {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[failures]: crate::guide::failures"]
 #[doc = "[leases]: crate::guide::leases"]
 #[doc = "[tuning]: crate::guide::tuning"]
@@ -158,9 +189,11 @@ pub mod failover {}
 #[doc = include_str!("../docs/observing.md")]
 pub mod observing {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks\n\n"]
 #[doc = include_str!("../docs/command.md")]
 pub mod command {}
 
+#[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[design]: crate::design"]
 #[doc = "[cluster]: crate::guide::cluster"]
 #[doc = "[scripts]: crate::guide::scripts\n\n"]

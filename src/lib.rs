@@ -43,8 +43,11 @@
 //! |---|---|
 //! | connect | [`Client::connect`], [`ClientBuilder`] |
 //! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
-//! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
 //! | not wait, or wait for a limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
+//! | not queue behind too many | [`Acquire::max_queue`] |
+//! | know how far your turn is | [`Acquire::enqueue`], [`Queued::place`] |
+//! | let in so many at a time | [`Client::semaphore`], [`RwLock::max_readers`] |
+//! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
 //! | know whether you still hold the lock | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |
 //! | refuse a late writer | [`Guard::fencing_token`] |
 //! | release | [`Guard::release`], or drop the guard |
@@ -52,6 +55,11 @@
 //! | hold several locks at once, without deadlocks | [`Client::all`] |
 //! | write what you have read | [`ReadGuard::upgrade`], [`WriteGuard::downgrade`] |
 //! | bound a hold | [`Acquire::max_hold`] |
+//! | run a job once on many hosts, or limit a rate | [`Acquire::hold_at_least`] |
+//! | keep others out for a while after a loss | [`ClientBuilder::lock_delay`] |
+//! | hear of a deadlock | [`Error::Deadlock`], [`ClientBuilder::deadlock_timeout`] |
+//! | yield when others wait | [`Guard::contended`] |
+//! | elect a leader | [`Client::election`], [`Election`] |
 //! | let writers or readers first | [`Policy`] |
 //! | see who blocks whom | [`RwLock::status`], [`RwLock::events`], [`RwLock::evict`] |
 //! | find locks | [`Client::locks`], [`RwLock::exists`] |
@@ -59,7 +67,7 @@
 //!
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
-//! processes](guide::owners), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
+//! processes](guide::owners), [semaphores](guide::semaphores), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
 //! [clusters](guide::cluster), [fail-over](guide::failover), [scale](guide::scale), [questions](guide::faq), and more in
 //! [`guide`]. The page [`design`] says how fairlock works.
 //!
@@ -119,6 +127,8 @@ mod all;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod client;
+mod contended;
+mod election;
 mod events;
 mod guard;
 pub mod guide;
@@ -129,6 +139,7 @@ mod semaphore;
 mod status;
 mod target;
 mod upgrade;
+mod watch;
 
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -142,17 +153,19 @@ pub use uuid;
 pub use acquire::Acquire;
 pub use all::{AcquireAll, AllGuard};
 pub use client::{Client, ClientBuilder};
+pub use election::{Election, Leader, Leaders, Leading};
 pub use events::Events;
 pub use guard::{Guard, PermitGuard, ReadGuard, WriteGuard};
 pub use locks::Locks;
 pub use protocol::event::{Event, EventKind};
-pub use protocol::introduction::ClientInfo;
 pub use protocol::snapshot::RawState;
 pub use queued::{Place, Queued};
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;
 pub use status::{Holder, Status, Waiter};
 pub use target::IntoServer;
+pub use types::client_info::ClientInfo;
+pub use types::deadlock::Blocked;
 pub use types::error::{Error, LostReason};
 pub use types::mode::{Access, Mode, Permits, Policy, Read, Write};
 pub use types::owner::Owner;

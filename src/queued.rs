@@ -111,19 +111,22 @@ impl<M> Queued<M> {
     ///
     /// # Errors
     /// Those of [`RwLock::status`](crate::RwLock::status).
-    pub async fn place(&self) -> Result<Option<Place>, Error> {
-        runtime::check_timers()?;
-        // It has asked before there is a `Queued`.
-        let Some(request) = self.progress.request() else {
-            return Ok(None);
-        };
-        let session = &self.handle.session;
-        if session.is_closed() {
-            let lock = shown(&request.lock.name);
-            return Err(Error::Shutdown { lock });
+    pub fn place(&self) -> impl Future<Output = Result<Option<Place>, Error>> + Send + use<M> {
+        // The future does not borrow this, because a `&Queued` cannot be sent to another thread.
+        let (progress, handle) = (Arc::clone(&self.progress), Arc::clone(&self.handle));
+        async move {
+            runtime::check_timers()?;
+            // It has asked before there is a `Queued`.
+            let Some(request) = progress.request() else {
+                return Ok(None);
+            };
+            if handle.session.is_closed() {
+                let lock = shown(&request.lock.name);
+                return Err(Error::Shutdown { lock });
+            }
+            let (status, ahead) = status::read(&handle.session, &request.lock, 0, Some(&request.name)).await?;
+            Ok(ahead.map(|ahead| Place { ahead, status }))
         }
-        let (status, ahead) = status::read(session, &request.lock, 0, Some(&request.name)).await?;
-        Ok(ahead.map(|ahead| Place { ahead, status }))
     }
 }
 

@@ -1,16 +1,18 @@
 //! The lock, as users name it: a handle that makes requests and reads the state.
 
 use crate::acquire::Acquire;
-use crate::engine::release::finish;
+use crate::engine::finish::finish;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Session};
 use crate::events::Events;
 use crate::guard::{Guard, ReadGuard, WriteGuard};
 use crate::protocol::key::Lock;
 use crate::protocol::lookup;
+use crate::protocol::snapshot::Snapshot;
 use crate::status::{self, Status};
 use crate::transport::link::Lane;
-use crate::types::error::{Error, shown};
+use crate::types::client_info::ClientInfo;
+use crate::types::error::{Error, disconnected, shown};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Access, Admission, Permits, Policy, Read, Write};
 use crate::types::owner::Owner;
@@ -167,6 +169,30 @@ impl RwLock {
         runtime::check_timers()?;
         let (status, _) = status::read(self.session()?, &self.lock, first, None).await?;
         Ok(status)
+    }
+
+    /// Reads the state with at most so many holders and waiters.
+    pub(crate) async fn snapshot(&self, first: usize, most: usize) -> Result<Snapshot, Error> {
+        runtime::check_timers()?;
+        let session = self.session()?;
+        let call = session.call(&self.lock, session.shared.lease);
+        let snapshot = call.status(first, most, None).await;
+        snapshot.map_err(|error| Error::of_server(&self.lock.name, error))
+    }
+
+    /// How a client introduced itself, as far as the server tells.
+    pub(crate) async fn introduction(&self, client: &str) -> ClientInfo {
+        let mut clients = self.handle.session.introductions(std::iter::once(client)).await;
+        let known = clients.remove(client);
+        known.unwrap_or_else(|| ClientInfo::read(client, None))
+    }
+
+    /// Why no event comes any more.
+    pub(crate) fn ended(&self) -> Error {
+        match self.session() {
+            Err(error) => error,
+            Ok(_) => Error::of_server(&self.lock.name, disconnected("the server refused to subscribe again")),
+        }
     }
 
     /// Whether the server knows the lock: from its first use until 30 to 60 seconds after its last lease, held or not.

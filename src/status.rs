@@ -1,10 +1,10 @@
 //! The status of a lock: who holds it and who waits, at one moment.
 
 use crate::engine::session::Session;
-use crate::protocol::introduction::ClientInfo;
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::{RawState, Snapshot};
+use crate::types::client_info::ClientInfo;
 use crate::types::error::Error;
 use crate::types::mode::{Mode, Policy};
 use crate::types::owner::Owner;
@@ -23,7 +23,10 @@ pub(crate) async fn read(
     let call = session.call(lock, session.shared.lease);
     let snapshot = call.status(first, PAGE, place_of).await;
     let snapshot = snapshot.map_err(|error| Error::of_server(&lock.name, error))?;
-    let clients = session.introductions(&snapshot).await;
+    let requests = snapshot.holders.iter().map(|holder| &holder.request);
+    let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
+    let clients = requests.filter_map(|request| Some(RequestName::read(request)?.client));
+    let clients = session.introductions(clients).await;
     Ok((Status::of(&snapshot, first, &clients), snapshot.ahead))
 }
 

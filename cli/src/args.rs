@@ -28,8 +28,8 @@ pub(crate) enum Command {
     /// Run a command under a lock
     ///
     /// fairlock waits for the lock, runs COMMAND, releases the lock when COMMAND ends, and exits with COMMAND's status.
-    /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. Let COMMAND
-    /// pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
+    /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. With --and,
+    /// FAIRLOCK_TOKENS has a line "TOKEN NAME" for each lock. Let COMMAND pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
     ///
     /// Signals: fairlock forwards INT, TERM, HUP, QUIT, USR1 and USR2 to COMMAND. While fairlock still waits for the lock,
     /// such a signal ends fairlock, which leaves the queue at once.
@@ -46,6 +46,25 @@ pub(crate) enum Command {
     /// children. fairlock does not wait for processes that COMMAND leaves in the background.
     #[cfg(unix)]
     Run(RunArgs),
+
+    /// Run a command while this process leads an election
+    ///
+    /// Of all processes that campaign under one NAME one leads at a time, in the order in which they came. fairlock runs
+    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again.
+    /// When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
+    ///
+    /// COMMAND finds the term's number in FAIRLOCK_TOKEN and the election's name in FAIRLOCK_NAME. Signals and groups of
+    /// processes are those of `fairlock run`. After INT, TERM or HUP fairlock does not campaign again.
+    ///
+    /// The election is the write lock of its name, so `fairlock show NAME` lists the candidates.
+    #[cfg(unix)]
+    Elect(ElectArgs),
+
+    /// Show who leads an election
+    ///
+    /// The exit status is 1 if nobody leads. With --watch fairlock prints who leads, then each change, until a signal ends
+    /// it.
+    Leader(LeaderArgs),
 
     /// List the locks that are held or waited for
     ///
@@ -73,6 +92,7 @@ pub(crate) enum Command {
     ///
     /// For each lock that the owner waits for, fairlock lists the holders and the waiters ahead, with process, host and
     /// label. If a holder waits for another lock, that lock follows, and so on. So the output names the owner to blame.
+    /// If owners wait for each other, in two readings, the output says that this is a deadlock, and names them.
     Blockers(BlockersArgs),
 
     /// Evict an owner from a lock: an operator's last resort
@@ -106,7 +126,7 @@ pub(crate) enum Command {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct OutputArgs {
-    /// Print JSON: one document, or one object per line for watch
+    /// Print JSON: one document, or one object per line for watch and leader
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -120,6 +140,19 @@ pub(crate) struct RunArgs {
     /// Share the lock with other readers
     #[arg(long)]
     pub(crate) read: bool,
+    /// Hold this lock too, in the same mode; repeat it for more. fairlock acquires the locks in the order of their names, so
+    /// that commands under several locks cannot deadlock
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["semaphore", "max_queue", "at_least"])]
+    pub(crate) and: Vec<String>,
+    /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; all users must name the same LIMIT
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["read", "policy"])]
+    pub(crate) semaphore: Option<u32>,
+    /// How many permits to take
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "semaphore")]
+    pub(crate) permits: u32,
+    /// Give up at once if so many wait already
+    #[arg(long, value_name = "N", conflicts_with = "no_wait")]
+    pub(crate) max_queue: Option<usize>,
     /// Wait at most this long [default: no limit]
     #[arg(long, short = 'w', value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
@@ -133,6 +166,10 @@ pub(crate) struct RunArgs {
     /// Hold the lock at most this long, then end COMMAND [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,
+    /// Hold the lock at least this long, also if COMMAND ends earlier: hosts whose clocks differ then run COMMAND once.
+    /// fairlock does not wait for that
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) at_least: Option<Duration>,
     /// How long COMMAND has between TERM and KILL when the lock is lost
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
     pub(crate) grace: Duration,
@@ -142,7 +179,7 @@ pub(crate) struct RunArgs {
     /// The label of this process in the lock's status [default: COMMAND's name]
     #[arg(long)]
     pub(crate) label: Option<String>,
-    /// The exit status when the lock is busy (--no-wait) or the wait timed out (--wait)
+    /// The exit status when the lock is busy (--no-wait), the wait timed out (--wait) or the queue is full (--max-queue)
     #[arg(
         long,
         short = 'E',
@@ -165,6 +202,42 @@ pub(crate) struct RunArgs {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[cfg(unix)]
+#[derive(Args, Debug)]
+#[command(override_usage = "fairlock elect [OPTIONS] NAME [--] COMMAND...")]
+pub(crate) struct ElectArgs {
+    /// The election's name; no lock should have the same name
+    pub(crate) name: String,
+    /// How long the others wait for the next leader if this process dies as the leader
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    pub(crate) lease: Duration,
+    /// How long COMMAND has between TERM and KILL when the term is lost
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    pub(crate) grace: Duration,
+    /// The label of this process [default: COMMAND's name]
+    #[arg(long)]
+    pub(crate) label: Option<String>,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LeaderArgs {
+    /// The election's name
+    pub(crate) name: String,
+    /// Print who leads, then each change
+    #[arg(long, short = 'w')]
+    pub(crate) watch: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// The policy of a lock, as it is written.

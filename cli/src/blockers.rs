@@ -1,13 +1,14 @@
 //! `fairlock blockers`
 
 use crate::args::BlockersArgs;
+use crate::circle::{self, Edge};
 use crate::json;
 use crate::locks::{self, Found};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
 use crate::text::{self, count, safe, span};
-use fairlock::{ClientInfo, Holder, Owner, Waiter};
+use fairlock::{Client, ClientInfo, Holder, Owner, Waiter};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -60,18 +61,42 @@ pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
     for lock in &mut found {
         locks::complete(&client, lock).await?;
     }
-    client.shutdown().await;
     found.sort_by(Found::order);
     let waits = waits(&found, &args.subject);
+    let deadlock = deadlock(&client, &found, &waits).await?;
+    client.shutdown().await;
     if args.output.json {
         json::document(&json!({
             "subject": args.subject,
             "waits": waits.iter().map(described).collect::<Value>(),
+            "deadlock": deadlock.as_deref().map(circle::described),
         }))?;
     } else {
         tell(server, &found, &waits, &args.subject)?;
+        if let Some(circle) = deadlock {
+            say(&format!("\n{}", circle::told(&circle)))?;
+        }
     }
     Ok(if waits.is_empty() { Status::NO } else { Status::OK })
+}
+
+/// A circle through an owner that waits here: the subject's, or another one that blocks it.
+async fn deadlock<'a>(
+    client: &Client,
+    found: &'a [Found],
+    waits: &[Wait<'_>],
+) -> Result<Option<Vec<Edge<'a>>>, Failure> {
+    let mut seen = BTreeSet::new();
+    let owners = waits.iter().flat_map(|wait| &wait.places).map(|place| place.owner);
+    // The subject's own waits come first.
+    for owner in owners.filter(|owner| seen.insert(*owner)) {
+        if let Some(circle) = circle::circle(found, owner)
+            && circle::is_deadlock(client, &circle).await?
+        {
+            return Ok(Some(circle));
+        }
+    }
+    Ok(None)
 }
 
 /// The locks that the subject waits for; then those that their holders wait for, and so on. Each lock comes once.

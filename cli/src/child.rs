@@ -22,7 +22,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn start(command: &[OsString], variables: [(&str, &str); 2]) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], variables: Vec<(&'static str, String)>) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::usage("there is no command to run"));
         };

@@ -370,14 +370,15 @@ async fn rights(
     }
     for (task, what) in [
         (Task::Introduce, "a label, by which status names it"),
+        (Task::Unheard, "what hands on past dead waiters within a second"),
         (Task::Status, "the status of locks"),
         (Task::Events, "streams of events, and `watch`"),
         (Task::Find, "`ls`, `top` and `blockers`"),
         (Task::Evict, "`evict`"),
     ] {
-        // A user who may only look is not meant to evict.
+        // A user who may only look is not meant to evict, and grants nothing.
         let rules = denied.further(task).join(" ");
-        if rules.is_empty() || only_looks && task == Task::Evict {
+        if rules.is_empty() || only_looks && matches!(task, Task::Evict | Task::Unheard) {
             continue;
         }
         let remedy = format!("if it should: ACL SETUSER {user} {rules}");

@@ -26,6 +26,8 @@ pub(crate) fn status(lock: &str, status: &Status) -> Value {
         "mode": status.mode.map(text::mode),
         "expired": status.is_expired(),
         "policy": text::policy(status.policy),
+        "limit": status.limit,
+        "used": status.used,
         "holding": status.holding,
         "waiting": status.waiting,
         "holders": status.holders.iter().map(holder).collect::<Value>(),
@@ -47,6 +49,7 @@ pub(crate) fn holder(holder: &Holder) -> Value {
     json!({
         "owner": holder.owner.to_string(),
         "mode": text::mode(holder.mode),
+        "permits": holder.permits,
         "holds": holder.holds,
         "token": holder.token.get(),
         "held_ms": ms(holder.held_for),
@@ -60,6 +63,7 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
     json!({
         "owner": waiter.owner.to_string(),
         "mode": text::mode(waiter.mode),
+        "permits": waiter.permits,
         "upgrade": waiter.upgrade,
         "position": waiter.position,
         "waited_ms": ms(waiter.waited),
@@ -69,7 +73,7 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
     })
 }
 
-fn client(client: &ClientInfo) -> Value {
+pub(crate) fn client(client: &ClientInfo) -> Value {
     json!({"id": client.id, "label": client.label, "process": client.process, "host": client.host})
 }
 

@@ -40,7 +40,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
         let status = &lock.status;
         table.row([
             safe(&lock.name),
-            status.mode.map_or("free", text::mode).to_owned(),
+            mode(status),
             status.holding.to_string(),
             status.waiting.to_string(),
             longest_hold(lock).map_or("-".to_owned(), span),
@@ -52,12 +52,21 @@ pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
     Ok(Status::OK)
 }
 
+/// With the permits of a semaphore that are taken.
+fn mode(status: &fairlock::Status) -> String {
+    let mode = status.mode.map_or("free", text::mode);
+    let taken = text::taken(status).map(|taken| format!(" {taken}"));
+    mode.to_owned() + &taken.unwrap_or_default()
+}
+
 fn summary(found: &Found) -> Value {
     json!({
         "lock": found.name,
         "mode": found.status.mode.map(text::mode),
         "expired": found.status.is_expired(),
         "policy": text::policy(found.status.policy),
+        "limit": found.status.limit,
+        "used": found.status.used,
         "holding": found.status.holding,
         "waiting": found.status.waiting,
         "longest_hold_ms": longest_hold(found).map(json::ms),

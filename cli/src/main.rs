@@ -7,11 +7,15 @@ mod args;
 mod blockers;
 #[cfg(unix)]
 mod child;
+mod circle;
 #[cfg(unix)]
 mod complaints;
 mod doctor;
+#[cfg(unix)]
+mod elect;
 mod evict;
 mod json;
+mod leader;
 mod locks;
 mod ls;
 mod manual;
@@ -71,6 +75,9 @@ fn start(cli: Cli) -> Outcome {
         match cli.command {
             #[cfg(unix)]
             Command::Run(args) => run::run(&server, args).await,
+            #[cfg(unix)]
+            Command::Elect(args) => elect::run(&server, args).await,
+            Command::Leader(args) => leader::run(&server, &args).await,
             Command::Ls(args) => ls::run(&server, &args).await,
             Command::Show(args) => show::run(&server, &args).await,
             Command::Watch(args) => watch::run(&server, &args).await,

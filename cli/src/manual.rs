@@ -15,7 +15,8 @@ type Section = (&'static str, &'static str);
 const STATUSES: Section = (
     "EXIT STATUS",
     "0    done
-1    evict, blockers: there is no such owner or waiter; doctor: something is wrong
+1    evict, blockers: there is no such owner or waiter; leader: nobody leads;
+     doctor: something is wrong
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
 69   the server does not answer or refuses; doctor: it is a Sentinel or a node of a cluster
@@ -36,6 +37,18 @@ const RUN_STATUSES: Section = (
 128+N  signal N ended fairlock while it waited for the lock",
 );
 
+const ELECT_STATUSES: Section = (
+    "EXIT STATUS",
+    "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
+64   wrong usage, or a name or a time that cannot be
+69   the server does not answer or refuses
+70   something else went wrong
+76   the term was lost before COMMAND ended by itself or by a signal
+126  COMMAND cannot be executed
+127  COMMAND was not found
+128+N  signal N ended fairlock while it campaigned",
+);
+
 const VARIABLES: Section = (
     "ENVIRONMENT",
     "REDIS_URL  the server, unless --url names one. The list of processes shows a password in --url,
@@ -47,6 +60,7 @@ const RUN_VARIABLES: Section = (
     "REDIS_URL       the server, unless --url names one
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
+FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
 FAIRLOCK_NAME   for COMMAND: the lock's name",
 );
 
@@ -62,6 +76,10 @@ const RUN_EXAMPLES: Section = (
     "fairlock run nightly-backup -- /usr/local/bin/backup
 fairlock run --no-wait report -- make report
 fairlock run --read --wait 30s catalog -- ./export
+fairlock run --semaphore 4 --permits 2 gpu -- ./train
+fairlock run --no-wait --at-least 1h nightly -- ./report
+fairlock run --and account:3 account:7 -- ./transfer
+fairlock run --max-queue 10 report -- make report
 fairlock run deploy -- sh -c 'curl -H \"Fence: $FAIRLOCK_TOKEN\" ...'",
 );
 
@@ -97,6 +115,7 @@ fn sections(name: &str) -> &'static [Section] {
     match name {
         "fairlock" => &[STATUSES, VARIABLES, EXAMPLES],
         "run" => &[RUN_STATUSES, RUN_VARIABLES, NOT_PROMISED, RUN_EXAMPLES],
+        "elect" => &[ELECT_STATUSES, RUN_VARIABLES, NOT_PROMISED],
         "watch" => &[WATCH_FORM, STATUSES],
         "doctor" => &[DOCTOR_RIGHTS, STATUSES],
         "completions" | "man" => &[],

@@ -54,11 +54,13 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Lost { .. } => Status::LOST,
+            Error::QueueFull { .. } => Status::BUSY,
             Error::InvalidName { .. }
             | Error::InvalidPrefix { .. }
             | Error::InvalidLabel { .. }
             | Error::InvalidDuration { .. }
             | Error::InvalidOwner { .. }
+            | Error::InvalidPermits { .. }
             | Error::PolicyMismatch { .. } => Status::USAGE,
             _ => Status::UNAVAILABLE,
         };

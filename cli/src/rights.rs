@@ -79,14 +79,14 @@ impl Probe {
 
     /// The commands, in an order that leaves nothing behind.
     fn commands(&self) -> Vec<(Task, Cmd)> {
-        use Task::{Connect, Events, Evict, Find, Functions, Inspect, Introduce, Lock, Look, Status};
+        use Task::{Connect, Events, Evict, Find, Functions, Inspect, Introduce, Lock, Look, Status, Unheard};
         let (state, queue, leases) = (&*self.state, &*self.queue, &*self.leases);
         let (introduction, audience) = (&*self.introduction, &*self.audience);
         let none = "0000000000000000000000000000000000000000";
         // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(Task, &[&str]); 38] = [
+        let commands: [(Task, &[&str]); 41] = [
             (Connect, &["PING"]),
             (Look, &["TIME"]),
             (Connect, &["EVAL", "return 1", "1", state]),
@@ -105,6 +105,7 @@ impl Probe {
             (Look, &["ZRANGE", queue, "0", "-1"]),
             (Lock, &["ZRANGEBYSCORE", leases, "-inf", "+inf"]),
             (Look, &["ZSCORE", leases, "doctor"]),
+            (Look, &["ZRANK", leases, "doctor"]),
             (Lock, &["ZMSCORE", leases, "doctor"]),
             (Lock, &["ZREM", queue, "nobody"]),
             (Lock, &["ZREMRANGEBYRANK", queue, "9", "9"]),
@@ -112,6 +113,8 @@ impl Probe {
             (Lock, &["PEXPIREAT", queue, &soon]),
             (Lock, &["PEXPIREAT", leases, &soon]),
             (Lock, &["PUBLISH", &self.channel, ""]),
+            (Unheard, &["PUBSUB", "NUMSUB", &self.channel]),
+            (Unheard, &["INFO", "replication"]),
             (Lock, &["HDEL", state, "doctor"]),
             (Connect, &["CLIENT", "SETNAME", "fairlock-doctor"]),
             (Status, &["ZDIFF", "2", leases, queue]),
@@ -177,7 +180,7 @@ fn rule(prefix: &str, words: &[redis::Arg<&[u8]>], said: &str) -> String {
             _ => String::new(),
         };
         return match word(0).as_str() {
-            parent @ ("client" | "function") => format!("+{parent}|{}", word(1)),
+            parent @ ("client" | "function" | "pubsub") => format!("+{parent}|{}", word(1)),
             name => format!("+{name}"),
         };
     }

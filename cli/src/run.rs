@@ -5,11 +5,11 @@ use crate::child::{Child, status_of};
 use crate::complaints::Complaints;
 use crate::outcome::{Failure, Outcome, Status};
 use crate::server::ServerArgs;
-use crate::signals::Signals;
+use crate::signals::{ENDING, Signals};
 use crate::text::{safe, span};
-use fairlock::{Access, Acquire, Client, Error, Guard};
+use fairlock::{Access, Acquire, AllGuard, Client, ClientBuilder, Error, FencingToken, Guard, LostReason, RwLock};
 use rustix::process::Signal;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,20 +27,47 @@ const FORWARDED: [Signal; 6] = [
 const LONGEST_GRACE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
+    let builder = builder(args.lease, args.label.clone(), &args.command);
+    let outcome = with_signals(server, builder, async |client, signals, complaints| {
+        with_client(client, &args, signals, complaints).await
+    });
+    outcome.await.map_err(|failure| Failure {
+        status: match failure.status {
+            Status::UNAVAILABLE => Status(args.unavailable_status),
+            Status::LOST => Status(args.lost_status),
+            Status::BUSY => Status(args.busy_status),
+            status => status,
+        },
+        ..failure
+    })
+}
+
+/// The client that runs a command, which gives the client its label.
+pub(crate) fn builder(lease: Duration, label: Option<String>, command: &[OsString]) -> ClientBuilder {
+    let label = label.or_else(|| label_of(command.first()?));
+    Client::builder()
+        .lease(lease)
+        .label(label.unwrap_or_else(|| "fairlock".to_owned()))
+}
+
+/// Does what a command under a lock needs: listens to signals, connects, and ends with all complaints written.
+pub(crate) async fn with_signals(
+    server: &ServerArgs,
+    builder: ClientBuilder,
+    job: impl AsyncFnOnce(&Client, &mut Signals, &Complaints) -> Outcome,
+) -> Outcome {
     // Before the first call to the server, so that an interrupted command leaves nothing behind.
     let signals = Signals::listen(&FORWARDED);
     let mut signals = signals.map_err(|error| Failure::new(Status::BROKEN, format!("no signals: {error}")))?;
-    let label = args.label.clone().or_else(|| label_of(args.command.first()?));
-    let label = label.unwrap_or_else(|| "fairlock".to_owned());
     let client = tokio::select! {
         biased;
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-        client = server.connect(Client::builder().lease(args.lease).label(label)) => client,
+        client = server.connect(builder) => client,
     };
     let complaints = Complaints::start();
     let outcome = match client {
         Ok(client) => {
-            let outcome = with_client(&client, &args, &mut signals, &complaints).await;
+            let outcome = job(&client, &mut signals, &complaints).await;
             client.shutdown().await;
             outcome
         }
@@ -51,15 +78,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
         () = complaints.written() => {}
         () = impatience(&mut signals) => {}
     }
-    outcome.map_err(|failure| Failure {
-        status: match failure.status {
-            Status::UNAVAILABLE => Status(args.unavailable_status),
-            Status::LOST => Status(args.lost_status),
-            Status::BUSY => Status(args.busy_status),
-            status => status,
-        },
-        ..failure
-    })
+    outcome
 }
 
 /// Waits for a signal that ends a wait without limit after the command has ended. Signals of the first second do not count,
@@ -78,7 +97,16 @@ fn said(failure: Failure, complaints: &Complaints) -> Failure {
 }
 
 async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
-    let lock = client.rw_lock(args.name.as_str()).policy(args.policy.into());
+    if let Some(limit) = args.semaphore {
+        let permits = client.semaphore(&args.name, limit).permits(args.permits);
+        return under(permits, args, signals, complaints).await;
+    }
+    let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
+    if !args.and.is_empty() {
+        let locks: Vec<_> = std::iter::once(&args.name).chain(&args.and).map(lock).collect();
+        return under_all(client, &locks, args, signals, complaints).await;
+    }
+    let lock = lock(&args.name);
     if args.read {
         under(lock.read(), args, signals, complaints).await
     } else {
@@ -96,6 +124,14 @@ async fn under<M: Access>(
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
     };
+    let request = match args.at_least {
+        Some(time) => request.hold_at_least(time),
+        None => request,
+    };
+    let request = match args.max_queue {
+        Some(most) => request.max_queue(most),
+        None => request,
+    };
     let acquiring = async {
         match (args.no_wait, args.wait) {
             (true, _) => request.try_acquire().await,
@@ -103,6 +139,88 @@ async fn under<M: Access>(
             (false, None) => request.acquire_fair().await.map(Some),
         }
     };
+    let variables = |guard: &Guard<M>| variables(&args.name, Some(guard.fencing_token()));
+    run_under(acquiring, variables, args, signals, complaints).await
+}
+
+/// The same under several locks.
+async fn under_all(
+    client: &Client,
+    locks: &[RwLock],
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
+    let request = locks.iter().fold(client.all(), |all, lock| match args.read {
+        true => all.read(lock),
+        false => all.write(lock),
+    });
+    let request = match args.max_hold {
+        Some(max_hold) => request.max_hold(max_hold),
+        None => request,
+    };
+    let acquiring = async {
+        match (args.no_wait, args.wait) {
+            (true, _) => request.try_acquire().await,
+            (false, Some(limit)) => request.try_acquire_for(limit).await,
+            (false, None) => request.acquire_fair().await.map(Some),
+        }
+    };
+    let variables = |all: &AllGuard| {
+        let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
+        let lines = locks
+            .iter()
+            .filter_map(|lock| Some(format!("{} {}", token(lock)?, lock.name())));
+        let lines: Vec<_> = lines.collect();
+        let first = locks.first().and_then(|lock| all.fencing_token(lock));
+        let mut variables = variables(&args.name, first);
+        variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
+        variables
+    };
+    run_under(acquiring, variables, args, signals, complaints).await
+}
+
+/// What the command finds in its environment.
+type Variables = Vec<(&'static str, String)>;
+
+pub(crate) fn variables(name: &str, token: Option<FencingToken>) -> Variables {
+    let token = token.map(|token| token.to_string()).unwrap_or_default();
+    vec![("FAIRLOCK_TOKEN", token), ("FAIRLOCK_NAME", name.to_owned())]
+}
+
+/// What the command runs under: a lock, or several.
+pub(crate) trait Held {
+    async fn lost(&self) -> LostReason;
+    async fn release(self) -> Result<(), Error>;
+}
+
+impl<M: Access> Held for Guard<M> {
+    async fn lost(&self) -> LostReason {
+        Self::lost(self).await
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        Self::release(self).await
+    }
+}
+
+impl Held for AllGuard {
+    async fn lost(&self) -> LostReason {
+        Self::lost(self).await
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        Self::release(self).await
+    }
+}
+
+async fn run_under<H: Held>(
+    acquiring: impl Future<Output = Result<Option<H>, Error>>,
+    variables: impl FnOnce(&H) -> Variables,
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     let guard = tokio::select! {
         biased;
         // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
@@ -116,39 +234,53 @@ async fn under<M: Access>(
         };
         return Err(Failure::new(Status::BUSY, format!("{}: {why}", safe(&args.name))));
     };
-    let token = guard.fencing_token().to_string();
-    let variables = [
-        ("FAIRLOCK_TOKEN", token.as_str()),
-        ("FAIRLOCK_NAME", args.name.as_str()),
-    ];
-    let mut child = Child::start(&args.command, variables)?;
-    let ended = while_it_runs(&mut child, &guard, signals, complaints, args.grace).await?;
+    let variables = variables(&guard);
+    let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
     settle(guard, &ended, signals, complaints).await
 }
 
-/// How the command ended, and whether the lock had been lost by then.
-struct Ended {
-    status: Status,
-    lost: bool,
+/// Runs a command while the guard holds its lock.
+pub(crate) async fn under_guard<H: Held>(
+    guard: H,
+    variables: Variables,
+    command: &[OsString],
+    grace: Duration,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Result<(Ended, H), Failure> {
+    let mut child = Child::start(command, variables)?;
+    let ended = while_it_runs(&mut child, &guard, signals, complaints, grace).await?;
+    Ok((ended, guard))
 }
 
-async fn while_it_runs<M: Access>(
+/// How the command ended, and whether the lock had been lost by then.
+pub(crate) struct Ended {
+    status: Status,
+    pub(crate) lost: bool,
+    /// A signal that usually ends a command came.
+    pub(crate) told_to_end: bool,
+}
+
+async fn while_it_runs(
     child: &mut Child,
-    guard: &Guard<M>,
+    guard: &impl Held,
     signals: &mut Signals,
     complaints: &Complaints,
     grace: Duration,
 ) -> Result<Ended, Failure> {
     let lost = guard.lost();
     tokio::pin!(lost);
-    let mut is_lost = false;
+    let (mut is_lost, mut told_to_end) = (false, false);
     // `None`: the grace has not begun, or is over.
     let mut kill_at = None;
     let ended = loop {
         tokio::select! {
             biased;
             ended = child.wait() => break ended,
-            signal = signals.next() => child.forward(signal),
+            signal = signals.next() => {
+                told_to_end |= ENDING.contains(&signal);
+                child.forward(signal);
+            }
             reason = &mut lost, if !is_lost => {
                 child.send(Signal::TERM);
                 complaints.add(format!("lost the lock: {reason}; ending the command"));
@@ -169,11 +301,12 @@ async fn while_it_runs<M: Access>(
     Ok(Ended {
         status: status_of(ended),
         lost: is_lost,
+        told_to_end,
     })
 }
 
 /// Releases the lock and returns the exit status. A command that ran without its lock, even only at its end, has failed.
-async fn settle<M: Access>(guard: Guard<M>, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+pub(crate) async fn settle(guard: impl Held, ended: &Ended, signals: &mut Signals, complaints: &Complaints) -> Outcome {
     let released = tokio::select! {
         released = guard.release() => released,
         // The release goes on until the lease may have ended. The client's shutdown tries it once more, with a time-out.

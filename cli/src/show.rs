@@ -49,6 +49,9 @@ fn page(name: &str, status: &fairlock::Status) -> String {
     if expired > 0 && !status.is_expired() {
         holding += &format!(", {expired} of them expired");
     }
+    if let Some(taken) = text::taken(status) {
+        holding += &format!(", {taken} permits");
+    }
     let policy = text::policy(status.policy);
     let mut page = format!(
         "{}: {state}, {holding}, {} waiting, {policy}\n",
@@ -94,8 +97,8 @@ pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> Stri
     for holder in holders {
         let [label, process, host] = origin(&holder.client);
         let mode = match holder.holds {
-            0 | 1 => text::mode(holder.mode).to_owned(),
-            holds => format!("{} x{holds}", text::mode(holder.mode)),
+            0 | 1 => text::share(holder.mode, holder.permits),
+            holds => format!("{} x{holds}", text::share(holder.mode, holder.permits)),
         };
         table.row([
             holder.owner.to_string(),
@@ -116,13 +119,13 @@ pub(crate) fn waiters<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Stri
     for waiter in waiters {
         let [label, process, host] = origin(&waiter.client);
         let mode = if waiter.upgrade {
-            "upgrade"
+            "upgrade".to_owned()
         } else {
-            text::mode(waiter.mode)
+            text::share(waiter.mode, waiter.permits)
         };
         table.row([
             waiter.owner.to_string(),
-            mode.to_owned(),
+            mode,
             label,
             process,
             host,

@@ -1,6 +1,6 @@
 //! Text for people: safe to print, short durations, aligned columns.
 
-use fairlock::{ClientInfo, Mode, Policy};
+use fairlock::{ClientInfo, Mode, Policy, Status};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
@@ -53,11 +53,26 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
     }
 }
 
+/// The mode of a request, and how many permits of a semaphore it takes.
+pub(crate) fn share(mode_of_request: Mode, permits: u32) -> String {
+    match permits {
+        1 => mode(mode_of_request).to_owned(),
+        _ => format!("{}, {permits} permits", mode(mode_of_request)),
+    }
+}
+
+/// How many permits of a semaphore are taken: `3/4`.
+pub(crate) fn taken(status: &Status) -> Option<String> {
+    let limit = status.limit?;
+    Some(format!("{}/{limit}", status.used))
+}
+
 pub(crate) fn policy(policy: Policy) -> &'static str {
     match policy {
         Policy::Fifo => "fifo",
         Policy::WriterFirst => "writer-first",
         Policy::ReaderFirst => "reader-first",
+        Policy::Bounded => "bounded",
         _ => "unknown",
     }
 }
@@ -130,7 +145,7 @@ impl Table {
 }
 
 /// The numbers of a lock's state, by the names of PROTOCOL.md.
-pub(crate) fn raw(raw: &fairlock::RawState) -> [(&'static str, u64); 12] {
+pub(crate) fn raw(raw: &fairlock::RawState) -> [(&'static str, u64); 14] {
     [
         ("seq", raw.seq),
         ("token", raw.token),
@@ -144,6 +159,8 @@ pub(crate) fn raw(raw: &fairlock::RawState) -> [(&'static str, u64); 12] {
         ("sole", raw.sole),
         ("more", raw.more),
         ("up", raw.up),
+        ("limit", raw.limit),
+        ("used", raw.used),
     ]
 }
 

@@ -223,12 +223,17 @@ impl Screen {
 
     fn draw_table(&self, frame: &mut Frame, area: Rect) {
         let heading = ["LOCK", "MODE", "HOLDS", "WAITS", "WAITED", "HELD", "HELD BY", "QUEUE"];
+        let taken = |lock: &Found| text::taken(&lock.status).map_or(0, |taken| taken.len());
+        let mode_width = self.locks.iter().map(taken).max().unwrap_or(0).clamp(5, 15);
         let rows = self.locks.iter().map(|lock| {
             let status = &lock.status;
             let time = |time: Option<Duration>| Cell::from(time.map_or("-".to_owned(), span));
-            let mode = status
-                .mode
-                .map_or("free".into(), |mode| Span::from(text::mode(mode)).fg(color(mode)));
+            // A narrow column: of a semaphore it has the permits that are taken.
+            let mode = match (status.mode, text::taken(status)) {
+                (Some(Mode::Read), Some(taken)) => taken.fg(color(Mode::Read)),
+                (Some(mode), _) => Span::from(text::mode(mode)).fg(color(mode)),
+                (None, _) => "free".into(),
+            };
             Row::new([
                 Cell::from(safe(&lock.name)),
                 Cell::from(mode),
@@ -242,7 +247,7 @@ impl Screen {
         });
         let widths = [
             Constraint::Fill(3),
-            Constraint::Length(5),
+            Constraint::Length(mode_width as u16),
             Constraint::Length(5),
             Constraint::Length(5),
             Constraint::Length(6),

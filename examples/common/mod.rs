@@ -18,7 +18,8 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 pub(crate) type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
-type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+type Fallible<T> = Result<T, Failure>;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -41,6 +42,11 @@ impl Server {
                 process: None,
             });
         }
+        Self::start().await
+    }
+
+    /// A private one.
+    pub(crate) async fn start() -> Fallible<Self> {
         // Somebody else may take a free port before the server does.
         for _ in 0..10 {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -215,8 +221,10 @@ fn spawn(binary: &str, port: u16, dir: &Path) -> io::Result<Child> {
 }
 
 async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
-    // Replies may be late on a busy machine.
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    // Both may be late on a busy machine.
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
     redis::Client::open(url)?
         .get_multiplexed_async_connection_with_config(&config)
         .await

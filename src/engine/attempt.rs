@@ -5,7 +5,7 @@
 //! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
-use super::release::{finish, follow_up};
+use super::finish::{finish, follow_up};
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
@@ -111,6 +111,9 @@ impl Attempt {
                     }
                     self.request().claim().on_reply(sent, answer);
                     self.session().route.listen_for(self.request(), sent);
+                    if self.request().owner().is_some() {
+                        self.session().shared.owner_waits.notify_one();
+                    }
                     let lock = &self.request().lock;
                     match (answer, next) {
                         (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
@@ -159,7 +162,7 @@ impl Attempt {
         let request = self.request();
         let ask = AskToAcquire {
             request: &request.name,
-            lease: self.lease,
+            lease: request.claim().lease_to_ask(Instant::now()),
             only_now: self.only_now,
             admission: request.admission,
             max_queue: self.max_queue,
@@ -199,22 +202,29 @@ impl Attempt {
                 Outcome::HandOut { token } => return Ok(Attempted::Granted(token)),
                 Outcome::Renew => {
                     let sent = Instant::now();
+                    let Some(lease) = request.claim().lease_to_renew(sent) else {
+                        continue; // It is over.
+                    };
                     let call = self.session().call(&request.lock, self.lease);
-                    match Box::pin(call.renew(&[(request.name.as_str(), self.lease)])).await {
+                    match Box::pin(call.renew(&[(request.name.as_str(), lease)])).await {
                         Ok((standings, _)) => {
                             for standing in standings {
-                                request.on_renewal(sent, Instant::now(), self.lease, standing);
+                                request.on_renewal(sent, Instant::now(), lease, standing);
                             }
                         }
-                        Err(error) if is_transient(&error) => backoff.pause().await,
+                        Err(error) if is_transient(&error) && !self.only_now => backoff.pause().await,
                         Err(error) => return Err(self.failed(error)),
                     }
                 }
                 Outcome::Ended(EndedBy::Displaced { ticket }) => return Ok(Attempted::AskAgain(ticket)),
                 Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
                 Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
+                Outcome::Ended(EndedBy::Deadlocked(circle)) => {
+                    let (lock, circle) = (self.lock_name(), circle.to_vec());
+                    return Err(Error::Deadlock { lock, circle });
+                }
                 // An operator evicted the request: the other reasons concern holds that were handed out.
-                Outcome::Ended(EndedBy::Released | EndedBy::Lost(_)) => {
+                Outcome::Ended(EndedBy::Released | EndedBy::Sealed | EndedBy::Lost(_)) => {
                     let lock = self.lock_name();
                     return Err(Error::Lost {
                         lock,
@@ -251,7 +261,7 @@ impl Attempt {
     fn leaving(&self) -> Option<Arc<Request>> {
         let request = self.request();
         request.owner()?;
-        self.registry().leaving(request)
+        self.registry().leaving(request, Instant::now())
     }
 
     /// What told of the grant, and when the last message came.
@@ -274,7 +284,8 @@ impl Attempt {
         loop {
             let sent = Instant::now();
             let call = self.session().call(&request.lock, self.lease);
-            match call.downgrade(&from.name, &request.name, self.lease).await {
+            let lease = request.claim().lease_to_ask(sent);
+            match call.downgrade(&from.name, &request.name, lease).await {
                 Ok((told, next)) => {
                     if told.is_some() {
                         request.claim().on_reply(sent, Answer::Granted { token });

@@ -3,7 +3,7 @@
 
 use crate::protocol::channel::Channel;
 use crate::protocol::key::Lock;
-use crate::protocol::order::{Ask, AskToAcquire, Order, ScriptCall, is_unknown_script};
+use crate::protocol::order::{Ask, AskForStatus, AskToAcquire, Order, ScriptCall, is_unknown_script};
 use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::{
     Acquired, Look, Standing, malformed, read_downgraded, read_evicted, read_released, read_renewed,
@@ -98,8 +98,28 @@ impl Call<'_> {
         most: usize,
         place_of: Option<&str>,
     ) -> Result<Snapshot, RedisError> {
-        let ask = Ask::Status { first, most, place_of };
-        let reply = self.reply(Lane::Users, ask).await?;
+        let ask = AskForStatus {
+            first,
+            waiters: most,
+            holders: most,
+            place_of,
+        };
+        self.snapshot(Lane::Users, ask).await
+    }
+
+    /// Tells who holds the lock, and the place of a request. One holder more than `most` is listed if there are more.
+    pub(crate) async fn look(&self, request: &str, most: usize) -> Result<Snapshot, RedisError> {
+        let ask = AskForStatus {
+            first: 0,
+            waiters: 0,
+            holders: most + 1,
+            place_of: Some(request),
+        };
+        self.snapshot(Lane::Background, ask).await
+    }
+
+    async fn snapshot(&self, lane: Lane, ask: AskForStatus<'_>) -> Result<Snapshot, RedisError> {
+        let reply = self.reply(lane, Ask::Status(ask)).await?;
         Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
     }
 

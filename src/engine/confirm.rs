@@ -27,13 +27,14 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
     let mut backoff = Backoff::new();
     while is_held(request) {
         let sent = Instant::now();
+        let asked = request.claim().lease_to_renew(sent).unwrap_or(lease);
         match session
             .call(&request.lock, lease)
-            .confirm(&request.name, lease, wish)
+            .confirm(&request.name, asked, wish)
             .await
         {
             Ok((standing, reached)) => {
-                request.on_renewal(sent, Instant::now(), lease, standing);
+                request.on_renewal(sent, Instant::now(), asked, standing);
                 if is_held(request) && reached.master && reached.replicas >= wish.replicas {
                     return Ok(true);
                 }

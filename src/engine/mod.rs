@@ -3,9 +3,12 @@
 pub(crate) mod attempt;
 pub(crate) mod call;
 pub(crate) mod confirm;
+mod deadlock;
+pub(crate) mod finish;
 pub(crate) mod progress;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod runtime;
+pub(crate) mod seal;
 pub(crate) mod session;
 pub(crate) mod tasks;

@@ -1,19 +1,16 @@
 //! The releaser: one task that releases what was dropped. It batches by lock and tries until the leases must be over,
-//! because nobody else can tell the server. And `finish`, for what is left when a script stops at its limit.
+//! because nobody else can tell the server.
 
+use super::finish::finish;
+use super::seal::seal_chunk;
 use super::session::Session;
-use crate::protocol::key::Lock;
-use crate::protocol::reply::Look;
 use crate::protocol::script::CHUNK;
-use crate::state::FollowUp;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::limits::call_limit;
-use crate::types::timers::{FINISH_PATIENCE, FOLLOW_UP_PATIENCE, GRACE};
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
@@ -35,18 +32,21 @@ pub(crate) async fn release_dropped(session: &Session, mut dropped: mpsc::Unboun
     }
 }
 
-/// Releases requests that are over, by lock, and forgets them.
+/// Releases requests that are over, by lock, and forgets them. Holds whose least time is not over are sealed instead.
 async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
-    let mut by_lock: BTreeMap<Arc<str>, Vec<Arc<Request>>> = BTreeMap::new();
+    let now = Instant::now();
+    let mut by_lock: BTreeMap<(bool, Arc<str>), Vec<Arc<Request>>> = BTreeMap::new();
     for request in requests {
-        by_lock
-            .entry(Arc::clone(&request.lock.state))
-            .or_default()
-            .push(request);
+        let is_kept = request.claim().kept_for(now).is_some();
+        let state = Arc::clone(&request.lock.state);
+        by_lock.entry((is_kept, state)).or_default().push(request);
     }
     let mut calls = FuturesUnordered::new();
-    for requests in by_lock.values() {
-        calls.extend(requests.chunks(CHUNK).map(|chunk| release_chunk(session, chunk)));
+    for ((is_kept, _), requests) in &by_lock {
+        calls.extend(requests.chunks(CHUNK).map(async |chunk| match is_kept {
+            true => seal_chunk(session, chunk).await,
+            false => release_chunk(session, chunk).await,
+        }));
     }
     while calls.next().await.is_some() {}
 }
@@ -92,31 +92,5 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     }
     for request in requests {
         session.shared.registry.remove(request);
-    }
-}
-
-/// A script stopped at its batch limit: has the rest done, for a bounded time. If that fails, the renewals of the
-/// waiters do the rest.
-pub(crate) async fn finish(session: &Session, lock: &Arc<Lock>, mut next: Look) {
-    let begun = Instant::now();
-    while next == Some(Duration::ZERO) && begun.elapsed() < FINISH_PATIENCE {
-        match session.call(lock, session.shared.lease).renew(&[]).await {
-            Ok((_, after)) => next = after,
-            Err(error) => {
-                tracing::debug!(lock = %lock.name, %error, "left the rest to renewals");
-                return;
-            }
-        }
-    }
-    follow_up(session, lock, next);
-}
-
-/// After a reply that says when to look again: if that is soon, a script may have granted the lock to clients that did not
-/// hear it, and nobody else may know. The watchdog looks then, so that the caller need not wait.
-pub(crate) fn follow_up(session: &Session, lock: &Arc<Lock>, next: Look) {
-    if let Some(next) = next.filter(|next| *next <= GRACE) {
-        let now = Instant::now();
-        let (at, until) = (now + next, now + FOLLOW_UP_PATIENCE);
-        session.shared.registry.follow_up(lock, FollowUp { at, until });
     }
 }

@@ -33,17 +33,20 @@ pub(crate) async fn renew_due(session: &Session) {
             }
         }
         let due = registry.take_due(Instant::now());
-        for Due {
-            lock,
-            renew,
-            lost,
-            follow_up,
-        } in due
-        {
+        for due in due {
+            let Due {
+                lock,
+                renew,
+                lost,
+                release,
+                follow_up,
+            } = due;
             for request in lost {
                 // Time alone ended the hold, so nobody has been told yet.
                 request.change(|_| {});
                 request.changed.notify_waiters();
+            }
+            for request in release {
                 // Without a releaser the request ends with its lease.
                 let _ = session.shared.release(request);
             }
@@ -106,7 +109,7 @@ async fn renew_chunk(
     let _slot = slots.renewing.acquire().await;
     let lease = requests
         .iter()
-        .map(|(_, lease)| *lease)
+        .map(|(request, asked)| request.claim().lease().min(*asked))
         .min()
         .unwrap_or(session.shared.lease);
     let names: Vec<_> = requests

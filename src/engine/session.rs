@@ -6,16 +6,15 @@
 
 use super::call::Call;
 use crate::protocol::channel::Channel;
-use crate::protocol::introduction::{ClientInfo, Introduction};
+use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{self, Lock};
-use crate::protocol::name::RequestName;
 use crate::protocol::replication::Replication;
-use crate::protocol::snapshot::Snapshot;
 use crate::state::request::Request;
 use crate::state::shared::Shared;
 use crate::transport::link::Lane;
 use crate::transport::quarantine::Quarantine;
 use crate::transport::route::{Route, Target};
+use crate::types::client_info::ClientInfo;
 use crate::types::limits::call_limit;
 use crate::types::owner::ClientId;
 use crate::types::timers::SHUTDOWN_PATIENCE;
@@ -38,6 +37,9 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) route: Route,
     pub(crate) replication: Option<Replication>,
+    pub(crate) lock_delay: Duration,
+    /// How long an owner waits before the client looks for a deadlock. `None`: the client never does.
+    pub(super) deadlock_timeout: Option<Duration>,
     channel: Channel,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -48,7 +50,9 @@ pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) label: Option<String>,
     pub(crate) replication: Option<Replication>,
+    pub(crate) lock_delay: Duration,
     pub(crate) quarantine: Option<Duration>,
+    pub(crate) deadlock_timeout: Option<Duration>,
 }
 
 impl Handle {
@@ -87,6 +91,8 @@ impl Session {
             route: Route::connect(target, &shared, settings.label, quarantine).await?,
             shared,
             replication: settings.replication,
+            lock_delay: settings.lock_delay,
+            deadlock_timeout: settings.deadlock_timeout,
             channel,
             tasks: Mutex::default(),
         }))
@@ -114,14 +120,9 @@ impl Session {
         self.shared.registry.is_closed()
     }
 
-    /// The introductions of the clients in a snapshot, as far as the server tells them.
-    pub(crate) async fn introductions(&self, snapshot: &Snapshot) -> HashMap<String, ClientInfo> {
-        let requests = snapshot.holders.iter().map(|holder| &holder.request);
-        let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));
-        let ids: BTreeSet<&str> = requests
-            .filter_map(|request| RequestName::read(request))
-            .map(|name| name.client)
-            .collect();
+    /// The introductions of these clients, as far as the server tells them.
+    pub(crate) async fn introductions(&self, clients: impl Iterator<Item = &str>) -> HashMap<String, ClientInfo> {
+        let ids: BTreeSet<&str> = clients.collect();
         if ids.is_empty() {
             return HashMap::new();
         }
@@ -129,7 +130,10 @@ impl Session {
             .iter()
             .map(|id| key::introduction(&self.shared.prefix, id))
             .collect();
-        let texts = self.route.introductions(call_limit(self.shared.lease), &keys).await;
+        let texts = self
+            .route
+            .texts(Lane::Users, call_limit(self.shared.lease), &keys)
+            .await;
         let clients = ids.iter().zip(texts);
         clients
             .map(|(id, text)| ((*id).to_owned(), ClientInfo::read(id, text.as_deref())))

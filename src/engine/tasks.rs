@@ -3,6 +3,7 @@
 //! The tasks end in one way. When the last handle goes, the channel of releases closes; the releaser empties it, deletes the
 //! introduction and ends the watchdog.
 
+use super::deadlock::find_deadlocks;
 use super::release::release_dropped;
 use super::renew::renew_due;
 use super::session::{Handle, Session, Settings};
@@ -38,7 +39,8 @@ pub(crate) async fn connect(target: &Target, settings: Settings) -> Result<Arc<H
         let alive = Alive(Arc::clone(&session));
         async move {
             let session = &alive.0;
-            futures::join!(session.route.run(), renew_due(session));
+            let deadlocks = Box::pin(find_deadlocks(session));
+            futures::join!(session.route.run(), renew_due(session), deadlocks);
         }
     });
     let releaser = target.spawn({

@@ -58,8 +58,8 @@
 //! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
-//!   upgrades), `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already), `evicted`,
-//!   `unavailable`, `server_error`, `shutdown`.
+//!   upgrades), `deadlock`, `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already),
+//!   `evicted`, `unavailable`, `server_error`, `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
 //! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than
@@ -90,6 +90,7 @@ const LABELS: Labels = Labels {
         Outcome::Timeout.label(),
         Outcome::Cancelled.label(),
         Outcome::Conflict.label(),
+        Outcome::Deadlock.label(),
         Outcome::QueueFull.label(),
         Outcome::Refused.label(),
         Outcome::Evicted.label(),
@@ -132,6 +133,7 @@ enum Outcome {
     Timeout,
     Cancelled,
     Conflict,
+    Deadlock,
     QueueFull,
     Refused,
     Evicted,
@@ -144,6 +146,7 @@ impl Outcome {
     fn of(error: &Error) -> Self {
         match error {
             Error::UpgradeConflict { .. } => Self::Conflict,
+            Error::Deadlock { .. } => Self::Deadlock,
             Error::QueueFull { .. } => Self::QueueFull,
             Error::OwnerWaiting { .. } | Error::PolicyMismatch { .. } => Self::Refused,
             Error::Lost { .. } => Self::Evicted,
@@ -160,6 +163,7 @@ impl Outcome {
             Self::Timeout => "timeout",
             Self::Cancelled => "cancelled",
             Self::Conflict => "conflict",
+            Self::Deadlock => "deadlock",
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Evicted => "evicted",

@@ -1,10 +1,10 @@
 //! A client's introduction: a key with an expiry, which the readers of a lock's status look up.
 
 use super::key;
+use crate::types::client_info::ClientInfo;
 use crate::types::owner::ClientId;
 use crate::types::timers::INTRODUCED_EVERY;
 use redis::Cmd;
-use std::fmt;
 
 /// A client's introduction, and its key.
 #[derive(Clone)]
@@ -37,34 +37,6 @@ impl Introduction {
     }
 }
 
-/// The command that asks one server for the introductions under these keys.
-pub(crate) fn get_all(keys: &[String]) -> Cmd {
-    let mut get = redis::cmd("MGET");
-    get.arg(keys);
-    get
-}
-
-#[cfg(feature = "cluster")]
-pub(crate) fn get(key: &str) -> Cmd {
-    let mut get = redis::cmd("GET");
-    get.arg(key);
-    get
-}
-
-/// A client of the server, as that client introduced itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClientInfo {
-    /// The client's name: the names of its requests begin with it.
-    pub id: String,
-    /// The client's label, if it set one: see [`ClientBuilder::label`](crate::ClientBuilder::label).
-    pub label: Option<String>,
-    /// The name of the client's host, if known.
-    pub host: Option<String>,
-    /// The client's process number, if known.
-    pub process: Option<u32>,
-}
-
 impl ClientInfo {
     /// The text by which a process introduces itself: its number, its host, its label.
     fn introduction((number, host): &(u32, String), label: Option<&str>) -> String {
@@ -80,17 +52,6 @@ impl ClientInfo {
             process,
             host: text(),
             label: text(),
-        }
-    }
-}
-
-impl fmt::Display for ClientInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label.as_deref().unwrap_or(&self.id))?;
-        match (self.process, &self.host) {
-            (Some(process), Some(host)) => write!(f, " (process {process} on {host})"),
-            (Some(process), None) => write!(f, " (process {process})"),
-            (None, _) => Ok(()),
         }
     }
 }

@@ -141,6 +141,11 @@ pub(crate) fn introduction(prefix: &str, client: &str) -> String {
     format!("{prefix}:client:{client}")
 }
 
+/// The key of the note that tells what an owner waits for.
+pub(crate) fn waits(prefix: &str, owner: &str) -> String {
+    format!("{prefix}:waits:{owner}")
+}
+
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
     if prefix.is_empty() || prefix.len() > 128 || prefix.contains(['{', '}']) {
         return Err(Error::InvalidPrefix { prefix: shown(prefix) });

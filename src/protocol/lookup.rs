@@ -1,4 +1,4 @@
-//! Whether locks exist: the commands that look for the keys of their states, and what servers reply to them.
+//! Lookups: the commands that look for the keys of locks' states, and those that read texts.
 
 use super::key::{self, Lock};
 use super::reply::malformed;
@@ -47,4 +47,18 @@ pub(crate) fn read_existence(reply: &Value) -> Result<bool, RedisError> {
         },
         _ => Err(malformed(reply)),
     }
+}
+
+/// The command that asks one server for the texts under these keys.
+pub(crate) fn get_all(keys: &[String]) -> Cmd {
+    let mut get = redis::cmd("MGET");
+    get.arg(keys);
+    get
+}
+
+#[cfg(feature = "cluster")]
+pub(crate) fn get(key: &str) -> Cmd {
+    let mut get = redis::cmd("GET");
+    get.arg(key);
+    get
 }

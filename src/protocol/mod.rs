@@ -16,3 +16,4 @@ pub(crate) mod replication;
 pub(crate) mod reply;
 pub(crate) mod script;
 pub(crate) mod snapshot;
+pub(crate) mod waits;

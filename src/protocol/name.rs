@@ -15,7 +15,7 @@ pub(crate) struct RequestName<'a> {
     pub(crate) number: u64,
     /// The name of the owner that the user named.
     pub(crate) named_owner: Option<&'a str>,
-    /// The permits that it takes.
+    /// The permits that its owner takes.
     pub(crate) weight: u32,
     /// The client and the number: the name of the owner, if the user named none.
     own: &'a str,
@@ -51,9 +51,11 @@ impl<'a> RequestName<'a> {
         let number = parts.next()?;
         let (named_owner, weight) = match parts.next() {
             None => (None, 1),
-            Some(last) => match last.strip_prefix('*') {
+            Some(last) => match last.rsplit_once('*') {
                 None => (Some(last), 1),
-                Some(weight) => (None, read_weight(weight).filter(|_| mode == Mode::Read)?),
+                Some(("", weight)) => (None, read_weight(weight).filter(|_| mode == Mode::Read)?),
+                // A further request of such an owner.
+                Some((owner, weight)) => (Some(owner.strip_suffix(':')?), read_weight(weight)?),
             },
         };
         Some(Self {
@@ -108,6 +110,13 @@ mod tests {
             assert_eq!(name.owner(), Some(Owner::anonymous(client, 7)), "{written}");
             assert_eq!(written.contains('*'), weight > 1, "{written}");
         }
+    }
+
+    #[test]
+    fn a_further_request_of_a_weighted_owner_weighs_as_much() {
+        let name = RequestName::read("w00000000000000b:2:00000000000000a:7:*3").expect("a name");
+        assert_eq!((name.weight, name.number), (3, 2));
+        assert_eq!(name.owner(), Owner::of_name("00000000000000a:7"));
     }
 
     #[test]

@@ -39,12 +39,17 @@ pub(crate) enum Ask<'a> {
         lease: Duration,
     },
     Evict(&'a str),
-    Status {
-        first: usize,
-        most: usize,
-        /// Where this request stands in the queue.
-        place_of: Option<&'a str>,
-    },
+    Status(AskForStatus<'a>),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct AskForStatus<'a> {
+    /// The rank of the first waiter to list.
+    pub(crate) first: usize,
+    pub(crate) waiters: usize,
+    pub(crate) holders: usize,
+    /// The request whose place is asked for.
+    pub(crate) place_of: Option<&'a str>,
 }
 
 #[derive(Clone, Copy)]
@@ -76,7 +81,7 @@ impl ScriptCall<'_> {
             Ask::Renew(_) | Ask::Confirm(..) => Name::Renew,
             Ask::Downgrade { .. } => Name::Downgrade,
             Ask::Evict(_) => Name::Evict,
-            Ask::Status { .. } => Name::Status,
+            Ask::Status(_) => Name::Status,
         };
         name.script()
     }
@@ -152,8 +157,8 @@ impl ScriptCall<'_> {
             Ask::Evict(owner) => {
                 cmd.arg(owner);
             }
-            Ask::Status { first, most, place_of } => {
-                cmd.arg(first).arg(most).arg(most).arg(place_of);
+            Ask::Status(ask) => {
+                cmd.arg(ask.first).arg(ask.waiters).arg(ask.holders).arg(ask.place_of);
             }
         }
     }

@@ -70,21 +70,15 @@ impl Acquired {
         let reply = numbers(reply)?;
         let (&[status, value, next_ms, seq], ahead) = match reply.split_first_chunk() {
             Some((common, [])) => (common, None),
-            Some((common, &[ahead])) => (common, usize::try_from(ahead).ok()),
+            Some((common, &[ahead])) => (common, Some(ahead)),
             _ => return Err(unexpected(&reply)),
         };
         let next = next_look(next_ms);
         let acquired = match status {
+            1 if !only_now => queued(value, seq, ahead).map(|answer| Self::Answered(answer, next)),
+            // Only a waiter is told a fifth number.
+            _ if ahead.is_some() => None,
             2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
-            1 if !only_now => match (number(value), seq) {
-                // The counter may have been lost.
-                (Some(ticket), 0) => Some((ticket, 0)),
-                (ticket, seq) => ticket.zip(number(seq)),
-            }
-            .map(|(ticket, seq)| {
-                let ahead = ahead.unwrap_or_default();
-                Self::Answered(Answer::Queued { ticket, seq, ahead }, next)
-            }),
             -1 => Some(Self::Conflict),
             -2 => u64::try_from(value)
                 .ok()
@@ -96,6 +90,15 @@ impl Acquired {
         };
         acquired.ok_or_else(|| unexpected(&reply))
     }
+}
+
+fn queued(ticket: i64, seq: i64, ahead: Option<i64>) -> Option<Answer> {
+    Some(Answer::Queued {
+        ticket: number(ticket)?,
+        // The counter may have been lost.
+        seq: if seq == 0 { 0 } else { number(seq)? },
+        ahead: usize::try_from(ahead?).ok()?,
+    })
 }
 
 /// Reads how each request stood when it was released.
@@ -285,7 +288,13 @@ mod tests {
             Acquired::read(&array(&[-3, 110, 500, 9]), false),
             Ok(Acquired::OtherPolicy(Policy::Bounded))
         ));
-        for malformed in [&[-5, -1, 500, 9][..], &[1, 7, 500, 9, 3, 3]] {
+        for malformed in [
+            &[-5, -1, 500, 9][..],
+            &[-5, 1, 500, 9, 0],
+            &[1, 7, 500, 9],
+            &[1, 7, 500, 9, -1],
+            &[1, 7, 500, 9, 3, 3],
+        ] {
             assert!(Acquired::read(&array(malformed), false).is_err(), "{malformed:?}");
         }
     }

@@ -18,6 +18,8 @@ pub(crate) struct Snapshot {
     pub(crate) raw: RawState,
     /// How many stand before the request that was asked about. `None`: it does not wait.
     pub(crate) ahead: Option<usize>,
+    /// The ticket of the request whose place was asked for, if that request waits.
+    pub(crate) ticket_us: Option<u64>,
 }
 
 /// The state of a lock as it lies in the server: the numbers and the text of its field `s`. PROTOCOL.md explains each of
@@ -79,6 +81,15 @@ impl Snapshot {
         let (items, place) = items.split_first_chunk()?;
         let [now, mode, policy, write_holds, holding, waiting, holders, waiters, raw] = items;
         let (holders, waiters) = (texts(holders, 4)?, texts(waiters, 3)?);
+        let place = match place {
+            [] => None,
+            [place] => match texts(place, 2)?.as_slice() {
+                [] => None,
+                [rank, score] => Some((rank.parse().ok()?, ticket(score)?.0)),
+                _ => return None,
+            },
+            _ => return None,
+        };
         Some(Self {
             now_us: text(now)?.parse().ok()?,
             mode: match text(mode)? {
@@ -100,30 +111,17 @@ impl Snapshot {
                 .map(SnapshotWaiter::read)
                 .collect::<Option<_>>()?,
             raw: RawState::read(&texts(raw, 1)?)?,
-            ahead: match place {
-                [] => None,
-                [place] => match texts(place, 2)?.as_slice() {
-                    [] => None,
-                    [rank, _score] => Some(rank.parse().ok()?),
-                    _ => return None,
-                },
-                _ => return None,
-            },
+            ahead: place.map(|(rank, _)| rank),
+            ticket_us: place.map(|(_, ticket)| ticket),
         })
     }
 }
 
 impl RawState {
     fn read(fields: &[&str]) -> Option<Self> {
-        let (numbers, rest) = fields.split_first_chunk::<12>()?;
-        let (holder, bound) = rest.split_first()?;
+        let (numbers, &[holder, limit, used]) = fields.split_last_chunk()?;
         let number = |text: &&str| text.parse().ok();
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
-        let (limit, used) = match bound {
-            [] => (0, 0),
-            [limit, used] => (number(limit)?, number(used)?),
-            _ => return None,
-        };
         let &[
             seq,
             token,
@@ -154,9 +152,9 @@ impl RawState {
             sole,
             more,
             up,
-            holder: (*holder).to_owned(),
-            limit,
-            used,
+            holder: holder.to_owned(),
+            limit: number(&limit)?,
+            used: number(&used)?,
         })
     }
 }
@@ -174,16 +172,22 @@ impl SnapshotHolder {
 
 impl SnapshotWaiter {
     fn read(fields: &[&str]) -> Option<Self> {
-        // Scores are tickets in bands: see PROTOCOL.md. Doubles hold them exactly.
-        const BAND: f64 = 4_503_599_627_370_496.0;
-        let score: f64 = fields.get(1)?.parse().ok().filter(|score: &f64| score.is_finite())?;
+        let (ticket_us, upgrade) = ticket(fields.get(1)?)?;
         Some(Self {
             request: (*fields.first()?).to_owned(),
-            ticket_us: score.rem_euclid(BAND) as u64,
-            upgrade: score < 0.0,
+            ticket_us,
+            upgrade,
             deadline_ms: fields.get(2)?.parse().ok()?,
         })
     }
+}
+
+/// The ticket in a score, and whether the score is an upgrade's.
+fn ticket(score: &str) -> Option<(u64, bool)> {
+    // Scores are tickets in bands: see PROTOCOL.md. Doubles hold them exactly.
+    const BAND: f64 = 4_503_599_627_370_496.0;
+    let score: f64 = score.parse().ok().filter(|score: &f64| score.is_finite())?;
+    Some((score.rem_euclid(BAND) as u64, score < 0.0))
 }
 
 /// A list with the same number of texts for each of its items.

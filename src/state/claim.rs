@@ -4,9 +4,12 @@
 //! in any order.
 
 use crate::protocol::reply::{Answer, Standing};
+use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
 use crate::types::mode::GrantVia;
+use keep::{with_margin, without_margin};
 use redis::RedisError;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -45,7 +48,11 @@ pub(crate) enum EndedBy {
         ticket: Option<u64>,
     },
     Lost(LostReason),
+    /// The youngest of owners that wait for each other.
+    Deadlocked(Arc<[Blocked]>),
     Failed(RedisError),
+    /// The user has left the hold, and the server keeps it for a while.
+    Sealed,
 }
 
 /// What the caller that waits for the guard has to do.
@@ -64,6 +71,15 @@ pub(crate) struct Claim {
     phase: Phase,
     lease: Duration,
     max_hold: Duration,
+    /// How long the server keeps a hold at least, whatever becomes of its user.
+    at_least: Duration,
+    /// How much longer than the client believes the server keeps the request.
+    lock_delay: Duration,
+    /// Until when the server is to keep the hold, whatever becomes of its user: its least time, or the delay after a
+    /// loss. `None`: the user does not have the hold yet, or nothing of the kind was asked for.
+    kept_until: Option<Instant>,
+    /// Until when the last answered call asked the server to keep the request: `proven`, or later.
+    asked_until: Option<Instant>,
     /// The server keeps the request at least until then, as a waiter or as a holder.
     proven: Option<Instant>,
     /// The server may have cut the lease of a waiter until then, because the client was deaf: a call that was sent earlier
@@ -75,6 +91,8 @@ pub(crate) struct Claim {
     doubted: Option<Instant>,
     /// The watchdog knows that it is lost.
     reported: bool,
+    /// The watchdog has handed it to the releaser.
+    let_go: bool,
     via: GrantVia,
     /// When the last message came.
     heard: Option<Instant>,
@@ -86,11 +104,16 @@ impl Claim {
             phase: Phase::Asked { heard: None },
             lease,
             max_hold,
+            at_least: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            kept_until: None,
+            asked_until: None,
             proven: None,
             deaf_until: None,
             renewed: now,
             doubted: None,
             reported: false,
+            let_go: false,
             via: GrantVia::Reply,
             heard: None,
         }
@@ -101,11 +124,15 @@ impl Claim {
         (self.lease / 50).max(Duration::from_millis(2))
     }
 
-    /// A call sent at that time was answered: the server gave the lease later than that.
-    fn prove(&mut self, sent: Instant, lease: Duration, holds: bool) {
+    /// A call sent at that time, which asked for that lease, was answered: the server gave the lease later than that.
+    ///
+    /// A claim never believes in more than its own lease, because a late copy of another call may cut a longer one.
+    fn prove(&mut self, sent: Instant, asked: Duration, holds: bool) {
+        let lease = asked.saturating_sub(with_margin(self.lock_delay)).min(self.lease);
         let proven = sent + lease.saturating_sub(self.margin());
         if holds || Some(sent) >= self.deaf_until {
             self.proven = self.proven.max(Some(proven));
+            self.asked_until = self.asked_until.max(Some(sent + without_margin(asked)));
         }
         self.renewed = self.renewed.max(sent);
         self.doubted = self.doubted.filter(|doubted| sent < *doubted);
@@ -143,7 +170,8 @@ impl Claim {
         if matches!(self.phase, Phase::Over(_)) {
             return;
         }
-        self.prove(sent, self.lease, matches!(answer, Answer::Granted { .. }));
+        let asked = self.lease + with_margin(self.lock_delay);
+        self.prove(sent, asked, matches!(answer, Answer::Granted { .. }));
         // The grant is later than that.
         let since = sent;
         match (&self.phase, answer) {
@@ -227,17 +255,23 @@ impl Claim {
         }
     }
 
+    /// The lease that the request's first call asks for.
+    pub(crate) fn lease_to_ask(&self, now: Instant) -> Duration {
+        self.extended(self.lease, now)
+    }
+
     /// The lease to ask for in a renewal: less than its own if `max_hold` ends earlier. `None`: do not renew.
     pub(crate) fn lease_to_renew(&mut self, now: Instant) -> Option<Duration> {
         self.expire(now);
-        match self.phase {
+        let lease = match self.phase {
             Phase::Waiting { .. } | Phase::Granted { .. } => Some(self.lease),
             Phase::Held { until, .. } => {
                 let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
                 Some(self.lease.min(left.saturating_add(self.margin())))
             }
             Phase::Asked { .. } | Phase::Over(_) => None,
-        }
+        };
+        lease.map(|lease| self.extended(lease, now))
     }
 
     /// A renewal for `lease`, sent at `sent`, was answered. Returns whether the waiting task should check the claim.
@@ -287,6 +321,7 @@ impl Claim {
         Some(match &self.phase {
             Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Held { .. } => return None,
             Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Outcome::Renew,
+            Phase::Granted { .. } if self.is_kept_too_short(now) => Outcome::Renew,
             &Phase::Granted { token, since, .. } => {
                 self.phase = Phase::Held {
                     token,
@@ -325,17 +360,18 @@ impl Claim {
 
     /// Whether its user released it and the server may not know yet. For a lost hold this is false, because nobody
     /// releases that soon.
-    pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)))
+    pub(crate) fn is_leaving(&self, now: Instant) -> bool {
+        let left = matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)));
+        left && self.kept_for(now).is_none()
     }
 
     /// Ends a hold whose proof has ended. It is lost for ever, because its user may know of the loss.
     fn expire(&mut self, now: Instant) {
         if let Phase::Held { until, .. } = self.phase {
             if until.is_some_and(|until| until <= now) {
-                self.phase = Phase::Over(EndedBy::Lost(LostReason::MaxHold));
+                self.lapse(until, LostReason::MaxHold);
             } else if self.proven.is_none_or(|proven| proven <= now) {
-                self.phase = Phase::Over(EndedBy::Lost(LostReason::LeaseExpired));
+                self.lapse(self.proven, LostReason::LeaseExpired);
             }
         }
     }
@@ -391,6 +427,11 @@ impl Claim {
         matches!(self.phase, Phase::Waiting { .. })
     }
 
+    /// The ticket, if it waits.
+    pub(crate) fn waiting_ticket(&self) -> Option<u64> {
+        self.ticket().filter(|_| self.is_waiting())
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.lease
     }
@@ -404,5 +445,6 @@ impl Claim {
     }
 }
 
+mod keep;
 #[cfg(test)]
 mod tests;

@@ -13,5 +13,6 @@ pub(crate) mod shared;
 pub(crate) mod subscribers;
 mod sync;
 mod table;
+pub(crate) mod waits;
 
 pub(crate) use table::{Due, FollowUp};

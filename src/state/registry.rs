@@ -54,8 +54,13 @@ impl Registry {
     }
 
     /// Returns a request of the same owner and lock whose release is still under way.
-    pub(crate) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
-        self.table().leaving(of)
+    pub(crate) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
+        self.table().leaving(of, now)
+    }
+
+    /// The requests of named owners that wait. Owners that are about to let go of something are left out.
+    pub(crate) fn waiting_owners(&self) -> Vec<Arc<Request>> {
+        self.table().waiting_owners()
     }
 
     /// Takes the locks that are due, with what to do for them, and schedules them again.
@@ -200,5 +205,44 @@ impl Registry {
             request.changed.notify_waiters();
         }
         !requests.is_empty()
+    }
+}
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::reply::Answer;
+    use crate::state::claim::Claim;
+    use crate::types::mode::Admission;
+    use std::time::Duration;
+
+    #[test]
+    fn an_owner_that_lets_go_of_something_is_not_searched() {
+        let (registry, now) = (Registry::new(), Instant::now());
+        let lease = Duration::from_secs(9);
+        let request = |number: u64, name: &str, lock: &str| {
+            let lock = Arc::new(Lock::new("p", lock.into()));
+            let claim = Claim::new(lease, Duration::MAX, now);
+            let request = Arc::new(Request::new(number, name.to_owned(), lock, Admission::FIFO, claim));
+            registry.insert(Arc::clone(&request), now);
+            request
+        };
+        let (held, waiting) = (request(1, "w0a:1:me", "a"), request(2, "w0a:2:me", "b"));
+        let anonymous = request(3, "w0a:3", "b");
+        let queued = Answer::Queued {
+            ticket: 7,
+            seq: 7,
+            ahead: 0,
+        };
+        for request in [&waiting, &anonymous] {
+            request.claim().on_reply(now, queued);
+        }
+        held.claim().on_reply(now, Answer::Granted { token: 5 });
+        let searched = || -> Vec<u64> { registry.waiting_owners().iter().map(|request| request.number).collect() };
+        assert_eq!(searched(), [2], "it holds, and waits");
+        held.claim().end(EndedBy::Released);
+        assert_eq!(searched(), [0; 0], "the server may still know its hold");
+        registry.remove(&held);
+        assert_eq!(searched(), [2]);
     }
 }

@@ -167,6 +167,10 @@ impl Request {
 fn hold_end(by: &EndedBy) -> HoldEnd {
     match by {
         EndedBy::Lost(reason) => HoldEnd::Lost(*reason),
-        EndedBy::Released | EndedBy::Displaced { .. } | EndedBy::Failed(_) => HoldEnd::Dropped,
+        EndedBy::Released
+        | EndedBy::Sealed
+        | EndedBy::Displaced { .. }
+        | EndedBy::Deadlocked(_)
+        | EndedBy::Failed(_) => HoldEnd::Dropped,
     }
 }

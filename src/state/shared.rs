@@ -8,6 +8,7 @@ use super::claim::{Claim, EndedBy};
 use super::registry::Registry;
 use super::request::{Heard, Request};
 use super::subscribers::EventSubscribers;
+use super::sync::Notify;
 use crate::protocol::key::{Lock, is_state};
 use crate::protocol::message::read_message;
 use crate::protocol::name::RequestName;
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) lease: Duration,
     pub(crate) registry: Registry,
     pub(crate) subscribers: EventSubscribers,
+    /// A named owner waits: wakes the search for deadlocks.
+    pub(crate) owner_waits: Notify,
     numbers: AtomicU64,
     releases: mpsc::WeakUnboundedSender<Arc<Request>>,
 }
@@ -43,6 +46,7 @@ impl Shared {
             lease,
             registry: Registry::new(),
             subscribers: EventSubscribers::default(),
+            owner_waits: Notify::new(),
             numbers: AtomicU64::new(1),
             releases: releases.downgrade(),
         }

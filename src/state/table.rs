@@ -2,9 +2,10 @@
 
 use super::request::Request;
 use crate::protocol::key::Lock;
+use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,8 +35,11 @@ pub(crate) struct Due {
     pub(crate) lock: Arc<Lock>,
     /// The requests to renew, each with its lease. Empty: only check whether something has expired.
     pub(crate) renew: Vec<(Arc<Request>, Duration)>,
-    /// Lost holds that the server may still know: release them, so that others need not wait for the lease.
+    /// Holds that time has ended: nobody has been told yet.
     pub(crate) lost: Vec<Arc<Request>>,
+    /// Holds that the server may still know and that nobody keeps: release them, so that others need not wait for the
+    /// lease.
+    pub(crate) release: Vec<Arc<Request>>,
     pub(crate) follow_up: Option<FollowUp>,
 }
 
@@ -125,7 +129,7 @@ impl Table {
     }
 
     /// Returns a request of the same owner and lock whose release is still under way.
-    pub(super) fn leaving(&self, of: &Request) -> Option<Arc<Request>> {
+    pub(super) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
         let entry = self.locks.get(&of.lock.state)?;
         let numbers = entry
             .owners
@@ -133,7 +137,21 @@ impl Table {
             .iter()
             .filter(|number| **number != of.number);
         let mut requests = numbers.filter_map(|number| entry.requests.get(number));
-        requests.find(|request| request.claim().is_leaving()).cloned()
+        requests.find(|request| request.claim().is_leaving(now)).cloned()
+    }
+
+    /// The requests of named owners that wait. Left out are owners with a request that is over, because the server may
+    /// still know its hold: such an owner waits and lets go of something.
+    pub(super) fn waiting_owners(&self) -> Vec<Arc<Request>> {
+        let owned = || {
+            self.requests
+                .values()
+                .filter_map(|request| Some((request, named_owner(&request.name)?)))
+        };
+        let over = owned().filter(|(request, _)| request.claim().ended().is_some());
+        let leaving: HashSet<_> = over.map(|(_, owner)| owner).collect();
+        let waiting = owned().filter(|(request, owner)| !leaving.contains(owner) && request.claim().is_waiting());
+        waiting.map(|(request, _)| Arc::clone(request)).collect()
     }
 
     /// When to call `take_due` next. The methods that make this time earlier return that.
@@ -257,6 +275,7 @@ impl LockEntry {
             lock: Arc::clone(&self.lock),
             renew: Vec::new(),
             lost: Vec::new(),
+            release: Vec::new(),
             follow_up: self.follow_up.take_if(|next| next.at <= now),
         };
         // A lock without requests to renew is checked again after an hour at most.
@@ -267,8 +286,15 @@ impl LockEntry {
             let Some(lease) = claim.lease_to_renew(now) else {
                 if claim.report_loss() {
                     due.lost.push(Arc::clone(request));
-                } else if claim.ended().is_none() {
-                    next = next.min(now + claim.lease() / 3);
+                }
+                match claim.release_at(now) {
+                    Some(at) if at <= now => {
+                        claim.let_go();
+                        due.release.push(Arc::clone(request));
+                    }
+                    Some(at) => next = next.min(at),
+                    None if claim.ended().is_none() => next = next.min(now + claim.lease() / 3),
+                    None => {}
                 }
                 continue;
             };

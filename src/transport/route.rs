@@ -8,7 +8,7 @@ use super::listener::Listener;
 use super::quarantine::Quarantine;
 use super::subscription::Subscription;
 use crate::protocol::channel::Channel;
-use crate::protocol::introduction;
+use crate::protocol::lookup;
 use crate::protocol::order::Order;
 use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::text;
@@ -208,12 +208,12 @@ impl Route {
         }
     }
 
-    /// Reads the introductions of clients, whose keys may be on any node. `None`: there is none, or it cannot be read.
-    pub(crate) async fn introductions(&self, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
+    /// Reads the texts under keys, which may be on any node. `None`: there is none, or it cannot be read.
+    pub(crate) async fn texts(&self, lane: Lane, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
         match self {
             Self::Server(_) => {
-                let get = introduction::get_all(keys);
-                match self.command(Lane::Users, limit, "", &get).await {
+                let get = lookup::get_all(keys);
+                match self.command(lane, limit, "", &get).await {
                     Ok(Value::Array(found)) if found.len() == keys.len() => {
                         found.iter().map(|found| text(found).map(str::to_owned)).collect()
                     }
@@ -223,8 +223,8 @@ impl Route {
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => {
                 let texts = keys.iter().map(|key| async move {
-                    let get = introduction::get(key);
-                    let reply = self.command(Lane::Users, limit, key, &get).await.ok()?;
+                    let get = lookup::get(key);
+                    let reply = self.command(lane, limit, key, &get).await.ok()?;
                     text(&reply).map(str::to_owned)
                 });
                 futures::future::join_all(texts).await

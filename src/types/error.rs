@@ -1,5 +1,6 @@
 //! Errors: what can go wrong, and what to do about it.
 
+use super::deadlock::{Blocked, in_words};
 use super::mode::Policy;
 use super::owner::Owner;
 use super::remedy::remedy;
@@ -61,6 +62,20 @@ pub enum Error {
         lock: String,
     },
 
+    /// The owner waited in a circle of owners that wait for each other, as the youngest of them. The request has left the
+    /// queue; the owner's holds stay. Release what the owner holds, or acquire in one order everywhere. See
+    /// [`deadlocks`](crate::guide::deadlocks).
+    #[error(
+        "waiting for lock {lock:?} would never end: {}; release what this owner holds, then retry",
+        in_words(circle)
+    )]
+    Deadlock {
+        /// The lock's name.
+        lock: String,
+        /// Each owner of the circle, with what it waits for. The first one is the owner of this request.
+        circle: Vec<Blocked>,
+    },
+
     /// As many requests wait as [`Acquire::max_queue`](crate::Acquire::max_queue) allows. This one did not queue.
     #[error("{waiting} already wait for lock {lock:?}; retry later, or allow more by max_queue")]
     QueueFull {
@@ -73,7 +88,7 @@ pub enum Error {
     /// Others use the lock with another policy. All users of a lock must name the same one. A semaphore, or a lock with
     /// [`max_readers`](crate::RwLock::max_readers), has the policy [`Policy::Bounded`].
     #[error(
-        "lock {lock:?} is in use {}; use it so, or wait until nobody has used it for a minute", with(*stored)
+        "lock {lock:?} is in use {}; use that, or wait until nobody has used it for a minute", with(*stored)
     )]
     PolicyMismatch {
         /// The lock's name.

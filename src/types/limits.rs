@@ -8,6 +8,10 @@ pub(crate) const LEAST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MOST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
+/// How long a named owner waits before the client looks for a deadlock.
+pub(crate) const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const LEAST_DEADLOCK_TIMEOUT: Duration = Duration::from_millis(10);
+
 /// No ticket, token or time in microseconds is larger. Every integer up to here is a double. Time reaches it in the
 /// year 2255.
 pub(crate) const MOST_NUMBER: u64 = 1 << 53;
@@ -26,6 +30,10 @@ pub(crate) fn check_lease(lock: &str, lease: Duration) -> Result<(), Error> {
 
 pub(crate) fn check_max_hold(lock: &str, max_hold: Duration) -> Result<(), Error> {
     check_duration(lock, "max_hold", max_hold, Duration::from_millis(1), Duration::MAX)
+}
+
+pub(crate) fn check_lock_delay(lock: &str, delay: Duration) -> Result<(), Error> {
+    check_duration(lock, "lock_delay", delay, Duration::ZERO, MOST_LEASE)
 }
 
 /// The permits that a request asks for, and those that there are.

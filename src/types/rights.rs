@@ -15,6 +15,9 @@ pub enum Task {
     Look,
     /// To acquire, renew and release.
     Lock,
+    /// To hand on within a second what dead waiters are granted. A client works without this: each of them then costs its
+    /// lease.
+    Unheard,
     /// [`RwLock::status`](crate::RwLock::status).
     Status,
     /// Streams of events.
@@ -42,11 +45,12 @@ pub enum Task {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Connect,
         Self::Introduce,
         Self::Look,
         Self::Lock,
+        Self::Unheard,
         Self::Status,
         Self::Events,
         Self::Find,
@@ -65,7 +69,7 @@ impl Task {
         match self {
             Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe", "smembers"],
             Self::Introduce => &["set"],
-            Self::Look => &["hget", "hmget", "exists", "time", "zcard", "zrange", "zscore"],
+            Self::Look => &["hget", "hmget", "exists", "time", "zcard", "zrange", "zscore", "zrank"],
             Self::Lock => &[
                 "hset",
                 "hdel",
@@ -79,6 +83,7 @@ impl Task {
                 "zmscore",
                 "publish",
             ],
+            Self::Unheard => &["info", "pubsub|numsub"],
             Self::Status => &["zdiff", "mget"],
             Self::Events => &["unsubscribe", "psubscribe", "punsubscribe", "sadd", "expire"],
             Self::Find => &["scan"],
@@ -129,11 +134,11 @@ impl Role {
     }
 
     fn tasks(self) -> &'static [Task] {
-        use Task::{Connect, Events, Evict, Find, Inspect, Introduce, Lock, Look, Status};
+        use Task::{Connect, Events, Evict, Find, Inspect, Introduce, Lock, Look, Status, Unheard};
         match self {
-            Self::Service => &[Connect, Introduce, Look, Lock, Status, Events],
+            Self::Service => &[Connect, Introduce, Look, Lock, Unheard, Status, Events],
             Self::Reader => &[Connect, Introduce, Look, Status, Events, Find, Inspect],
-            Self::Evictor => &[Connect, Introduce, Look, Lock, Status, Events, Find, Inspect, Evict],
+            Self::Evictor => &[Connect, Introduce, Look, Lock, Unheard, Status, Events, Find, Evict],
         }
     }
 
@@ -170,7 +175,7 @@ macro_rules! broad {
 /// Further rights that some of the work needs. `+waitaof` is unknown before Redis 7.2.
 macro_rules! besides {
     () => {
-        "a quarantine needs +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top and \
+        "a quarantine and a quick hand-over past dead waiters need +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top and \
          blockers too) +scan, doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
     };
 }

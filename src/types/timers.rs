@@ -10,6 +10,7 @@
 //! | [`RETRY_PAUSE`], [`UNDER_WAY_PAUSE`] | a renewal failed, or its predecessor is under way | the watchdog checks again |
 //! | the proof of a hold | the client sends a call that is answered | the hold is lost |
 //! | [`INTRODUCED_EVERY`], [`ANNOUNCED_EVERY`] | an introduction, an announcement | the next one |
+//! | [`LOOK_AGAIN_AFTER`], [`LOOK_EVERY`] | a watch has begun or its status failed; it has read the status | a watch reads the status |
 //! | [`GRACE`], [`FOLLOW_UP_PATIENCE`] | a script found grants that nobody heard | the watchdog checks the lock; it stops checking |
 //! | [`SHUTDOWN_PATIENCE`], [`FINISH_PATIENCE`] | a shutdown, a caller that finishes others' work | the rest is left to the leases |
 
@@ -27,6 +28,11 @@ pub(crate) const INTRODUCED_EVERY: Duration = Duration::from_secs(30);
 /// How often a listener to events announces itself, and for how long others believe it.
 pub(crate) const ANNOUNCED_EVERY: Duration = Duration::from_secs(3);
 pub(crate) const BELIEVED_FOR: Duration = Duration::from_secs(10);
+
+/// When a watch reads the status again: until then everybody has heard that it listens, and no event is missing.
+pub(crate) const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often a watch reads the status whatever the events say.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// When to repeat a failed renewal: soon, because the lease runs on. A call to a server that does not reply takes its
 /// time anyway.

@@ -70,11 +70,20 @@ pub struct Lock {
     pub audited: bool,
     /// "e": somebody listens to events.
     pub options: &'static str,
+    /// Only lives as long as the lock.
+    pub _listener: Option<redis::aio::PubSub>,
 }
 
 impl Lock {
+    /// Somebody hears every grant: a script cuts the leases of those that nobody hears.
     pub async fn new(server: &Server, name: &str) -> Self {
-        Self::through(server.redis().await, name)
+        let client = redis::Client::open(server.url()).expect("a valid URL");
+        let mut listener = client.get_async_pubsub().await.expect("the server answers");
+        listener.psubscribe("*:c:*").await.expect("subscribed");
+        Self {
+            _listener: Some(listener),
+            ..Self::through(server.redis().await, name)
+        }
     }
 
     pub fn through(redis: MultiplexedConnection, name: &str) -> Self {
@@ -84,6 +93,7 @@ impl Lock {
             keys: [state.clone(), format!("{state}:q"), format!("{state}:l")],
             audited: true,
             options: "",
+            _listener: None,
         }
     }
 
@@ -134,7 +144,7 @@ impl Lock {
             let number = u64::try_from(number).expect("no negative values");
             return (if number == 0 { Got::Busy } else { Got::Granted(number) }, 0, 0);
         }
-        let &[status, value, next_ms, seq] = reply.as_slice() else {
+        let &[status, value, next_ms, seq, ..] = reply.as_slice() else {
             panic!("acquire answered {reply:?}");
         };
         let number = u64::try_from(value).expect("no negative values");

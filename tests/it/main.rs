@@ -16,7 +16,9 @@ mod acl;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
+mod deadlock;
 mod docs;
+mod election;
 mod events;
 mod failover;
 mod faults;
@@ -36,6 +38,7 @@ mod queue;
 mod recipes;
 mod runtime;
 mod scripts;
+mod semaphore;
 mod several;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {

@@ -16,6 +16,7 @@ PATIENCE = 60.0
 FORMAT = "<BBBIII6d"
 NUMBERS = ["version", "policy", "flags", "reads", "writes", "waiting", "seq", "token", "first", "near", "keep", "cap"]
 FLAGS = ["sole", "more", "up"]
+BOUNDED = ord("n")       # the policy with two more numbers
 
 
 class Failed(Exception):
@@ -62,12 +63,16 @@ def decoded(s):
     fields = {name: int(number) for name, number in zip(NUMBERS, struct.unpack(FORMAT, packed[:size]))}
     flags = fields.pop("flags")
     fields.update({name: flags >> bit & 1 for bit, name in enumerate(FLAGS)})
+    if fields["policy"] == BOUNDED:
+        fields["limit"], fields["used"] = struct.unpack_from("<II", packed, size)
+        size += 8
     return {**fields, "holder": packed[size:].decode()}
 
 
 def encoded(fields):
     fields = {**fields, "flags": sum(fields[name] << bit for bit, name in enumerate(FLAGS))}
-    return struct.pack(FORMAT, *[fields[name] for name in NUMBERS]) + fields["holder"].encode()
+    bound = struct.pack("<II", fields["limit"], fields["used"]) if fields["policy"] == BOUNDED else b""
+    return struct.pack(FORMAT, *[fields[name] for name in NUMBERS]) + bound + fields["holder"].encode()
 
 
 class Run:

@@ -19,6 +19,8 @@ DEAD_AFTER = 3.0         # seconds without a sign of life
 INTRODUCED_EVERY = 30.0
 BELIEVED_FOR = 10.0
 FINISH_PATIENCE = 3.0
+GRACE_MS = 1000          # a grant that nobody heard has no longer lease
+FOLLOWED_FOR = 60.0      # seconds in which this client looks after such leases
 
 
 class Lost(Exception):
@@ -27,6 +29,10 @@ class Lost(Exception):
 
 class Refused(Exception):
     """The server replied with a refusal."""
+
+
+class QueueFull(Exception):
+    """As many wait as the caller allows, or more."""
 
 
 def keys(prefix, name):
@@ -63,14 +69,21 @@ class Request:
         self.token = 0
         self.since = 0.0         # the server executes calls sent later after the grant
         self.proven = 0.0        # the server keeps it at least until then
+        self.doubted = 0.0       # "waits" proves nothing if its call was sent earlier: the lease may have been cut since
         self.renewed = time.monotonic()
         self.due = self.renewed + lease / 3
 
-    def prove(self, sent):
+    def prove(self, sent, waits=False):
         """A call sent at that time was answered: the server gave a lease later than that."""
-        self.proven = max(self.proven, sent + self.lease - max(self.lease / 50, 0.002))
+        if not waits or sent >= self.doubted:
+            self.proven = max(self.proven, sent + self.lease - max(self.lease / 50, 0.002))
         self.renewed = max(self.renewed, sent)
         self.due = self.renewed + self.lease / 3
+
+    def doubt(self, now):
+        """A subscription was confirmed. Before it nobody heard the client's messages, and scripts may have cut leases."""
+        if self.phase in ("asked", "waiting"):
+            self.doubted, self.proven = now, 0.0
 
     def granted(self, token, since):
         self.phase, self.token, self.since = "granted", token, since
@@ -86,7 +99,7 @@ class Request:
             self.phase, self.ticket, self.seq = "waiting", ticket, seq
         else:
             self.told_to_wait(sent, seq)
-        self.prove(sent)
+        self.prove(sent, waits=True)
 
     def told_to_wait(self, sent, seq):
         """A call sent at that time found the request waiting, and the counter at `seq`: a grant up to that is over. A
@@ -127,7 +140,7 @@ class Request:
             if self.phase == "held":                         # the hold was interrupted, and its owner entered once more
                 return self.end("lost")
             self.token = standing
-        self.prove(sent)
+        self.prove(sent, waits=standing <= 0)
 
     def lapse(self):
         """Ends a hold whose proof has ended. It is lost for ever, whatever a late reply says."""
@@ -172,6 +185,7 @@ class Client:
         self.requests = {}          # by number: requests that are not over, or not yet released
         self.left = []              # requests to release in the background, each with the end of its patience
         self.looks = {}             # lock -> when to check it though nothing of ours is due
+        self.followed = {}          # lock -> until when to check it though nobody waits here
         self.audience = {}          # lock's key or "*" -> until when the client believes that somebody listens
         self.closed = False
         self.changed = threading.Condition(threading.RLock())
@@ -237,16 +251,27 @@ class Client:
         until = time.monotonic() + FINISH_PATIENCE
         while next_ms == 0 and time.monotonic() < until:
             next_ms = self.script("renew", lock)[0]
+        with self.changed:
+            self.follow(lock, next_ms)
+            self.changed.notify_all()
 
     # ---- acquire and release
 
-    def acquire(self, name, mode="w", owner="", policy="", timeout=None):
+    def permits(self, name, limit, weight=1, timeout=None, longest=None):
+        """Takes so many of the permits of a semaphore. `longest`: raises QueueFull behind that many waiters."""
+        if not 1 <= weight <= limit:
+            raise ValueError(f"{weight} permits of {limit}")
+        owner = f"*{weight}" if weight > 1 else ""
+        return self.acquire(name, "r", owner, f"n{limit}", timeout, longest)
+
+    def acquire(self, name, mode="w", owner="", policy="", timeout=None, longest=None):
         """Returns a Hold, or None if there was no grant within `timeout` seconds (0: a try-lock)."""
         lock = keys(self.prefix, name)
         until = None if timeout is None else time.monotonic() + timeout
         ticket = ""
         while True:
-            request = self.ask(lock, mode, owner, policy, ticket, only_now=timeout == 0)
+            queue = "" if longest is None or ticket else f"m{longest}"
+            request = self.ask(lock, mode, owner, policy + queue, ticket, only_now=timeout == 0)
             if request is None:
                 return None
             outcome = self.wait(request, until)
@@ -289,7 +314,7 @@ class Client:
                     raise Refused(str(error)) from error
                 self.leave(request)
                 raise
-        status, value, next_ms, seq = reply
+        status, value, next_ms, seq, *_ = reply
         with self.changed:
             if status == 2:
                 request.prove(sent)
@@ -298,6 +323,7 @@ class Client:
             elif status == 1:
                 request.queued(sent, value, seq)
                 self.look(lock, next_ms)
+            self.follow(lock, next_ms)
             self.changed.notify_all()
         if status == 2:
             self.finish(lock, next_ms)
@@ -309,6 +335,8 @@ class Client:
             self.forget(request)
         if status == 0:
             return None
+        if status == -5:
+            raise QueueFull(f"{value} wait for {lock[0]}")
         said = {-1: "another reader is upgrading", -2: "this owner waits here already"}
         raise Refused(said.get(status, f"the lock has another policy: {chr(value)!r}"))
 
@@ -365,6 +393,14 @@ class Client:
             at = time.monotonic() + next_ms / 1000
             self.looks[lock] = min(self.looks.get(lock, at), at)
 
+    def follow(self, lock, next_ms):
+        """A lease may end soon that a script cut, and perhaps nobody else knows: checks then, though nobody waits here."""
+        if 0 < next_ms <= GRACE_MS:
+            self.followed.setdefault(lock, time.monotonic() + FOLLOWED_FOR)
+            self.look(lock, next_ms)
+        else:
+            self.followed.pop(lock, None)
+
     def keep(self):
         while not self.closed:
             with self.changed:
@@ -402,8 +438,9 @@ class Client:
                 next_at = min(next_at, request.due)
         waiting = {request.lock for request in self.requests.values() if request.phase == "waiting"}
         for lock, at in list(self.looks.items()):
-            if lock not in waiting:
+            if lock not in waiting and self.followed.get(lock, 0.0) <= now:
                 del self.looks[lock]
+                self.followed.pop(lock, None)
             elif at <= now:
                 del self.looks[lock]
                 due.setdefault(lock, [])
@@ -426,6 +463,8 @@ class Client:
                 request.stands(sent, standing, first)
             if not requests or any(standing <= 0 and standing != -1 for standing in standings):
                 self.look(lock, next_ms)
+            if not requests:
+                self.follow(lock, next_ms)
             self.changed.notify_all()
 
     # ---- messages
@@ -479,6 +518,7 @@ class Client:
                 time.sleep(0.05)
         with self.changed:                       # a message may have been lost
             for request in self.requests.values():
+                request.doubt(time.monotonic())
                 if request.phase == "waiting":
                     request.due = 0.0
             self.changed.notify_all()

@@ -21,13 +21,21 @@ def say(*words):
 def step(connection, lock, mode, by):
     """Notes an entry or an exit where all users can see it; returns whether no conflicting user is inside."""
     readers, writers = connection.call(
-        "EVAL", ENTER, 1, f"resource:{lock}", by * (mode == "r"), by * (mode == "w"))
+        "EVAL", ENTER, 1, f"resource:{lock}", by * (mode != "w"), by * (mode == "w"))
     return writers == 0 or (writers == 1 and readers == 0)
+
+
+def acquire(client, mode, lock):
+    """`p2/4` are 2 of 4 permits."""
+    if mode[0] != "p":
+        return client.acquire(lock, mode)
+    weight, limit = mode[1:].split("/")
+    return client.permits(lock, int(limit), int(weight), longest=1)
 
 
 def user(client, connection, number, mode, lock, hold_ms, inbox):
     try:
-        hold = client.acquire(lock, mode)
+        hold = acquire(client, mode, lock)
     except Exception as error:
         return say("failed", number, repr(error))
     clear = step(connection, lock, mode, 1)

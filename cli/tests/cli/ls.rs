@@ -1,7 +1,7 @@
 //! `fairlock ls`: which locks are in use.
 
 use crate::command::{Cli, said};
-use crate::scene::{HOSTILE, LONG, client, queue};
+use crate::scene::{HOSTILE, LONG, client, pool, queue};
 use fairlock::Client;
 use fairlock_support::server::{Server, connected, eventually};
 use serde_json::Value;
@@ -40,6 +40,17 @@ async fn lists_locks_in_use_the_busiest_first() {
     assert_eq!((&locks[0]["holding"], &locks[0]["waiting"]), (&1.into(), &2.into()));
     assert_eq!(locks[0]["holder"]["client"]["label"], "billing");
     assert_eq!(locks[1]["longest_wait_ms"], Value::Null);
+}
+
+#[tokio::test]
+async fn tells_how_many_permits_of_a_semaphore_are_taken() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let _clients = pool(&server, "gpu").await;
+    let text = cli.says(&["ls"]).await;
+    assert!(said(&text, &["gpu ", "read 3/4 ", "1 ", "1 ", "training "]), "{text}");
+    let lock = &cli.json(&["ls"]).await[0];
+    assert_eq!((&lock["limit"], &lock["used"]), (&4.into(), &3.into()));
 }
 
 #[tokio::test]

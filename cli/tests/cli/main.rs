@@ -15,6 +15,7 @@ mod command;
 #[cfg(all(feature = "cluster", feature = "sentinel"))]
 mod deployment;
 mod doctor;
+mod elect;
 mod evict;
 mod ls;
 mod manual;

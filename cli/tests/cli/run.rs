@@ -179,6 +179,39 @@ async fn a_busy_lock_ends_it_at_once_or_in_time_with_the_status_that_was_asked_f
 }
 
 #[tokio::test]
+async fn permits_are_taken_and_given_back() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let gpu = client.semaphore("gpu", 4);
+    let three = gpu.permits(3).acquire_fair().await.unwrap();
+    let run = async |options: &[&str]| {
+        let run = ["run", "--no-wait", "--semaphore", "4"];
+        let ended = cli.run(&[&run, options, &["gpu", "--", "true"]].concat()).await;
+        ended.status
+    };
+    assert_eq!(run(&[]).await, 0);
+    assert_eq!(run(&["--permits", "2"]).await, 75);
+    three.release().await.unwrap();
+    assert_eq!(run(&["--permits", "4"]).await, 0);
+    assert_eq!(run(&["--permits", "5"]).await, 64);
+    assert_eq!(gpu.status().await.unwrap().holding, 0);
+}
+
+#[tokio::test]
+async fn a_full_queue_ends_it_at_once() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    scene::stay(lock.write());
+    server.until_queued("a", 1).await;
+    let ended = cli.run(&["run", "--max-queue", "1", "a", "--", "true"]).await;
+    assert_eq!(ended.status, 75, "{ended:?}");
+    assert_eq!(server.queued("a").await, 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn wrong_usage_is_told_apart() {
     let server = Server::start().await;
     let cli = Cli::of(&server);
@@ -192,6 +225,13 @@ async fn wrong_usage_is_told_apart() {
         (&["run", "--label", "a b", "a", "--", "true"], "label"),
         (&["run", "", "--", "true"], "empty"),
         (&["run", "--policy", "lifo", "a", "--", "true"], "writer-first"),
+        (&["run", "--semaphore", "0", "a", "--", "true"], "limit"),
+        (
+            &["run", "--semaphore", "2", "--permits", "0", "a", "--", "true"],
+            "permits",
+        ),
+        (&["run", "--semaphore", "2", "--read", "a", "--", "true"], "--read"),
+        (&["run", "--permits", "2", "a", "--", "true"], "--semaphore"),
     ] {
         let ended = cli.run(arguments).await;
         assert_eq!(ended.status, 64, "{arguments:?}: {ended:?}");
@@ -415,4 +455,40 @@ async fn the_commands_status_is_known_also_under_a_parent_that_ignores_the_end_o
     let child = Cli::of(&server).under_shell(script).spawn().expect("it starts");
     let ended = ended(child).await;
     assert_eq!(ended.status, 7, "{ended:?}");
+}
+
+#[tokio::test]
+async fn several_locks_are_held_and_the_command_finds_all_tokens() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let script = "echo \"$FAIRLOCK_NAME $FAIRLOCK_TOKEN\"; echo \"$FAIRLOCK_TOKENS\"";
+    let ended = cli
+        .run(&["run", "--and", "a", "--and", "c", "b", "--", "sh", "-c", script])
+        .await;
+    assert_eq!(ended.status, 0, "{ended:?}");
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    let [first, b, a, c] = lines[..] else {
+        panic!("{lines:?}")
+    };
+    let token = first.strip_prefix("b ").expect("the name of the first");
+    assert_eq!(b, format!("{token} b"));
+    assert!(a.ends_with(" a") && c.ends_with(" c"), "{lines:?}");
+    // One of them is busy: nothing runs, and nothing is kept.
+    let _held = client.rw_lock("c").write().acquire_fair().await.unwrap();
+    let busy = cli.run(&["run", "-n", "--and", "c", "a", "--", "echo", "it ran"]).await;
+    assert_eq!((busy.status, busy.stdout.as_str()), (75, ""), "{busy:?}");
+    assert!(client.rw_lock("a").write().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_lock_is_held_at_least_for_so_long_though_the_command_has_ended() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let options = ["run", "-n", "--at-least", "600s", "a", "--", "echo", "it ran"];
+    let first = cli.run(&options).await;
+    assert_eq!((first.status, first.stdout.as_str()), (0, "it ran\n"), "{first:?}");
+    let second = cli.run(&options).await;
+    assert_eq!((second.status, second.stdout.as_str()), (75, ""), "{second:?}");
+    let holder = client.rw_lock("a").status().await.unwrap().holders;
+    assert_eq!(holder.len(), 1);
 }

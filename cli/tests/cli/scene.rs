@@ -40,6 +40,17 @@ pub async fn queue(server: &Server, lock: &str) -> (Owner, Vec<Client>) {
     (owner, vec![billing, mailing, auditing])
 }
 
+/// A semaphore of four permits: `training` has three, and `tuning` waits for two.
+pub async fn pool(server: &Server, name: &str) -> Vec<Client> {
+    let (training, tuning) = (client(server, "training").await, client(server, "tuning").await);
+    let guard = training.semaphore(name, 4).permits(3).acquire_fair().await.unwrap();
+    stay(tuning.semaphore(name, 4).permits(2));
+    let waits = async || training.rw_lock(name).status().await.unwrap().waiting == 1;
+    eventually("the second job is queued", waits).await;
+    tokio::spawn(async move { guard.lost().await });
+    vec![training, tuning]
+}
+
 /// Ends the lease of a request that holds the lock: of the first one in the alphabet that reads or writes (`r`, `w`).
 pub async fn end_lease(server: &Server, lock: &str, mode: char) {
     let mut redis = server.redis().await;

@@ -2,7 +2,7 @@
 //! lease that is over.
 
 use crate::command::{Cli, Ended, said};
-use crate::scene::{client, end_lease, queue};
+use crate::scene::{client, end_lease, pool, queue};
 use fairlock_support::server::Server;
 use serde_json::Value;
 
@@ -36,6 +36,32 @@ async fn tells_who_holds_and_who_waits_in_order() {
     assert!(status["holders"][0]["token"].as_u64().is_some_and(|token| token > 0));
     assert_eq!(status["waiters"][1]["client"]["label"], "auditing");
     assert_eq!(status["waiters"][1]["position"], 1);
+}
+
+#[tokio::test]
+async fn tells_who_has_how_many_permits_of_a_semaphore_and_who_waits_for_how_many() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let _clients = pool(&server, "gpu").await;
+    let text = cli.says(&["show", "gpu"]).await;
+    let words = [
+        "gpu: held to read, 1 hold, 3/4 permits, 1 waiting, bounded",
+        "Holding",
+        "read, 3 permits",
+        "training",
+        "Waiting",
+        "read, 2 permits",
+        "tuning",
+    ];
+    assert!(said(&text, &words), "{text}");
+    let status = cli.json(&["show", "gpu", "--raw"]).await;
+    assert_eq!((&status["limit"], &status["used"]), (&4.into(), &3.into()));
+    assert_eq!(status["holders"][0]["permits"], 3);
+    assert_eq!(status["waiters"][0]["permits"], 2);
+    assert_eq!(
+        (&status["raw"]["limit"], &status["raw"]["used"]),
+        (&4.into(), &3.into())
+    );
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! `fairlock top`
 
 use crate::command::{BINARY, Cli, ended, piped, said};
-use crate::scene::{client, queue};
+use crate::scene::{client, pool, queue};
 use fairlock_support::server::{Server, soon};
 use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,14 +13,18 @@ async fn shows_a_frame_as_text_and_as_json() {
     let cli = Cli::of(&server);
     let (_, clients) = queue(&server, "invoice:42").await;
     let _reading = clients[1].rw_lock("catalog").read().acquire_fair().await.unwrap();
+    let _pool = pool(&server, "gpu").await;
     let text = cli.says(&["top", "--once"]).await;
     let words = [
-        "2 locks in use, 2 holds, 2 waiting",
+        "3 locks in use, 3 holds, 3 waiting",
         "QUEUE",
         "invoice:42",
         "write",
         "billing",
         "RW",
+        "gpu",
+        "3/4",
+        "training",
         "catalog",
         "read",
         "mailing",

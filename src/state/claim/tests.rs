@@ -1,5 +1,7 @@
 use super::*;
 
+mod keep;
+
 const LEASE: Duration = Duration::from_millis(1000);
 const QUEUED: Answer = Answer::Queued {
     ticket: 7,

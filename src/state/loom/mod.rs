@@ -171,7 +171,7 @@ fn a_guard_is_dropped_while_its_hold_lapses() {
             // Much later it checks again.
             for leases in [1, 1000] {
                 let due = world.shared.registry.take_due(world.t + LEASE * leases);
-                for request in due.into_iter().flat_map(|due| due.lost) {
+                for request in due.into_iter().flat_map(|due| due.release) {
                     world.shared.release(request).unwrap();
                 }
             }
@@ -370,7 +370,7 @@ fn whoever_waits_is_told_of_a_shutdown() {
 
 /// Does what a request does before it asks.
 fn wait_for_former(world: &World, request: &Request) {
-    let leaving = || world.shared.registry.leaving(request);
+    let leaving = || world.shared.registry.leaving(request, world.t);
     while let Some(former) = leaving() {
         block_on(world.shared.registry.out_of(&former));
     }

@@ -11,8 +11,16 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Belief {
-    Waits { ticket: u64, seq: u64 },
-    Holds { token: u64, interrupted: bool },
+    Waits {
+        ticket: u64,
+        seq: u64,
+    },
+    /// `until_ms`: no call that the server executed renewed it further.
+    Holds {
+        token: u64,
+        interrupted: bool,
+        until_ms: u64,
+    },
 }
 
 /// Everybody who asked and has not given up.
@@ -30,6 +38,10 @@ pub struct Clients {
 impl Clients {
     /// One call. `heard`: its client hears the reply; that of a copy which the network kept is heard by nobody.
     pub fn note(&mut self, step: &Step, seen: &Seen, heard: bool) -> Result<(), String> {
+        // All leases ended long before the keys did, so everybody has given up.
+        if seen.expired[0] {
+            self.requests.clear();
+        }
         if heard {
             match step.script {
                 Script::Acquire => self.asked(&step.args[0], seen),
@@ -39,13 +51,14 @@ impl Clients {
                 Script::Evict => {}
             }
         }
-        for (_, payload) in &seen.messages {
+        let heard = |client: &str| !step.hearing.refused && step.hearing.listens(client);
+        for (_, payload) in seen.messages.iter().filter(|(client, _)| heard(client)) {
             for (request, token) in grants(payload).ok_or_else(|| format!("message {payload:?}"))? {
                 self.told(request, token);
             }
         }
         if let Some(view) = &seen.view {
-            self.look(view);
+            self.look(view, step.now_us / 1000);
             self.exclude(step, view)?;
         }
         Ok(())
@@ -73,9 +86,15 @@ impl Clients {
                 *interrupted |= owner_of(other) != owner_of(request) && (writes(other) || writes(request));
             }
         }
-        let interrupted = false;
-        self.requests
-            .insert(request.to_owned(), Belief::Holds { token, interrupted });
+        let (interrupted, until_ms) = (false, u64::MAX);
+        self.requests.insert(
+            request.to_owned(),
+            Belief::Holds {
+                token,
+                interrupted,
+                until_ms,
+            },
+        );
     }
 
     fn loses(&mut self, request: &str) {
@@ -89,6 +108,7 @@ impl Clients {
                 Some(Belief::Holds {
                     token,
                     interrupted: true,
+                    ..
                 }) if (2..=token.cast_signed()).contains(answer) => {
                     return Err(format!(
                         "the hold of {request} with {token} was interrupted, and its release says {answer}"
@@ -115,7 +135,7 @@ impl Clients {
                 }
                 (Belief::Waits { seq, .. }, told) if told <= 0 => *seq = (*seq).max(told.unsigned_abs()),
                 (Belief::Waits { .. }, token) => self.holds(request, token.unsigned_abs()),
-                (Belief::Holds { token, interrupted }, told) => {
+                (Belief::Holds { token, interrupted, .. }, told) => {
                     let (token, interrupted) = (*token, *interrupted);
                     // A read hold lasts as long as its phase, in which tokens may grow.
                     let since = if writes(request) { told } else { first };
@@ -155,15 +175,26 @@ impl Clients {
 
     /// A write hold lasts for as long as its owner writes. A read hold lasts for as long as anybody reads, or its own owner
     /// writes: nobody else has written in between.
-    fn look(&mut self, view: &View) {
+    fn look(&mut self, view: &View, now_ms: u64) {
+        let mut over = Vec::new();
         for (request, belief) in &mut self.requests {
-            if let Belief::Holds { interrupted, .. } = belief {
+            if let Belief::Holds {
+                interrupted, until_ms, ..
+            } = belief
+            {
+                match view.holders.get(request) {
+                    Some((deadline_ms, ..)) => *until_ms = *deadline_ms,
+                    // Its client knows by the time, whatever replies say later.
+                    None if *until_ms <= now_ms => over.push(request.clone()),
+                    None => {}
+                }
                 let owner = owner_of(request);
                 let state = &view.packed;
                 let writes_on = state.writes > 0 && owner_of(&state.holder) == owner;
                 *interrupted |= !(writes_on || state.reads > 0 && !writes(request));
             }
         }
+        over.iter().for_each(|request| self.loses(request));
     }
 
     /// Nobody who excludes the other is told that it holds, while the server has both.

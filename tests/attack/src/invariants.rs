@@ -2,7 +2,7 @@
 //! model, as the model judges the scripts. For locks that nothing was taken away from.
 
 use crate::lua_world::Step;
-use crate::model::{AtMost, BAND, Inside, Lock, Outcome, named_owner, owner_of, writes};
+use crate::model::{AtMost, BAND, GRACE, Inside, Lock, Outcome, named_owner, owner_of, weight_of, writes};
 use crate::record::{Script, What};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +41,9 @@ pub fn of_state(lock: &Lock, settled: bool) -> Result<(), String> {
         "{writers:?} write, not {:?}",
         lock.writer()
     );
+    let reading = counts.iter().filter(|(_, (reads, _))| *reads > 0);
+    let weight: u64 = reading.map(|(owner, _)| weight_of(owner)).sum();
+    hold!(1, lock.used == weight, "{counts:?} weigh {weight}, not {}", lock.used);
     let known: Vec<_> = lock
         .owners
         .iter()
@@ -106,6 +109,17 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
             .find(|(waiting, _)| *waiting == request)
             .map(|(_, place)| place);
         begun |= holding.is_empty();
+        let owns = |held: &&&str| owner_of(held) == owner;
+        if after.is_bounded() && !writes(request) && !holding.is_empty() && !holding.iter().any(|held| owns(&held)) {
+            let others: BTreeSet<&str> = holding.iter().map(|held| owner_of(held)).collect();
+            let together: u64 = others.into_iter().chain([owner]).map(weight_of).sum();
+            let limit = before.limit.max(after.limit);
+            hold!(
+                1,
+                together <= limit,
+                "{request} entered, and {together} are inside of {limit}"
+            );
+        }
         if note.token > last {
             (last, token) = (note.token, note.token);
         } else {
@@ -150,6 +164,21 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
         before.seq,
         before.first
     );
+    for request in &outcome.cut {
+        let soon = step.now_us / 1000 + GRACE;
+        hold!(
+            8,
+            !before.holds(request),
+            "{request} was cut, and its client may know that it holds"
+        );
+        hold!(
+            8,
+            after.deadline_ms(request) == Some(soon),
+            "{request} was cut, and not to {soon}"
+        );
+        let proven = step.script != Script::Release && step.args.iter().any(|arg| **arg == **request);
+        hold!(8, !proven, "{request} was cut by the call that proves it");
+    }
     if step.script == Script::Downgrade && outcome.reply[1] >= 0 {
         hold!(9, after.holds(&step.args[1]), "downgraded, and no reader");
     }

@@ -69,12 +69,23 @@ pub fn journaled(name: &str, body: &str, most: Option<u64>) -> String {
     // What happened is noted also if nobody listens.
     let body = body.replace("if events and ended > 0 then note(", "if ended > 0 then note(");
     let body = once(&body, "if events then note(", "do note(");
+    // A run of readers enters without being noted one by one.
+    let crowd = "    last = i\n  end\n  reads, waiting";
+    let noted = format!("    note('granted', request, int(token))\n{crowd}");
+    let body = once(&body, crowd, &noted);
+    // Nor is a lease that a script cuts an event.
+    let body = once(&body, "cuts = cuts + call(", "cuts = cuts + journal_cut(request, call(");
+    let body = once(&body, "'CH', int(at), request) end", "'CH', int(at), request)) end");
     let most = most.map_or_else(String::new, |most| format!("'MAXLEN', '~', '{most}', "));
     let tail = TAIL.replace("$NAME", name).replace("$MOST", &most);
     format!("{HEAD}{body}\nend\n{tail}")
 }
 
 const HEAD: &str = "local journal_notes, journal_now = {}, nil
+local function journal_cut(request, shortened)
+  if shortened > 0 then journal_notes[#journal_notes + 1] = 'cut ' .. request .. ' 0' end
+  return shortened
+end
 local function journal_time()
   journal_now = journal_now or redis.call('TIME')
   return journal_now

@@ -4,9 +4,9 @@
 //! compares everything that clients and operators can see: reply, messages, events, and what `status` shows. Of the keys
 //! the judge knows only that they expire. The model then goes on from what was seen.
 
-use crate::lua_world::{Seen, Step};
+use crate::lua_world::{Hearing, Seen, Step};
 use crate::model::{BUSY, Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
-use crate::record::{Note, Script, What, grants};
+use crate::record::{Note, Script, What, argv, grants};
 
 /// What the lock is after a call, or why the answer is wrong.
 pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock, Outcome), String> {
@@ -18,6 +18,7 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
     }
     let mut observed = Observed {
         before: before.view(),
+        hearing: &step.hearing,
         seen,
         did: false,
         wrong: None,
@@ -36,13 +37,13 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
             format!("left undone, and next ms is {next_ms}: {:?}", lock.view())
         })?;
     }
-    demand(seen.bare == is_bare(step.script, &seen.reply), || {
-        format!(
-            "the reply {:?} came {}",
-            seen.reply,
-            if seen.bare { "as a number" } else { "as a list" }
-        )
-    })?;
+    demand(
+        seen.bare == is_bare(step.script, &seen.reply, !outcome.cut.is_empty()),
+        || {
+            let came = if seen.bare { "as a number" } else { "as a list" };
+            format!("the reply {:?} came {came}; cut: {:?}", seen.reply, outcome.cut)
+        },
+    )?;
     same_reply(step.script, &outcome, seen)?;
     same_messages(&outcome, seen)?;
     same_events(step, &outcome, seen)?;
@@ -53,6 +54,9 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
         differ("write holds", &expected.writes, &view.writes)?;
         differ("holders", &expected.holders, &view.holders)?;
         differ("waiters", &expected.waiters, &view.waiters)?;
+        let first = argv(step.script, &step.args(), "").into_iter().nth(1);
+        let place = first.map(|request| lock.place(&request));
+        differ("status of the call's first request", &place, &seen.place)?;
         same_state(before, step, &mut lock, &outcome, seen)?;
         keys_expire(&lock, seen)?;
     }
@@ -73,6 +77,8 @@ fn same_state(before: &Lock, step: &Step, lock: &mut Lock, outcome: &Outcome, se
         ("reads", expected.reads, state.reads),
         ("writes", expected.writes, state.writes),
         ("waiting", expected.waiting, state.waiting),
+        ("limit", expected.limit, state.limit),
+        ("used", expected.used, state.used),
     ] {
         differ(what, &expected, &seen)?;
     }
@@ -132,6 +138,7 @@ pub fn next_at(script: Script) -> usize {
 /// The choices of a server, read off what it shows afterwards.
 struct Observed<'a> {
     before: View,
+    hearing: &'a Hearing,
     seen: &'a Seen,
     /// It expired, let in, or pulled back something.
     did: bool,
@@ -191,6 +198,18 @@ impl Choices for Observed<'_> {
         let pulled = now.is_none() || now != deadline(&self.before);
         self.did |= pulled;
         pulled
+    }
+
+    fn listens(&self, client: &str) -> bool {
+        self.hearing.listens(client)
+    }
+
+    fn cuts(&self) -> bool {
+        !self.hearing.promoted
+    }
+
+    fn most_looked_at(&self) -> usize {
+        self.hearing.most_looked_at
     }
 }
 

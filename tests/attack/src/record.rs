@@ -25,6 +25,9 @@ pub enum What {
     Evicted,
     /// The script found the state damaged and began anew: nobody holds or waits any more. Its request is "-".
     Reset,
+    /// Nobody hears what this request's client is told: its lease ends within [`GRACE`](crate::model::GRACE). No event; it
+    /// stands behind the others.
+    Cut,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +46,8 @@ pub struct Record {
     /// The server's clock, us.
     pub at_us: u64,
     pub script: Script,
-    /// From ARGV[2] on; of acquire: request, lease in ms, `try` or `queue`, policy, old ticket or `u` and the
-    /// token of the read hold that upgrades (see [`acquire`]).
+    /// From ARGV[2] on; of acquire: request, lease in ms, `try`, `queue` or `m` and how long the queue may be, policy (of a
+    /// bounded lock `n` and its limit), old ticket or `u` and the token of the read hold that upgrades (see [`acquire`]).
     pub args: Vec<String>,
     /// A reply of one number with what it does not tell: [`NOT_TOLD`](crate::model::NOT_TOLD).
     pub reply: Vec<i64>,
@@ -71,7 +74,7 @@ impl Script {
 }
 
 impl What {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::Granted,
         Self::Released,
@@ -79,6 +82,7 @@ impl What {
         Self::Expired,
         Self::Evicted,
         Self::Reset,
+        Self::Cut,
     ];
 
     pub fn name(self) -> &'static str {
@@ -90,6 +94,7 @@ impl What {
             Self::Expired => "expired",
             Self::Evicted => "evicted",
             Self::Reset => "reset",
+            Self::Cut => "cut",
         }
     }
 
@@ -133,12 +138,16 @@ pub mod acquire {
         let [request, lease_ms, when, policy, ticket] = args else {
             panic!("not the arguments of acquire: {args:?}");
         };
-        let only_now = if *when == "try" { "t" } else { "" };
+        let when = match *when {
+            "try" => "t",
+            "queue" => "",
+            bound => bound,
+        };
         let (upgrade, number) = match ticket.strip_prefix('u') {
             Some(token) => ("u", token),
             None => ("", *ticket),
         };
-        let mut sent = vec![format!("{more_options}{only_now}{policy}{upgrade}")];
+        let mut sent = vec![format!("{more_options}{when}{policy}{upgrade}")];
         sent.extend([request, lease_ms].map(|arg| (*arg).to_owned()));
         if !number.is_empty() {
             sent.push(number.to_owned());
@@ -151,12 +160,20 @@ pub mod acquire {
         let [options, request, lease_ms, rest @ ..] = argv else {
             return None;
         };
-        let when = if options.contains('t') { "try" } else { "queue" };
-        let policy = options.chars().find(|letter| "wr".contains(*letter));
+        let bound = with_number(options, 'm').unwrap_or("queue");
+        let when = if options.contains('t') { "try" } else { bound };
+        let policy = options.matches(['w', 'r']).next();
+        let policy = policy.or(with_number(options, 'n')).unwrap_or_default();
         let upgrade = if options.contains('u') { "u" } else { "" };
         let ticket = format!("{upgrade}{}", rest.first().copied().unwrap_or_default());
-        let policy = policy.map(String::from).unwrap_or_default();
-        Some([request, *lease_ms, when, &policy, &ticket].map(str::to_owned).to_vec())
+        Some([request, *lease_ms, when, policy, &ticket].map(str::to_owned).to_vec())
+    }
+
+    /// The letter and its number.
+    fn with_number(options: &str, letter: char) -> Option<&str> {
+        let from = &options[options.find(letter)?..];
+        let end = from[1..].find(|c: char| !c.is_ascii_digit());
+        Some(&from[..end.map_or(from.len(), |digits| 1 + digits)])
     }
 }
 

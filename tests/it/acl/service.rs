@@ -6,8 +6,8 @@ use crate::server::{Server, soon};
 use futures::future::join_all;
 use redis::Value;
 
-const SERVICE: [&str; 8] = [
-    "acquire", "events", "expiry", "owners", "policies", "release", "renew", "status",
+const SERVICE: [&str; 11] = [
+    "acquire", "bounded", "events", "expiry", "owners", "places", "policies", "release", "renew", "status", "unheard",
 ];
 
 #[tokio::test]

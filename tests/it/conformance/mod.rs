@@ -59,7 +59,7 @@ impl<'a> Run<'a> {
         let user = redis::Client::open(url).expect("a URL");
         let user = user.get_multiplexed_async_connection_with_config(&patient()).await;
         let user = user.expect("a connection");
-        let lock = Lock::new(server, name).await;
+        let lock = Lock::through(server.redis().await, name);
         let (told, pushes) = mpsc::unbounded_channel();
         let config: AsyncConnectionConfig = patient().set_push_sender(move |push: PushInfo| {
             let text = |at: usize| redis::from_redis_value::<String>(push.data[at].clone());
@@ -401,6 +401,8 @@ impl<'a> Run<'a> {
             ("first", packed.first),
             ("more", packed.more.into()),
             ("up", packed.up.into()),
+            ("limit", packed.limit.into()),
+            ("used", packed.used.into()),
         ];
         for (name, number) in numbers {
             let number = redis::Value::Int(i64::try_from(number).expect("less than 2^53"));

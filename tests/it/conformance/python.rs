@@ -3,7 +3,7 @@
 use crate::lua::{Lock, RELEASE};
 use crate::process::{Process, Resource};
 use crate::server::{Server, eventually, in_time};
-use crate::users::{LEASE, LONG, queued, user, write};
+use crate::users::{LEASE, LONG, client, queued, user, write};
 use fairlock::{Mode, RwLock};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,6 +43,15 @@ async fn the_suite_passes_from_python() {
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains(" passed, 0 failed"));
+}
+
+#[test]
+fn python_believes_no_message_on_the_word_of_a_call_from_before_its_subscription() {
+    let Some(mut command) = program("beliefs.py") else {
+        return;
+    };
+    let output = command.output().expect("python3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test]
@@ -244,6 +253,44 @@ async fn python_asks_again_when_its_subscription_was_lost_and_a_message_with_it(
     deafened.add_command(lock.command(RELEASE, &["w1:1".to_owned()]));
     deafened.exec_async(&mut server.redis().await).await.unwrap();
     assert!(python.entered(1).await > token);
+}
+
+#[tokio::test]
+async fn both_clients_take_the_permits_of_one_semaphore() {
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    let gpu = client(server.url(), LONG).await.semaphore("gpu", 4);
+    let two = gpu.permits(2).acquire_fair().await.unwrap();
+    python.tell("ask 1 p3/4 gpu -");
+    server.until_queued("gpu", 1).await;
+    assert!(gpu.permits(1).try_acquire().await.unwrap().is_none(), "nobody passes");
+    python.tell("ask 2 p1/4 gpu -");
+    let line = python.line().await;
+    assert!(line.starts_with("failed 2 QueueFull"), "{line}");
+    two.release().await.unwrap();
+    let token = python.entered(1).await;
+    let one = gpu.permits(1).try_acquire().await.unwrap().expect("3 of 4 are taken");
+    assert_eq!(one.fencing_token().get(), token);
+    assert!(gpu.permits(2).try_acquire().await.unwrap().is_none());
+    released(&mut python, 1).await;
+    assert!(gpu.permits(3).try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn python_looks_again_after_it_released_to_the_dead() {
+    let server = Server::start().await;
+    let Some(mut python) = python(&server, LONG).await else {
+        return;
+    };
+    python.ask(1, 'w', "a", None);
+    python.entered(1).await;
+    // Leases of minutes, and nobody who hears of a grant.
+    let lock = Lock::through(server.redis().await, "a");
+    lock.acquire_all(&["w1:1", "w2:1", "r3:1"]).await;
+    released(&mut python, 1).await;
+    eventually("the dead are gone", async || lock.state().await.leases.is_empty()).await;
 }
 
 #[tokio::test]

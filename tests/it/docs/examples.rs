@@ -118,6 +118,11 @@ async fn policies_let_the_same_requests_in_differently() {
 }
 
 #[tokio::test]
+async fn semaphore_lets_no_small_job_pass_a_big_one() {
+    shows("semaphore", "then the small one: 1 of 4 GPUs in use").await;
+}
+
+#[tokio::test]
 async fn seed_token_mutex_counts_in_turn_and_frees_nobody_else() {
     shows("seed_token_mutex", "100 tasks counted to 100, in turn").await;
 }
@@ -145,6 +150,30 @@ async fn locks_finds_those_that_exist_and_knows_no_other_name() {
 #[tokio::test]
 async fn events_tell_a_hand_over() {
     shows("events", "the writer left and the reader entered").await;
+}
+
+#[tokio::test]
+async fn contended_lets_short_jobs_in_while_a_long_one_goes_on() {
+    shows("contended", "short job 2 is inside").await;
+}
+
+#[tokio::test]
+async fn deadlock_tells_one_of_two_transfers_and_both_are_done() {
+    shows(
+        "deadlock",
+        "both transfers are done, and one of the two was told of the deadlock",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn deadlock_cost_shows_that_the_waiters_of_a_lock_share_their_looks() {
+    shows("deadlock_cost", "the waiters of a lock share their looks").await;
+}
+
+#[tokio::test]
+async fn election_shows_each_leader_and_the_vacancy() {
+    shows("election", "all three have led, one after the other, and nobody leads").await;
 }
 
 #[tokio::test]
@@ -199,6 +228,11 @@ async fn an_example_without_any_server_says_what_to_do() {
     assert!(!output.status.success());
     let complained = text(&output.stderr);
     assert!(complained.contains("make setup"), "{complained}");
+}
+
+#[tokio::test]
+async fn nightly_runs_once_on_twenty_replicas() {
+    shows("nightly", "20 replicas tried within the window, and the job ran once").await;
 }
 
 #[tokio::test]

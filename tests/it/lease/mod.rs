@@ -1,7 +1,9 @@
 //! The lease of a hold: how renewals move its deadline, and how a hold ends without a release.
 
+mod at_least;
 mod expiry;
 mod frozen;
+mod lock_delay;
 mod loss;
 mod max_hold;
 mod renewals;

@@ -4,6 +4,7 @@
 mod blocking;
 pub(crate) mod cancellation;
 mod charts;
+mod contended;
 mod mutex;
 mod polled;
 mod rw_lock;

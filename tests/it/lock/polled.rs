@@ -151,7 +151,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 25] = [
+const FUTURES: [(&str, Make); 33] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
@@ -173,6 +173,19 @@ const FUTURES: [(&str, Make); 25] = [
     }),
     ("acquire_fair, replicas", |client, name| {
         over(client.rw_lock(name).write().wait_for_replicas(1, ms(20)).acquire_fair())
+    }),
+    ("permits", |client, name| {
+        over(client.semaphore(name, 2).permits(2).acquire_fair())
+    }),
+    ("enqueue, free", |client, name| {
+        over(async move { client.rw_lock(name).write().enqueue().await?.await })
+    }),
+    ("enqueue, busy", |client, name| {
+        over(async move {
+            let queued = busy(&client, &name).await.write().enqueue().await?;
+            queued.place().await?;
+            queued.await
+        })
     }),
     ("try_acquire, free", |client, name| {
         over(client.rw_lock(name).write().try_acquire())
@@ -257,6 +270,49 @@ const FUTURES: [(&str, Make); 25] = [
             let event = events.next().await;
             drop(guard);
             drop(event);
+            Ok::<(), Error>(())
+        })
+    }),
+    ("contended", |client, name| {
+        over(async move {
+            let guard = client.rw_lock(&*name).write().acquire_fair().await?;
+            let next = tokio::spawn(client.rw_lock(name).write().acquire_fair());
+            guard.contended().await?;
+            drop((guard, next));
+            Ok::<(), Error>(())
+        })
+    }),
+    ("campaign and resign", |client, name| {
+        over(async move { client.election(name).campaign().await?.resign().await })
+    }),
+    ("leader", |client, name| {
+        over(async move {
+            busy(&client, &name).await;
+            client.election(name).leader().await
+        })
+    }),
+    ("observe", |client, name| {
+        over(async move {
+            let election = client.election(name);
+            let mut leaders = election.observe().await?;
+            let leading = election.campaign().await?;
+            let seen = (leaders.next().await, leaders.next().await);
+            drop((leading, seen));
+            Ok::<(), Error>(())
+        })
+    }),
+    ("a deadlock", |client, name| {
+        over(async move {
+            let (one, two) = (Owner::new(), Owner::new());
+            let locks = [format!("{name} a"), format!("{name} b")].map(|name| client.rw_lock(name));
+            let [a, b] = &locks;
+            let _a = a.with_owner(&one).write().acquire_fair().await?;
+            let _b = b.with_owner(&two).write().acquire_fair().await?;
+            let ended = tokio::join!(
+                b.with_owner(&one).write().try_acquire_for(ms(200)),
+                a.with_owner(&two).write().try_acquire_for(ms(200))
+            );
+            drop(ended);
             Ok::<(), Error>(())
         })
     }),

@@ -108,6 +108,23 @@ async fn setting() -> (Recorded, Server, Client) {
 }
 
 #[tokio::test]
+async fn permits_are_a_mode_and_a_full_queue_is_an_outcome_of_their_own() {
+    let (recorded, _server, client) = setting().await;
+    let semaphore = client.semaphore("a", 4);
+    let held = semaphore.permits(3).acquire_fair().await.unwrap();
+    recorded.is(&[
+        ("held permits", 1),
+        ("acquisitions_total permits granted", 1),
+        ("held read", 0),
+    ]);
+    let refused = semaphore.permits(2).max_queue(0).acquire_fair().await;
+    assert!(matches!(refused, Err(Error::QueueFull { .. })));
+    recorded.is(&[("acquisitions_total permits queue_full", 1), ("waiting permits", 0)]);
+    held.release().await.unwrap();
+    recorded.is(&[("held permits", 0), ("hold_seconds permits released", 1)]);
+}
+
+#[tokio::test]
 async fn a_hold_counts_from_its_guard_to_its_release() {
     let (recorded, _server, client) = setting().await;
     let lock = client.rw_lock("a");

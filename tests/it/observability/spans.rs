@@ -156,6 +156,20 @@ async fn a_hand_over_is_an_acquire_and_a_hold() {
 }
 
 #[tokio::test]
+async fn spans_of_a_semaphore_say_how_many_permits() {
+    let log = Log::here();
+    let server = Server::start().await;
+    let client = client(server.url(), LONG).await;
+    let held = client.semaphore("a", 4).permits(3).acquire_fair().await.unwrap();
+    let permits = [("lock", "a"), ("mode", "permits"), ("permits", "3")];
+    has(&log.spans("acquire")[0], &permits);
+    has(&log.spans("hold")[0], &permits);
+    held.release().await.unwrap();
+    drop(client.rw_lock("b").read().acquire_fair().await.unwrap());
+    assert!(!log.spans("acquire")[1].contains_key("permits"));
+}
+
+#[tokio::test]
 async fn an_acquire_without_a_guard_says_why() {
     let log = Log::here();
     let server = Server::start().await;

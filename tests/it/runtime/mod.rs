@@ -81,8 +81,12 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         readers.read().acquire_fair().await.unwrap(),
         readers.read().acquire_fair().await.unwrap(),
     );
-    let [a, b, c, d, f] = [(); 5].map(|()| lock.clone());
+    let [a, b, c, d, f, g, h] = [(); 7].map(|()| lock.clone());
     let e = client.clone();
+    let [semaphore, counted] = [(); 2].map(|()| client.semaphore("s", 1));
+    let together = client.all().write(&client.rw_lock("t")).acquire_fair();
+    let together = together.await.unwrap();
+    let all = || client.all().write(&lock);
     vec![
         call("connect", Client::connect(server.url())),
         call("connect", Client::builder().connect(server.url())),
@@ -95,6 +99,15 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("acquire_fair", lock.write().acquire_fair()),
         call("try_acquire", lock.write().try_acquire()),
         call("try_acquire_for", lock.write().try_acquire_for(LONG)),
+        call("enqueue", lock.write().enqueue()),
+        call("events", async move { semaphore.events().await }),
+        call("status", async move { counted.status().await }),
+        call("with_write", async move { g.with_write(async |_| ()).await }),
+        call("with_read", async move { h.with_read(async |_| ()).await }),
+        call("acquire_fair", all().acquire_fair()),
+        call("try_acquire", all().try_acquire()),
+        call("try_acquire_for", all().try_acquire_for(LONG)),
+        call("release", together.release()),
         call("upgrade", async move { upgraded.upgrade().await }),
         call("try_upgrade", async move { tried.try_upgrade().await }),
         call("release", released.release()),

@@ -9,6 +9,7 @@ mod owners;
 mod replies;
 mod status;
 mod twice;
+mod unheard;
 
 use crate::lua::{Got, Lock};
 use crate::server::Server;

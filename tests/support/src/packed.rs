@@ -5,7 +5,7 @@ use redis::aio::ConnectionLike;
 /// What the numbers of the field say, and its text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Packed {
-    /// 0, or the byte of `w` or `r`.
+    /// 0, or the byte of `w`, `r` or `n`.
     pub policy: u8,
     pub sole: bool,
     pub more: bool,
@@ -19,23 +19,29 @@ pub struct Packed {
     pub near: u64,
     pub keep: u64,
     pub cap: u64,
+    /// Of a bounded lock, as is `used`; otherwise 0.
+    pub limit: u32,
+    pub used: u32,
     pub holder: String,
 }
 
-/// Where the text begins.
+/// Where the text begins, in a lock without a bound.
 const HOLDER: usize = 63;
 
 impl Packed {
     /// `None`: the field is of another layout.
     pub fn read(field: &[u8]) -> Option<Self> {
-        let (numbers, holder) = field.split_at_checked(HOLDER)?;
+        let (numbers, mut holder) = field.split_at_checked(HOLDER)?;
         if numbers[0] != 2 {
             return None;
         }
-        let count = |n: usize| {
-            let at = 3 + 4 * n;
-            u32::from_le_bytes(numbers[at..at + 4].try_into().expect("four bytes"))
-        };
+        let u32_at = |at: usize| u32::from_le_bytes(field[at..at + 4].try_into().expect("four bytes"));
+        let count = |n: usize| u32_at(3 + 4 * n);
+        let (mut limit, mut used) = (0, 0);
+        if numbers[1] == b'n' {
+            (limit, used) = (u32_at(HOLDER), u32_at(HOLDER + 4));
+            holder = &holder[8..];
+        }
         let number = |n: usize| {
             let at = 15 + 8 * n;
             f64::from_le_bytes(numbers[at..at + 8].try_into().expect("eight bytes")) as u64
@@ -54,6 +60,8 @@ impl Packed {
             near: number(3),
             keep: number(4),
             cap: number(5),
+            limit,
+            used,
             holder: String::from_utf8(holder.to_vec()).expect("a request"),
         })
     }
@@ -100,7 +108,7 @@ local s = redis.call('HGET', KEYS[1], 's')
 local at, moved = tonumber(ARGV[1]), 0
 local near = struct.unpack('<d', s, 40)
 if string.byte(s, 3) % 2 == 1 then
-  if string.sub(s, 64) ~= ARGV[2] or ARGV[3] then return 0 end
+  if string.sub(s, string.byte(s, 2) == 110 and 72 or 64) ~= ARGV[2] or ARGV[3] then return 0 end
   near, moved = at, 1
 else
   for i = 2, #ARGV do

@@ -252,14 +252,15 @@ impl Server {
         text.lines().count() - 1
     }
 
-    /// All keys of the server, but for those by which clients say who they are.
+    /// All keys of the server, but for those by which clients say who they are, and what owners wait for: clients delete
+    /// these when they get to it.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::cmd("KEYS")
             .arg("*")
             .query_async(&mut self.redis().await)
             .await
             .expect("KEYS");
-        keys.retain(|key| !key.contains(":client:"));
+        keys.retain(|key| !key.contains(":client:") && !key.contains(":waits:"));
         keys.sort();
         keys
     }

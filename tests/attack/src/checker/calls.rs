@@ -1,7 +1,9 @@
 //! One call after another: what it had to answer, and what it may do.
 
-use super::{Before, Call, Hold, Lock, MOST_RESENDS, Standing, Step, Totals, Violation, owner_of, violation, writes};
-use crate::model::RETENTION;
+use super::{
+    Before, Call, Hold, Lock, MOST_RESENDS, Standing, Step, Totals, Violation, owner_of, unweighted, violation, writes,
+};
+use crate::model::{GRACE, RETENTION};
 use crate::record::{Note, Record, Script, What};
 
 impl Lock {
@@ -17,9 +19,17 @@ impl Lock {
         self.knows(&step)?;
         let waited = !self.queue.is_empty();
         let before = self.begin(&step)?;
+        let limit = self.limit;
+        // Some were let in before the limit changed, and some because it did.
+        self.limit = limit.max(step.limit().unwrap_or(0));
         for note in &record.notes {
             self.apply(&step, note, totals)?;
         }
+        self.limit = if self.sets_limit(&step, &before) {
+            step.limit().unwrap_or(0)
+        } else {
+            limit
+        };
         if step.lenient {
             return Ok(());
         }
@@ -91,7 +101,7 @@ impl Lock {
                 What::Reset => self.told.values_mut().for_each(|(_, interrupted)| *interrupted = true),
                 // A known request that ends is compared without this.
                 What::Expired if step.lenient => {}
-                What::Queued => {}
+                What::Queued | What::Cut => {}
                 _ => drop(self.told.remove(name)),
             }
         }
@@ -242,6 +252,7 @@ impl Lock {
             return Ok(());
         }
         match note.what {
+            What::Cut => self.cut(step, request),
             What::Granted => {
                 totals.grants += 1;
                 self.granted(step, request, note.token)?;
@@ -290,6 +301,39 @@ impl Lock {
         }
     }
 
+    /// Nobody heard of a grant: a waiter may have less time left, or whoever this call let in from the queue.
+    fn cut(&mut self, step: &Step<'_>, name: &str) -> Result<(), Violation> {
+        let Some(id) = self.id(name) else {
+            ensure!(step.lenient, 8, "the lease of {name} is cut, which is unknown");
+            return Ok(());
+        };
+        let granted = |note: &Note| note.what == What::Granted && note.request == name;
+        let request = &self.requests[id as usize];
+        let unheard = request.waits.is_some() || step.record.notes.iter().any(granted);
+        ensure!(
+            step.lenient || unheard,
+            8,
+            "the lease of {name} is cut, and its client may know that it holds"
+        );
+        let proven = !matches!(step.call, Call::Release) && step.record.args.iter().any(|arg| arg == name);
+        ensure!(!proven, 8, "the lease of {name} is cut by the call that proves it");
+        if request.deadline > step.now + GRACE {
+            self.lease(id, step.now, GRACE);
+        }
+        Ok(())
+    }
+
+    /// Whether this call says how much a bounded lock admits from now on.
+    fn sets_limit(&self, step: &Step<'_>, before: &Before) -> bool {
+        let Call::Acquire { request, .. } = step.call else {
+            return false;
+        };
+        // A known request is told how it stands, and no more; an upgrade may end before that.
+        let ended = |note: &Note| note.what == What::Left && note.request == request;
+        let known = before.first != Standing::Unknown && !step.record.notes.iter().any(ended);
+        step.record.reply[0] != -3 && !known
+    }
+
     /// Whether a known request may end so in this call.
     pub(super) fn may_end(&self, step: &Step<'_>, ended: What, name: &str, id: u32) -> Result<(), Violation> {
         let request = &self.requests[id as usize];
@@ -313,11 +357,11 @@ impl Lock {
                 request.deadline - step.now
             ),
             What::Evicted => ensure!(
-                matches!(step.call, Call::Evict { owner } if owner == owner_of(name)),
+                matches!(step.call, Call::Evict { owner } if owner == owner_of(name) || owner == unweighted(owner_of(name))),
                 6,
                 "{name} evicted, and nobody asked for it"
             ),
-            What::Granted | What::Queued | What::Reset => {}
+            What::Granted | What::Queued | What::Reset | What::Cut => {}
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Who was let in, who was queued, and who had to be.
 
-use super::{BAND, Before, Call, Lock, Standing, Step, Violation, owner_of, violation, writes};
+use super::{BAND, Before, Call, Lock, Standing, Step, Violation, names_owner, owner_of, violation, weight_of, writes};
 use crate::record::What;
 
 impl Lock {
@@ -49,6 +49,7 @@ impl Lock {
         };
         let (owner, wants_write) = (self.requests[id as usize].owner, self.requests[id as usize].writes);
         let writes_already = self.writer == Some(owner);
+        let reenters = self.owners[owner as usize].reads > 0 || writes_already;
         let begins = self.readers == 0 && self.writer.is_none();
         if !step.lenient {
             if let Some(writer) = self.writer
@@ -65,9 +66,18 @@ impl Lock {
                 1,
                 "{name} entered beside {others} read holds"
             );
+            ensure!(
+                wants_write || begins || reenters || self.has_room(name),
+                1,
+                "{name} entered beside {} of {}",
+                self.used,
+                self.limit
+            );
             // A reader that waited shares only what was drawn in this call: it was told greater numbers than the last.
             let shares = if waited { self.drawn_by == step.number } else { true };
-            if begins || wants_write && !writes_already || !shares {
+            // An acquire admits once more after its limit grew, and draws again.
+            let again = waited && !wants_write && step.limit().is_some() && token > self.seq;
+            if begins || wants_write && !writes_already || !shares || again {
                 ensure!(token > self.seq, 2, "{name} got {token} after {}", self.seq);
             } else {
                 ensure!(
@@ -91,10 +101,17 @@ impl Lock {
             holder.writes += 1;
             self.writer = Some(owner);
         } else {
+            if holder.reads == 0 {
+                self.used += weight_of(owner_of(name));
+            }
             holder.reads += 1;
             self.readers += 1;
         }
         Ok(())
+    }
+
+    fn has_room(&self, name: &str) -> bool {
+        self.limit == 0 || self.used + weight_of(owner_of(name)) <= self.limit
     }
 
     pub(super) fn queued(&mut self, step: &Step<'_>, name: &str) -> Result<(), Violation> {
@@ -279,7 +296,9 @@ impl Lock {
     pub(super) fn pass(&self, step: &Step<'_>, name: &str, owner: u32, score: i64) -> Result<(), Violation> {
         for (_, id) in self.queue.iter().take_while(|(ahead, _)| *ahead < score) {
             let ahead = &self.requests[*id as usize];
-            if (ahead.writes || writes(name)) && ahead.owner != owner && ahead.deadline > step.now {
+            // In a bounded lock readers exclude each other too.
+            let conflicts = ahead.writes || writes(name) || self.limit > 0;
+            if conflicts && ahead.owner != owner && ahead.deadline > step.now {
                 let invariant = if ahead.upgrade { 9 } else { 3 };
                 return violation(invariant, format!("{name} passed {}", self.name(*id)));
             }
@@ -293,12 +312,13 @@ impl Lock {
             return false;
         };
         let owner = self.owner_names.get(owner_of(name)).copied();
-        let named = name.matches(':').count() > 1;
+        let named = names_owner(name);
         let found = |owner: u32| &self.owners[owner as usize];
         let reads = owner.filter(|_| named).map_or(0, |owner| found(owner).reads);
         let fits = match self.writer {
             Some(writer) => Some(writer) == owner,
-            None => !writes(name) || self.readers == reads,
+            None if writes(name) => self.readers == reads,
+            None => self.readers == 0 || reads > 0 || self.has_room(name),
         };
         let inside = reads > 0 || owner.is_some_and(|owner| found(owner).writes > 0);
         let band = i64::from(band_of.is_some_and(|writers| writers != writes(name)));
@@ -338,8 +358,17 @@ impl Lock {
         let request = &self.requests[id as usize];
         match self.writer {
             Some(writer) => writer == request.owner,
-            None if request.named => !request.writes || self.readers == self.owners[request.owner as usize].reads,
-            None => !request.writes || self.readers == 0,
+            None => {
+                let reads = if request.named {
+                    self.owners[request.owner as usize].reads
+                } else {
+                    0
+                };
+                match request.writes {
+                    true => self.readers == reads,
+                    false => self.readers == 0 || reads > 0 || self.has_room(self.name(id)),
+                }
+            }
         }
     }
 }

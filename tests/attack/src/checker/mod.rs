@@ -19,7 +19,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::model::NOT_TOLD;
+use crate::model::{BOUNDED, NOT_TOLD};
 use crate::record::{Record, Script};
 pub use intervals::{Interval, Mode, check_intervals};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -198,6 +198,9 @@ struct Lock {
     queue: BTreeSet<(i64, u32)>,
     deadlines: BTreeSet<(u64, u32)>,
     readers: u64,
+    /// Of a bounded lock: what its readers may weigh together, and what they do. 0: no bounded lock.
+    limit: u64,
+    used: u64,
     writer: Option<u32>,
     /// Waiting upgrades.
     upgrades: u32,
@@ -252,6 +255,8 @@ enum Call<'a> {
         lease: u64,
         only_now: bool,
         band_of: Option<bool>,
+        /// Of a bounded lock.
+        limit: Option<u64>,
         ticket: Option<u64>,
     },
     Release,
@@ -286,8 +291,13 @@ impl<'a> Step<'a> {
                     lease: arg(1)?.parse().ok()?,
                     only_now: arg(2)? == "try",
                     band_of: match arg(3)? {
-                        "" => None,
-                        policy => Some(policy == "w"),
+                        "w" => Some(true),
+                        "r" => Some(false),
+                        _ => None,
+                    },
+                    limit: match arg(3)?.strip_prefix(char::from(BOUNDED)) {
+                        Some(limit) => Some(limit.parse().ok()?),
+                        None => None,
                     },
                     ticket: match arg(4)? {
                         "" => None,
@@ -309,7 +319,8 @@ impl<'a> Step<'a> {
             Script::Evict => arg(0).map(|owner| Call::Evict { owner }),
         };
         let length = match record.script {
-            Script::Acquire => 4,
+            // The last of five is how many stand before it.
+            Script::Acquire => 4 + usize::from(record.reply.first() == Some(&1)),
             Script::Release => 1 + args.len(),
             Script::Renew => 2 + args.len() / 2,
             Script::Downgrade | Script::Evict => 2,
@@ -323,6 +334,13 @@ impl<'a> Step<'a> {
                 lenient: false,
             }),
             _ => violation(0, "arguments or a reply that no such script has"),
+        }
+    }
+
+    fn limit(&self) -> Option<u64> {
+        match self.call {
+            Call::Acquire { limit, .. } => limit,
+            _ => None,
         }
     }
 
@@ -357,11 +375,30 @@ fn writes(request: &str) -> bool {
 
 /// The owner of a request: the one that was named, or its own.
 pub fn owner_of(request: &str) -> &str {
-    let mut colons = request.bytes().enumerate().filter(|(_, byte)| *byte == b':');
-    match colons.nth(1) {
-        Some((second, _)) => &request[second + 1..],
-        None => request.get(1..).unwrap_or(""),
+    if !names_owner(request) {
+        return request.get(1..).unwrap_or("");
     }
+    let mut colons = request.bytes().enumerate().filter(|(_, byte)| *byte == b':');
+    colons.nth(1).map_or("", |(second, _)| &request[second + 1..])
+}
+
+/// Whether a request names its owner: a star begins a weight.
+fn names_owner(request: &str) -> bool {
+    let mut parts = request.splitn(3, ':');
+    parts.nth(2).is_some_and(|third| !third.starts_with('*'))
+}
+
+/// The name of an owner without its weight, by which it can be evicted too.
+fn unweighted(owner: &str) -> &str {
+    owner.split(":*").next().unwrap_or(owner)
+}
+
+/// What an owner that reads takes of a bounded lock.
+fn weight_of(owner: &str) -> u64 {
+    let (_, last) = owner.rsplit_once(':').unwrap_or_default();
+    last.strip_prefix('*')
+        .and_then(|weight| weight.parse().ok())
+        .unwrap_or(1)
 }
 
 type Map<V> = HashMap<Box<str>, V, BuildHasherDefault<Quick>>;

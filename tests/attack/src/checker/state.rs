@@ -1,6 +1,6 @@
 //! What the checker knows of one lock: requests, owners and leases, as they come and go.
 
-use super::{CLAMPED, Lock, Owner, Request, Standing, owner_of, writes};
+use super::{CLAMPED, Lock, Owner, Request, Standing, names_owner, owner_of, weight_of, writes};
 
 impl Lock {
     pub(super) fn id(&self, name: &str) -> Option<u32> {
@@ -66,7 +66,7 @@ impl Lock {
         };
         let request = Request {
             owner,
-            named: name.matches(':').count() > 1,
+            named: names_owner(name),
             writes: writes(name),
             waits: None,
             upgrade: false,
@@ -117,6 +117,9 @@ impl Lock {
         } else {
             self.owners[of as usize].reads -= 1;
             self.readers -= 1;
+            if self.owners[of as usize].reads == 0 {
+                self.used -= weight_of(owner_of(name));
+            }
         }
         self.deadlines.remove(&(deadline, id));
         self.names.remove(name);
@@ -142,6 +145,7 @@ impl Lock {
             token: self.token,
             first: self.first,
             cap: self.cap,
+            limit: self.limit,
             told: std::mem::take(&mut self.told),
             ..Self::default()
         };

@@ -7,7 +7,7 @@ use super::normal::{Doing, concrete, fingerprint, shown};
 use super::{Cast, Counterexample, KEY, Layer, Op, ops};
 use crate::invariants;
 use crate::judge::judge;
-use crate::lua_world::{BEGIN_US, Kept, Limits, Loaded, Scripts, Step, Want, World};
+use crate::lua_world::{BEGIN_US, Hearing, Kept, Limits, Loaded, Scripts, Step, Want, World};
 use crate::model::Lock;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,6 +18,8 @@ use std::time::Instant;
 struct Node {
     parent: u32,
     op: u8,
+    /// Who did not hear it: an index into the cast's `deaf`.
+    deaf: u8,
 }
 
 #[derive(Clone)]
@@ -45,12 +47,14 @@ struct Sent<'a> {
     from: &'a State,
     op: usize,
     doing: Doing,
+    deaf: usize,
     listened: bool,
 }
 
 pub(super) struct Explorer {
     world: World,
     loaded: Loaded,
+    limits: Limits,
     cast: Cast,
     ops: Vec<Op>,
     /// 128 bits of each state: two that are taken for one are less likely than a broken machine.
@@ -87,10 +91,15 @@ impl Explorer {
         Ok(Self {
             world,
             loaded,
+            limits,
             cast,
             ops: ops(cast, policy),
             seen: HashSet::from([fingerprint(&Kept::default(), BEGIN_US, cast.alike)]),
-            nodes: vec![Node { parent: 0, op: 0 }],
+            nodes: vec![Node {
+                parent: 0,
+                op: 0,
+                deaf: 0,
+            }],
             transitions: 0,
             begun: Instant::now(),
         })
@@ -131,15 +140,17 @@ impl Explorer {
         let parents = self.remake(&parents)?;
         let mut sent = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let Node { parent, op } = self.nodes[*node as usize];
+            let Node { parent, op, deaf } = self.nodes[*node as usize];
             let at = parents.binary_search_by_key(&parent, |state| state.node);
             let from = &parents[at.expect("the parents of all nodes")];
-            let (op, listened) = (usize::from(op), true);
+            let (op, deaf) = (usize::from(op), usize::from(deaf));
             let doing = concrete(self.cast, &self.ops[op], &from.lock).expect("a step that was taken before");
+            let listened = false;
             sent.push(self.send(Sent {
                 from,
                 op,
                 doing,
+                deaf,
                 listened,
             }));
         }
@@ -157,15 +168,18 @@ impl Explorer {
         for from in states {
             for op in 0..self.ops.len() {
                 let every_other = (from.node as usize + op).is_multiple_of(2);
-                for listened in [true, false]
-                    .into_iter()
-                    .filter(|listened| both || *listened == every_other)
-                {
-                    if let Some(doing) = concrete(self.cast, &self.ops[op], &from.lock) {
+                for (deaf, listened) in (0..self.cast.deaf.len()).flat_map(|deaf| [(deaf, true), (deaf, false)]) {
+                    // Whether events are published changes nothing else.
+                    let made = match deaf {
+                        0 => both || listened == every_other,
+                        _ => !listened,
+                    };
+                    if made && let Some(doing) = concrete(self.cast, &self.ops[op], &from.lock) {
                         sent.push(self.send(Sent {
                             from,
                             op,
                             doing,
+                            deaf,
                             listened,
                         }));
                     }
@@ -179,7 +193,7 @@ impl Explorer {
     }
 
     fn send<'a>(&mut self, sent: Sent<'a>) -> Sent<'a> {
-        if let Some(step) = sent.step() {
+        if let Some(step) = self.step(&sent) {
             let want = Want {
                 status: true,
                 keys: true,
@@ -187,6 +201,28 @@ impl Explorer {
             self.world.step(&self.loaded, KEY, Some(&sent.from.kept), &step, want);
         }
         sent
+    }
+
+    /// The call of a step, if it is one.
+    fn step(&self, sent: &Sent<'_>) -> Option<Step> {
+        let Doing::Call(script, args) = &sent.doing else {
+            return None;
+        };
+        let deaf = self.cast.deaf[sent.deaf].iter().map(|client| (*client).to_owned());
+        Some(Step {
+            listened: sent.listened,
+            hearing: Hearing {
+                deaf: deaf.collect(),
+                refused: false,
+                promoted: false,
+                most_looked_at: self.limits.expiries,
+            },
+            ..Step::new(
+                *script,
+                &args.iter().map(String::as_str).collect::<Vec<_>>(),
+                sent.from.now_us,
+            )
+        })
     }
 
     fn flush(&mut self, sent: &[Sent<'_>]) -> Result<(), Box<Counterexample>> {
@@ -201,7 +237,7 @@ impl Explorer {
         for sent in sent.drain(..) {
             self.transitions += u64::from(matches!(sent.doing, Doing::Call(..)));
             let state = self.came_of(&sent)?;
-            self.arrive(&state, sent.op);
+            self.arrive(&state, &sent);
         }
         Ok(())
     }
@@ -209,7 +245,7 @@ impl Explorer {
     /// What a step made of its state. Of a call, the reply is the next one to come, and is judged.
     fn came_of(&mut self, sent: &Sent<'_>) -> Result<State, Box<Counterexample>> {
         let from = sent.from;
-        let Some(step) = sent.step() else {
+        let Some(step) = self.step(sent) else {
             let Doing::Wait(ms) = sent.doing else {
                 unreachable!("a call is a step")
             };
@@ -230,14 +266,15 @@ impl Explorer {
     }
 
     /// A state that may be new.
-    fn arrive(&mut self, state: &State, op: usize) {
+    fn arrive(&mut self, state: &State, sent: &Sent<'_>) {
         if self
             .seen
             .insert(fingerprint(&state.kept, state.now_us, self.cast.alike))
         {
             self.nodes.push(Node {
                 parent: state.node,
-                op: op as u8,
+                op: sent.op as u8,
+                deaf: sent.deaf as u8,
             });
         }
     }
@@ -246,7 +283,7 @@ impl Explorer {
     fn counterexample(&self, mut node: u32, op: usize, difference: String) -> Box<Counterexample> {
         let mut path = vec![op];
         while node != 0 {
-            let Node { parent, op } = self.nodes[node as usize];
+            let Node { parent, op, .. } = self.nodes[node as usize];
             path.push(usize::from(op));
             node = parent;
         }
@@ -254,21 +291,6 @@ impl Explorer {
         Box::new(Counterexample {
             trace: path.iter().map(|op| shown(&self.ops[*op])).collect(),
             difference,
-        })
-    }
-}
-
-impl Sent<'_> {
-    /// Its call, if it is one.
-    fn step(&self) -> Option<Step> {
-        let Doing::Call(script, args) = &self.doing else {
-            return None;
-        };
-        Some(Step {
-            script: *script,
-            args: args.clone(),
-            now_us: self.from.now_us,
-            listened: self.listened,
         })
     }
 }

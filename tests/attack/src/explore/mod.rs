@@ -46,12 +46,15 @@ pub enum Who {
     Everybody,
     /// An owner that upgrades, two readers and a writer: few enough for every state.
     Few,
+    /// A semaphore of two permits, and clients that are deaf; `--policy` is of no account.
+    Permits,
     /// One owner's late copies among two writers, without time: every state.
     Orphans,
 }
 
 pub fn run(args: &Args) -> ExitCode {
     let policies: &[&'static str] = match args.policy.as_str() {
+        _ if matches!(args.cast, Who::Permits) => &["n2"],
         "fifo" => &[""],
         "writer" => &["w"],
         "reader" => &["r"],
@@ -68,6 +71,7 @@ pub fn run(args: &Args) -> ExitCode {
         let cast = match args.cast {
             Who::Everybody => EVERYBODY,
             Who::Few => FEW,
+            Who::Permits => PERMITS,
             Who::Orphans => ORPHANS,
         };
         match explore(&Scripts::real(), cast, policy, limits, args.depth, |layer| {
@@ -91,9 +95,6 @@ pub fn run(args: &Args) -> ExitCode {
 
 const SMALL: Limits = Limits { grants: 2, expiries: 2 };
 
-/// Two units of the time steps.
-const LEASE_MS: u64 = 2;
-
 const KEY: &str = "fairlock:{e}";
 
 /// Who asks, and for what.
@@ -103,7 +104,13 @@ pub struct Cast {
     downgrades: &'static [(&'static str, &'static str)],
     owners: &'static [&'static str],
     /// Two requests that differ in their names only.
-    alike: [&'static str; 2],
+    alike: Option<[&'static str; 2]>,
+    /// Two units of the time steps.
+    lease_ms: u64,
+    /// Who does not hear, in each call again. The first: everybody hears.
+    deaf: &'static [&'static [&'static str]],
+    /// What is asked for besides, of each request that may be asked for: when and under which policy.
+    asks: &'static [(&'static str, &'static str)],
     /// Also tries, renewals, evictions, and time.
     all: bool,
 }
@@ -121,7 +128,10 @@ const EVERYBODY: Cast = Cast {
         ("w3:2", "r3:4:3:2"),
     ],
     owners: &["a", "b", "3:1", "3:2"],
-    alike: ["w1:2:a", "w1:3:a"],
+    alike: Some(["w1:2:a", "w1:3:a"]),
+    lease_ms: 2,
+    deaf: &[&[]],
+    asks: &[],
     all: true,
 };
 
@@ -130,7 +140,10 @@ const FEW: Cast = Cast {
     requests: &["r1:1:a", "w1:2:a", "r2:1", "r3:1", "w4:1"],
     downgrades: &[("w1:2:a", "r1:1:a")],
     owners: &["a", "2:1", "3:1", "4:1"],
-    alike: ["r2:1", "r3:1"],
+    alike: Some(["r2:1", "r3:1"]),
+    lease_ms: 2,
+    deaf: &[&[]],
+    asks: &[],
     all: true,
 };
 
@@ -140,12 +153,39 @@ pub const ORPHANS: Cast = Cast {
     requests: &["r3:1", "w3:3:3:1", "r3:5:3:1", "w1:2", "w2:2"],
     downgrades: &[("w3:3:3:1", "r3:5:3:1")],
     owners: &[],
-    alike: ["w1:2", "w2:2"],
+    alike: Some(["w1:2", "w2:2"]),
+    lease_ms: 2,
+    deaf: &[&[]],
+    asks: &[],
     all: false,
 };
 
 /// More steps than any state of [`ORPHANS`] needs.
 pub const ORPHANS_DEPTH: usize = 20;
+
+/// Permits of one and of two, a reader that is named, an upgrade of two permits, and a writer. A lease is two graces. The
+/// limit changes, and the queue is bounded.
+pub const PERMITS: Cast = Cast {
+    requests: &[
+        "r1:1",
+        "r1:2:*2",
+        "r2:1:*2",
+        "r2:2:a",
+        "r2:3:1:2:*2",
+        "w1:3:1:2:*2",
+        "w2:4",
+    ],
+    downgrades: &[("w1:3:1:2:*2", "r2:3:1:2:*2")],
+    owners: &["a", "1:2"],
+    alike: None,
+    lease_ms: 2_000,
+    deaf: &[&[], &["1"], &["1", "2"]],
+    asks: &[("queue", "n1"), ("queue", "n3"), ("m1", "n2")],
+    all: true,
+};
+
+/// As deep as that, in `make test`.
+pub const PERMITS_DEPTH: usize = 3;
 
 /// A request that only a downgrade makes.
 fn is_made_by_downgrade(request: &str) -> bool {
@@ -166,13 +206,13 @@ enum Op {
 }
 
 fn ops(cast: Cast, policy: &str) -> Vec<Op> {
-    let lease = LEASE_MS.to_string();
+    let lease = cast.lease_ms.to_string();
     let call = |script, args: &[&str]| Op::Call(script, args.iter().map(|arg| (*arg).to_owned()).collect());
     let mut ops = Vec::new();
     if cast.all {
         ops.extend([
-            Op::WaitMs(1),
-            Op::WaitMs(LEASE_MS),
+            Op::WaitMs(cast.lease_ms / 2),
+            Op::WaitMs(cast.lease_ms),
             call(Script::Renew, &[]),
             Op::RenewAll,
             Op::ReleaseAll,
@@ -181,6 +221,11 @@ fn ops(cast: Cast, policy: &str) -> Vec<Op> {
     for request in cast.requests {
         for when in ["queue", "try"] {
             if !is_made_by_downgrade(request) && (cast.all || when == "queue") {
+                ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
+            }
+        }
+        for (when, policy) in cast.asks {
+            if !is_made_by_downgrade(request) {
                 ops.push(call(Script::Acquire, &[request, &lease, when, policy, ""]));
             }
         }
@@ -288,6 +333,16 @@ mod tests {
             let layer =
                 explore(&Scripts::real(), EVERYBODY, policy, limits, 3, |_| {}).unwrap_or_else(|why| panic!("{why}"));
             println!("policy {policy:?}, {limits:?}: {layer}");
+            assert!(layer.transitions > 1_000, "{layer}");
+        }
+    }
+
+    #[test]
+    fn every_short_sequence_with_permits_does_what_the_model_does() {
+        for limits in [Limits::default(), SMALL] {
+            let layer = explore(&Scripts::real(), PERMITS, "n2", limits, PERMITS_DEPTH, |_| {})
+                .unwrap_or_else(|why| panic!("{why}"));
+            println!("{limits:?}: {layer}");
             assert!(layer.transitions > 1_000, "{layer}");
         }
     }

@@ -1,8 +1,8 @@
 //! States without what differs between two runs: names and times in their order only.
 
-use super::{Cast, IS_OVER, LASTS, LEASE_MS, Op};
+use super::{Cast, IS_OVER, LASTS, Op};
 use crate::lua_world::Kept;
-use crate::model::{BAND, Lock};
+use crate::model::{BAND, BOUNDED, Lock};
 use crate::record::Script;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -45,20 +45,20 @@ pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
         Op::ReleaseAll | Op::RenewAll if alive().nth(1).is_none() => None,
         Op::ReleaseAll => Some(Doing::Call(Script::Release, alive().map(str::to_owned).collect())),
         Op::RenewAll => {
-            let pairs = alive().flat_map(|request| [request.to_owned(), LEASE_MS.to_string()]);
+            let pairs = alive().flat_map(|request| [request.to_owned(), cast.lease_ms.to_string()]);
             Some(Doing::Call(Script::Renew, pairs.collect()))
         }
     }
 }
 
 /// 128 bits of a state and of all that are the same but for the names of two requests that are alike.
-pub(super) fn fingerprint(kept: &Kept, now_us: u64, alike: [&str; 2]) -> u128 {
+pub(super) fn fingerprint(kept: &Kept, now_us: u64, alike: Option<[&str; 2]>) -> u128 {
     let texts = kept
         .words
         .each_ref()
         .map(|words| words.iter().map(|word| text_of(word)).collect::<Vec<_>>());
     let same = hashed(&normal(&texts, now_us));
-    match exchanged(&texts, alike) {
+    match alike.and_then(|alike| exchanged(&texts, alike)) {
         Some(texts) => same.min(hashed(&normal(&texts, now_us))),
         None => same,
     }
@@ -104,7 +104,7 @@ fn normal(texts: &[Vec<String>; 3], now_us: u64) -> Vec<String> {
         Err(text) => text.to_owned(),
         Ok(ms) if is_ms(ms) && ms <= now_ms => format!("(past {})", past.range(ms..).count()),
         // Nobody looks at when the keys expire.
-        Ok(ms) if is_ms(ms) && ms > now_ms + 1_000 => "(far)".to_owned(),
+        Ok(ms) if is_ms(ms) && ms > now_ms + 10_000 => "(far)".to_owned(),
         Ok(ms) if is_ms(ms) => format!("(in {})", ms - now_ms),
         Ok(n) => format!(
             "(band {}, {})",
@@ -142,9 +142,14 @@ fn text_of(word: &[u8]) -> String {
     let numbers = word[15..NUMBERS]
         .chunks_exact(8)
         .map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as u64);
-    let all = bytes.chain(counts).chain(numbers).map(|n| n.to_string());
+    let bounds = if word[1] == BOUNDED { 8 } else { 0 };
+    let (bounds, holder) = word[NUMBERS..].split_at(bounds);
+    let bounds = bounds
+        .chunks_exact(4)
+        .map(|four| u64::from(u32::from_le_bytes(four.try_into().expect("four bytes"))));
+    let all = bytes.chain(counts).chain(numbers).chain(bounds).map(|n| n.to_string());
     let all = all.collect::<Vec<_>>().join(" ");
-    format!("{all} {}", String::from_utf8_lossy(&word[NUMBERS..]))
+    format!("{all} {}", String::from_utf8_lossy(holder))
 }
 
 /// Times in ms have 13 digits here, tickets and tokens 16.
@@ -210,7 +215,7 @@ mod tests {
             ],
             ..Kept::default()
         };
-        fingerprint(&kept, NOW_US, ALIKE)
+        fingerprint(&kept, NOW_US, Some(ALIKE))
     }
 
     #[test]

@@ -101,17 +101,18 @@ impl Scripts {
 }
 
 /// KEYS as for the scripts. ARGV: seconds, microseconds, what to do: "k" put kept keys back first, "s" ask status
-/// afterwards, "r" return the keys to be kept. With "k": how many words of hash, queue and leases follow, the words, and
-/// when each key expires. Then the script's own.
+/// afterwards (of the call's first request too), "r" return the keys to be kept, "x" refuse to publish to clients, "p"
+/// the server was a replica once; the clients that nobody hears, each between spaces. With "k": how many words of hash, queue and leases follow, the words,
+/// and when each key expires. Then the script's own.
 const BEFORE: &str = "
 local server, words = redis, ARGV
-local own = 4
+local own = 5
 local function asked(letter) return string.find(words[3], letter, 1, true) end
 if asked('k') then
   server.call('DEL', KEYS[1], KEYS[2], KEYS[3])
-  own = 7
+  own = 8
   for i, command in ipairs({ 'HSET', 'ZADD', 'ZADD' }) do
-    local n = tonumber(words[3 + i])
+    local n = tonumber(words[4 + i])
     if n > 0 then server.call(command, KEYS[i], unpack(words, own, own + n - 1)) end
     own = own + n
   end
@@ -129,17 +130,28 @@ for i = 1, 3 do
   end
 end
 local published = {}
+local function listeners(channel)
+  local client = string.match(channel, 'c:(%x+)$')
+  return client and string.find(words[4], ' ' .. client .. ' ', 1, true) and 0 or 1
+end
+local function answer(command, ...)
+  local first, second = ...
+  if command == 'TIME' then return { words[1], words[2] } end
+  if command == 'INFO' then
+    return 'role:master\\r\\nmaster_replid2:' .. string.rep(asked('p') and 'a' or '0', 40) .. '\\r\\n'
+  end
+  if command == 'PUBSUB' and string.upper(first) == 'NUMSUB' then return { second, listeners(second) } end
+end
 local redis = {
-  call = function(command, ...)
-    if command == 'TIME' then return { words[1], words[2] } end
-    return server.call(command, ...)
-  end,
-  pcall = function(command, ...)
+  call = function(command, ...) return answer(command, ...) or server.call(command, ...) end,
+  pcall = function(command, channel, ...)
     if command == 'PUBLISH' then
-      published[#published + 1] = { ... }
-      return 0
+      local to_client = not string.find(channel, ':events$')
+      published[#published + 1] = { channel, ... }
+      if asked('x') and to_client then return { err = 'NOPERM no permissions to access a channel' } end
+      return listeners(channel)
     end
-    return server.pcall(command, ...)
+    return answer(command, channel, ...) or server.pcall(command, channel, ...)
   end,
   error_reply = server.error_reply,
 }
@@ -158,7 +170,7 @@ if ok and type(reply) == 'table' and reply.err then ok = false end
 if not ok then reply = type(reply) == 'table' and reply.err or tostring(reply) end
 local shown, kept = false, false
 if asked('s') then
-  ok, shown = pcall(status, KEYS, { '', '0', '100000', '100000' })
+  ok, shown = pcall(status, KEYS, { '', '0', '100000', '100000', words[own + 1] })
   if not ok then shown = type(shown) == 'table' and shown.err or tostring(shown) end
 end
 if asked('r') then
@@ -198,6 +210,38 @@ pub struct Step {
     pub now_us: u64,
     /// Somebody listens to events, so they are published.
     pub listened: bool,
+    pub hearing: Hearing,
+}
+
+/// Who hears what scripts publish to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hearing {
+    /// Clients without a subscriber, in alphabetical order.
+    pub deaf: Vec<String>,
+    /// The user may not publish to any client.
+    pub refused: bool,
+    /// The server was a replica once.
+    pub promoted: bool,
+    /// At how many waiters the scripts of this text look: as many as they expire.
+    pub most_looked_at: usize,
+}
+
+impl Default for Hearing {
+    fn default() -> Self {
+        Self {
+            deaf: Vec::new(),
+            refused: false,
+            promoted: false,
+            most_looked_at: Limits::default().expiries,
+        }
+    }
+}
+
+impl Hearing {
+    /// Whether a script takes the client for one that hears.
+    pub fn listens(&self, client: &str) -> bool {
+        self.refused || !self.deaf.iter().any(|deaf| deaf == client)
+    }
 }
 
 impl Step {
@@ -207,6 +251,7 @@ impl Step {
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             now_us,
             listened: false,
+            hearing: Hearing::default(),
         }
     }
 
@@ -237,6 +282,8 @@ pub struct Seen {
     pub expired: [bool; 3],
     /// If it was asked for.
     pub view: Option<View>,
+    /// What status says of the call's first request, if it has one.
+    pub place: Option<Option<(u64, i64)>>,
     pub kept: Option<Kept>,
     /// Each key's expiry, ms; `Some(None)`: it never expires. `None`: it is not there.
     pub expiries: [Option<Option<u64>>; 3],
@@ -328,7 +375,9 @@ impl World {
         letters.push_str(if from.is_some() { "k" } else { "" });
         letters.push_str(if want.status { "s" } else { "" });
         letters.push_str(if want.keys { "r" } else { "" });
-        cmd.arg(letters);
+        letters.push_str(if step.hearing.refused { "x" } else { "" });
+        letters.push_str(if step.hearing.promoted { "p" } else { "" });
+        cmd.arg(letters).arg(format!(" {} ", step.hearing.deaf.join(" ")));
         if let Some(kept) = from {
             for words in &kept.words {
                 cmd.arg(words.len());

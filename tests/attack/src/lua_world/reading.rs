@@ -35,7 +35,11 @@ pub(super) fn seen(value: &Value, key: &str, script: Script) -> Result<Seen, Str
         }
     }
     if !matches!(status, Value::Nil) {
-        seen.view = Some(view(status).ok_or_else(|| format!("status: {}", shown(status)))?);
+        let strange = || format!("status: {}", shown(status));
+        seen.view = Some(view(status).ok_or_else(strange)?);
+        if let Some(of_one) = items(status).get(9) {
+            seen.place = Some(place(of_one).ok_or_else(strange)?);
+        }
     }
     let expiries: Vec<i64> = expiries.iter().filter_map(number).collect();
     let expiries: [i64; 3] = expiries.try_into().map_err(|_| strange())?;
@@ -71,7 +75,19 @@ fn read_note(line: &str) -> Option<Note> {
 
 /// A reply of `status` in which everybody is listed.
 fn view(status: &Value) -> Option<View> {
-    let [_now, mode, policy, writes, holding, waiting, holders, waiters, state] = items(status) else {
+    let [
+        _now,
+        mode,
+        policy,
+        writes,
+        holding,
+        waiting,
+        holders,
+        waiters,
+        state,
+        ..,
+    ] = items(status)
+    else {
         return None;
     };
     let view = View {
@@ -117,7 +133,18 @@ fn packed(state: &[Value]) -> Option<Packed> {
         more: number(10)? == 1,
         up: number(11)? == 1,
         holder: text(state.get(12)?).to_owned(),
+        limit: number(13)?,
+        used: number(14)?,
     })
+}
+
+/// Rank and score of a request, if it waits.
+fn place(of_one: &Value) -> Option<Option<(u64, i64)>> {
+    match items(of_one) {
+        [] => Some(None),
+        [rank, score] => Some(Some((text(rank).parse().ok()?, text(score).parse().ok()?))),
+        _ => None,
+    }
 }
 
 /// A reply as the model has it.

@@ -8,13 +8,17 @@
 //! lets in before it says "call again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge
 //! (`judge.rs`) reads them off a real server's answer and says whether they are allowed.
 
+mod names;
 mod step;
+mod view;
 
 use crate::record::{Note, Script};
+pub use names::{client_of, named_owner, owner_of, weight_of, writes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use step::{Ask, Step, Told};
 pub use step::{BUSY, GRANTED, QUEUED};
+pub use view::{Packed, View};
 
 /// A request or an owner.
 pub type Name = Arc<str>;
@@ -24,6 +28,12 @@ pub const BAND: i64 = 1 << 52;
 
 /// The keys outlive the last deadline by this long at least, and by twice as long at most; ms.
 pub const RETENTION: u64 = 30_000;
+
+/// So much is left at most of a lease once nobody heard of its grant; ms.
+pub const GRACE: u64 = 1_000;
+
+/// The policy of a bounded lock.
+pub const BOUNDED: u8 = b'n';
 
 /// What a server may decide.
 pub trait Choices {
@@ -35,7 +45,19 @@ pub trait Choices {
     fn admits(&mut self, request: &str) -> bool;
     /// Whether this renewal pulls back a deadline that lies farther ahead than the longest lease.
     fn pulls_back(&mut self, request: &str) -> bool;
+    /// Whether anybody hears what is published to this client. That is no choice, but the world's.
+    fn listens(&self, client: &str) -> bool;
+    /// Whether a grant that nobody heard costs the lease: not on a server that was a replica, whose clients may hear the
+    /// one that replicates it.
+    fn cuts(&self) -> bool {
+        true
+    }
+    /// At how many waiters this call looks, whether they listen.
+    fn most_looked_at(&self) -> usize;
 }
+
+/// See [`Choices::most_looked_at`].
+pub const MOST_LOOKED_AT: usize = 200;
 
 /// What a number is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +91,12 @@ impl Choices for AtMost {
     fn pulls_back(&mut self, _: &str) -> bool {
         self.one_less()
     }
+    fn listens(&self, _: &str) -> bool {
+        true
+    }
+    fn most_looked_at(&self) -> usize {
+        MOST_LOOKED_AT
+    }
 }
 
 /// What one call of a script came to.
@@ -85,17 +113,21 @@ pub struct Outcome {
     pub unfinished: bool,
     /// What was left undone is noted: any script goes on, not only a renewal.
     pub noted: bool,
+    /// Somebody was granted the lock, and nobody hears it.
+    pub unheard: bool,
+    /// The requests whose leases this call shortened for that.
+    pub cut: Vec<Name>,
 }
 
 /// What a reply of one number does not tell.
 pub const NOT_TOLD: i64 = i64::MIN;
 
 /// Whether a server puts this reply into one number: a grant or a release of one request after which nothing is left to
-/// do, and a try that finds the lock busy. The number is then the reply's second.
-pub fn is_bare(script: Script, reply: &[i64]) -> bool {
+/// do and no lease was `cut`, and a try that finds the lock busy. The number is then the reply's second.
+pub fn is_bare(script: Script, reply: &[i64], cut: bool) -> bool {
     match script {
-        Script::Acquire => reply[0] == BUSY || reply[0] == GRANTED && reply[2] != 0,
-        Script::Release => reply.len() == 2 && reply[0] != 0,
+        Script::Acquire => reply[0] == BUSY || reply[0] == GRANTED && reply[2] != 0 && !cut,
+        Script::Release => reply.len() == 2 && reply[0] != 0 && !cut,
         _ => false,
     }
 }
@@ -136,6 +168,9 @@ pub struct Lock {
     writer: Option<Name>,
     /// Read holds of all owners.
     readers: u64,
+    /// Of a bounded lock: how much its readers may weigh together, and how much they do.
+    pub(crate) limit: u64,
+    pub(crate) used: u64,
     /// `None`: nobody uses the lock, or has for a minute.
     pub(crate) policy: Option<Option<u8>>,
     /// The last token that was given out, and the one with which the phase began. A phase is a writer's hold, or the time
@@ -151,57 +186,6 @@ pub struct Lock {
     pub(crate) last_ms: u64,
     /// The keys may expire so much later than that: of a lock that was damaged.
     pub(crate) excess_ms: u64,
-}
-
-pub fn writes(request: &str) -> bool {
-    request.starts_with('w')
-}
-
-/// The owner that the user named, if any: what follows the second colon.
-pub fn named_owner(request: &str) -> Option<&str> {
-    let (_, rest) = request.split_once(':')?;
-    Some(rest.split_once(':')?.1)
-}
-
-pub fn owner_of(request: &str) -> &str {
-    named_owner(request).unwrap_or_else(|| request.get(1..).unwrap_or_default())
-}
-
-pub fn client_of(request: &str) -> &str {
-    let name = request.get(1..).unwrap_or_default();
-    name.split_once(':').map_or(name, |(client, _)| client)
-}
-
-/// What `status` tells of a lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct View {
-    pub mode: String,
-    pub policy: String,
-    /// Write holds of the writing owner.
-    pub writes: u64,
-    /// Deadline, read holds of its owner, the phase's token.
-    pub holders: BTreeMap<String, (u64, u64, u64)>,
-    /// Request, score, deadline.
-    pub waiters: Vec<(String, i64, u64)>,
-    pub packed: Packed,
-}
-
-/// The numbers of the packed state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Packed {
-    pub seq: u64,
-    pub token: u64,
-    pub first: u64,
-    pub near_ms: u64,
-    pub keep_ms: u64,
-    pub cap_ms: u64,
-    pub reads: u64,
-    pub writes: u64,
-    pub waiting: u64,
-    pub sole: bool,
-    pub more: bool,
-    pub up: bool,
-    pub holder: String,
 }
 
 impl Lock {
@@ -220,8 +204,9 @@ impl Lock {
             choices,
             notes: Vec::new(),
             told: Vec::new(),
-            unfinished: false,
-            noted: false,
+            granted: Vec::new(),
+            own: own(script, args),
+            done: Outcome::default(),
         };
         let reply = match script {
             Script::Acquire => step.acquire(&Ask::read(args)),
@@ -232,91 +217,14 @@ impl Lock {
         };
         let message = |told: Told| (told.client, format!("{}\n{key}", told.words));
         let outcome = Outcome {
-            bare: is_bare(script, &reply),
+            bare: is_bare(script, &reply, !step.done.cut.is_empty()),
             reply,
-            unfinished: step.unfinished,
-            noted: step.noted,
             messages: step.told.into_iter().map(message).collect(),
             notes: step.notes,
+            ..step.done
         };
         self.near_ms = self.nearest_deadline_ms().unwrap_or(0);
         outcome
-    }
-
-    /// What `status` would show.
-    pub fn view(&self) -> View {
-        let mode = match (&self.writer, self.readers) {
-            (Some(_), _) => "write",
-            (None, 0) => "",
-            (None, _) => "read",
-        };
-        let holder = |(name, request): (&Name, &Request)| {
-            let owner = self.owners.get(owner_of(name)).copied().unwrap_or_default();
-            (name.to_string(), (request.deadline_ms, owner.reads, self.token))
-        };
-        let holds = |request: &(&Name, &Request)| request.1.score.is_none();
-        View {
-            mode: mode.to_owned(),
-            policy: self
-                .policy
-                .flatten()
-                .map(|code| char::from(code).to_string())
-                .unwrap_or_default(),
-            writes: self.owners.values().map(|owner| owner.writes).sum(),
-            holders: self.requests.iter().filter(holds).map(holder).collect(),
-            waiters: self
-                .queue
-                .iter()
-                .map(|(score, name)| (name.to_string(), *score, self.requests[name].deadline_ms))
-                .collect(),
-            packed: self.packed(),
-        }
-    }
-
-    /// What a server's packed state could be.
-    fn packed(&self) -> Packed {
-        let holding = self.requests.iter().filter(|(_, request)| request.score.is_none());
-        let sole = holding.clone().next().filter(|_| self.requests.len() == 1);
-        let by_writer = || holding.clone().find(|(name, _)| writes(name));
-        Packed {
-            seq: self.seq,
-            token: self.token,
-            first: self.first,
-            near_ms: self.near_ms,
-            keep_ms: self.last_ms + 2 * RETENTION,
-            cap_ms: self.longest_lease_ms,
-            reads: self.readers,
-            writes: self.owners.values().map(|owner| owner.writes).sum(),
-            waiting: self.queue.len() as u64,
-            sole: sole.is_some(),
-            up: self.queue.first().is_some_and(|(score, _)| *score < 0),
-            holder: sole
-                .or_else(by_writer)
-                .map(|(name, _)| name.to_string())
-                .unwrap_or_default(),
-            more: false,
-        }
-    }
-
-    /// A lock that looks so: what is known of one that was damaged.
-    pub fn from_view(view: &View, policy: Option<Option<u8>>, longest_lease_ms: u64) -> Self {
-        let mut lock = Self {
-            policy,
-            seq: view.packed.seq,
-            token: view.packed.token,
-            first: view.packed.first,
-            near_ms: view.packed.near_ms,
-            longest_lease_ms,
-            ..Self::default()
-        };
-        for (request, (deadline_ms, ..)) in &view.holders {
-            lock.put(request, *deadline_ms, None);
-            lock.enter(request);
-        }
-        for (request, score, deadline_ms) in &view.waiters {
-            lock.put(request, *deadline_ms, Some(*score));
-        }
-        lock
     }
 
     /// Requests that hold or wait.
@@ -339,16 +247,6 @@ impl Lock {
     /// The deadline of a request that waits or holds, ms.
     pub fn deadline_ms(&self, request: &str) -> Option<u64> {
         self.requests.get(request).map(|request| request.deadline_ms)
-    }
-
-    /// The tickets of those who wait.
-    pub fn tickets(&self) -> impl Iterator<Item = i64> {
-        self.queue.iter().map(|(score, _)| score.rem_euclid(BAND))
-    }
-
-    /// In the order of their places.
-    pub fn queue(&self) -> impl Iterator<Item = (&str, i64)> {
-        self.queue.iter().map(|(score, request)| (&**request, *score))
     }
 
     /// Nobody holds or waits.
@@ -388,8 +286,19 @@ impl Lock {
     pub fn fits(&self, request: &str) -> bool {
         match &self.writer {
             Some(writer) => **writer == *owner_of(request),
-            None => !writes(request) || self.readers == self.found(request).reads,
+            None if writes(request) => self.readers == self.found(request).reads,
+            None => !self.is_bounded() || self.readers == 0 || self.has_room(owner_of(request)),
         }
+    }
+
+    /// Whether an owner may read beside others in a bounded lock. Its further holds take nothing.
+    fn has_room(&self, owner: &str) -> bool {
+        let reads = self.owners.get(owner).is_some_and(|inside| inside.reads > 0);
+        reads || self.used + weight_of(owner) <= self.limit
+    }
+
+    pub fn is_bounded(&self) -> bool {
+        self.policy == Some(Some(BOUNDED))
     }
 
     /// The head of the queue, if it may enter: nobody is let in from the queue while somebody writes.
@@ -414,6 +323,10 @@ impl Lock {
             inside.writes += 1;
             self.writer = Some(Name::from(owner));
         } else {
+            // Further holds of an owner count nothing.
+            if inside.reads == 0 {
+                self.used += weight_of(owner);
+            }
             inside.reads += 1;
             self.readers += 1;
         }
@@ -443,11 +356,24 @@ impl Lock {
         } else {
             inside.reads -= 1;
             self.readers -= 1;
+            if inside.reads == 0 {
+                self.used -= weight_of(owner);
+            }
         }
         if inside.reads + inside.writes == 0 {
             self.owners.remove(owner);
         }
         None
+    }
+}
+
+/// The requests of a call that it renews or asks for: their client hears of them by the reply.
+fn own<'a>(script: Script, args: &[&'a str]) -> Vec<&'a str> {
+    match script {
+        Script::Acquire => args[..1].to_vec(),
+        Script::Renew => args.iter().step_by(2).copied().collect(),
+        Script::Downgrade => args[..2].to_vec(),
+        Script::Release | Script::Evict => Vec::new(),
     }
 }
 

@@ -1,14 +1,21 @@
 //! One script on the model: what it does to the lock, and what it answers.
 
-use super::{BAND, Choices, Draw, Lock, Name, Request, client_of, named_owner, number, owner_of, writes};
+use super::{
+    BAND, BOUNDED, Choices, Draw, GRACE, Lock, Name, Outcome, Request, client_of, named_owner, number, owner_of, writes,
+};
 use crate::record::{Note, What};
+use std::collections::BTreeSet;
 
 /// The arguments of acquire.
 pub(super) struct Ask<'a> {
     pub(super) request: &'a str,
     pub(super) lease_ms: u64,
     pub(super) only_now: bool,
+    /// The request queues only behind fewer waiters.
+    pub(super) most_waiters: Option<u64>,
     pub(super) policy: Option<u8>,
+    /// Of a bounded lock.
+    pub(super) limit: Option<u64>,
     pub(super) ticket: Option<u64>,
     /// The token of the read hold that upgrades.
     pub(super) read_token: Option<u64>,
@@ -23,7 +30,9 @@ impl<'a> Ask<'a> {
             request,
             lease_ms: number(lease_ms),
             only_now: when == "try",
+            most_waiters: when.strip_prefix('m').map(number),
             policy: policy.bytes().next(),
+            limit: policy.strip_prefix(char::from(BOUNDED)).map(number),
             ticket: (!ticket.is_empty() && !ticket.starts_with('u')).then(|| number(ticket)),
             read_token: ticket.strip_prefix('u').map(number),
         }
@@ -54,6 +63,8 @@ pub(super) const OTHER_POLICY: i64 = -3;
 
 pub(super) const READ_IS_OVER: i64 = -4;
 
+pub(super) const QUEUE_IS_FULL: i64 = -5;
+
 /// How a request ended, as release says it: so, or by the token that it was told.
 pub(super) const WAITED: i64 = 1;
 
@@ -66,8 +77,12 @@ pub(super) struct Step<'a> {
     pub(super) choices: &'a mut dyn Choices,
     pub(super) notes: Vec<Note>,
     pub(super) told: Vec<Told>,
-    pub(super) unfinished: bool,
-    pub(super) noted: bool,
+    /// Those who entered from the queue, which are told so.
+    pub(super) granted: Vec<Name>,
+    /// Requests of the call itself.
+    pub(super) own: Vec<&'a str>,
+    /// What is not in the other fields.
+    pub(super) done: Outcome,
 }
 
 /// What a client is going to be told: `token request [request...] [token request...]`, each token for the requests behind
@@ -160,6 +175,10 @@ impl Step<'_> {
         told as i64
     }
 
+    fn leaves_undone(&mut self) {
+        (self.done.unfinished, self.done.noted) = (true, true);
+    }
+
     /// Removes who is past the deadline, the earliest first. Once all of them are gone, lets in whom the holders let in, from
     /// the head of the queue on.
     pub(super) fn sweep(&mut self) {
@@ -176,17 +195,20 @@ impl Step<'_> {
                 continue;
             }
             if !self.choices.expires(&request) {
-                (self.unfinished, self.noted) = (true, true);
-                return;
+                return self.leaves_undone();
             }
             self.end(&request);
             self.note(What::Expired, &request, 0);
         }
+        self.admit();
+    }
+
+    /// Lets in whom the holders let in, from the head of the queue on.
+    fn admit(&mut self) {
         let mut beside_readers = self.lock.readers > 0;
         while let Some(head) = self.lock.next_in().cloned() {
             if !self.choices.admits(&head) {
-                (self.unfinished, self.noted) = (true, true);
-                break;
+                return self.leaves_undone();
             }
             if let Some(request) = self.lock.requests.get_mut(&head) {
                 request.score = None;
@@ -198,26 +220,69 @@ impl Step<'_> {
             }
             let token = self.grant(&head, 0);
             self.tell(&head, token);
+            self.granted.push(head);
+        }
+    }
+
+    /// Nobody believes a grant that nobody heard. What is left of its lease is a moment, in which a client that was deaf may
+    /// come back. So it is with those at the head of the queue whose clients are as deaf.
+    fn mistrust(&mut self) {
+        let granted = std::mem::take(&mut self.granted);
+        let clients = granted.iter().map(|request| client_of(request));
+        let deaf: BTreeSet<&str> = clients.filter(|client| !self.choices.listens(client)).collect();
+        if deaf.is_empty() || !self.choices.cuts() {
+            return;
+        }
+        self.done.unheard = true;
+        let unheard = granted
+            .iter()
+            .filter(|request| deaf.contains(client_of(request)))
+            .cloned();
+        let waiters = self.lock.queue.iter().map(|(_, request)| request);
+        let waiters = waiters.take(self.choices.most_looked_at());
+        // The client of the call's own requests hears of them by the reply, which promises the whole lease.
+        let others = waiters.filter(|request| !self.own.contains(&&***request));
+        let dead = others.take_while(|request| {
+            let client = client_of(request);
+            deaf.contains(client) || !self.choices.listens(client)
+        });
+        let unheard = unheard.filter(|request| !self.own.contains(&&**request));
+        let latest = self.now_ms() + GRACE;
+        for request in unheard.chain(dead.cloned()).collect::<Vec<_>>() {
+            if let Some(known) = self
+                .lock
+                .requests
+                .get_mut(&request)
+                .filter(|known| known.deadline_ms > latest)
+            {
+                known.deadline_ms = latest;
+                self.done.cut.push(request);
+            }
         }
     }
 
     /// After so many ms somebody ought to look; 0: now; -1: no need to.
-    pub(super) fn next_ms(&self) -> i64 {
+    pub(super) fn next_ms(&mut self) -> i64 {
+        self.mistrust();
         match self.lock.nearest_deadline_ms() {
-            _ if self.unfinished => 0,
+            _ if self.done.unfinished => 0,
             Some(deadline) => deadline.saturating_sub(self.now_ms()).max(1) as i64,
             None => -1,
         }
     }
 
-    pub(super) fn answer(&self, status: i64, value: u64) -> Vec<i64> {
+    pub(super) fn answer(&mut self, status: i64, value: u64) -> Vec<i64> {
         vec![status, value as i64, self.next_ms(), self.lock.seq as i64]
     }
 
-    pub(super) fn standing(&self, request: &str) -> Option<Vec<i64>> {
-        let Request { score, .. } = self.lock.requests.get(request)?;
-        Some(match score {
-            Some(score) => self.answer(QUEUED, score.rem_euclid(BAND).unsigned_abs()),
+    pub(super) fn standing(&mut self, request: &str) -> Option<Vec<i64>> {
+        self.lock.requests.get(request)?;
+        Some(match self.lock.place(request) {
+            Some((ahead, score)) => {
+                let mut answer = self.answer(QUEUED, score.rem_euclid(BAND).unsigned_abs());
+                answer.push(ahead as i64);
+                answer
+            }
             None => self.answer(GRANTED, self.lock.token),
         })
     }
@@ -236,6 +301,13 @@ impl Step<'_> {
             let stored = self.lock.policy.flatten().map_or(0, u64::from);
             return self.answer(OTHER_POLICY, stored);
         }
+        // Who asks last sets the limit, also if the request is refused.
+        if let Some(limit) = ask.limit.filter(|_| self.lock.policy.is_some()) {
+            let grows = limit > std::mem::replace(&mut self.lock.limit, limit);
+            if grows && !self.done.unfinished {
+                self.admit();
+            }
+        }
 
         let inside = self.lock.found(request);
         // Others may have written since.
@@ -246,6 +318,7 @@ impl Step<'_> {
             return self.answer(READ_IS_OVER, 0);
         }
         self.lock.policy = Some(ask.policy);
+        self.lock.limit = ask.limit.unwrap_or(0);
         let is_inside = inside.reads + inside.writes > 0;
         let upgrade = inside.reads > 0 && inside.writes == 0 && writes(request);
         let band = ask.band(upgrade);
@@ -274,6 +347,10 @@ impl Step<'_> {
         if ask.only_now {
             return self.answer(BUSY, 0);
         }
+        let waiters = self.lock.queue.len() as u64;
+        if ask.most_waiters.is_some_and(|most| waiters >= most) {
+            return self.answer(QUEUE_IS_FULL, waiters);
+        }
         let ticket = match ask.ticket {
             None => self.number(Draw::Ticket { request }, 0),
             // New tickets are behind every place.
@@ -285,7 +362,7 @@ impl Step<'_> {
         self.lock.put(request, 0, Some(ticket as i64 + band));
         self.lease(request, lease_ms);
         self.note(What::Queued, request, 0);
-        self.answer(QUEUED, ticket)
+        self.standing(request).expect("it was queued")
     }
 
     pub(super) fn release(&mut self, requests: &[&str]) -> Vec<i64> {
@@ -334,7 +411,7 @@ impl Step<'_> {
                 if self.choices.pulls_back(name) {
                     request.deadline_ms = latest;
                 } else {
-                    self.unfinished = true;
+                    self.done.unfinished = true;
                 }
             }
         }
@@ -363,7 +440,9 @@ impl Step<'_> {
     }
 
     pub(super) fn evict(&mut self, owner: &str) -> Vec<i64> {
-        let theirs = self.lock.requests.keys().filter(|request| owner_of(request) == owner);
+        // Whatever the weight in the owner's name.
+        let evicts = |of: &str| of == owner || of.rsplit_once(":*").is_some_and(|(unweighted, _)| unweighted == owner);
+        let theirs = self.lock.requests.keys().filter(|request| evicts(owner_of(request)));
         // Writers first: an upgrade would end with its read hold.
         let evicted: Vec<Name> = theirs.rev().cloned().collect();
         for request in &evicted {

@@ -7,7 +7,7 @@
 mod bench;
 
 use crate::judge::judge;
-use crate::lua_world::{BEGIN_US, Limits, Scripts, Step, Want, World};
+use crate::lua_world::{BEGIN_US, Hearing, Limits, Scripts, Step, Want, World};
 use crate::model::Lock;
 use crate::record::Script;
 use crate::story::{Case, Counts, case, short_case};
@@ -246,7 +246,13 @@ impl Stats {
 fn shown(step: &Step) -> String {
     let at = step.now_us.cast_signed() - BEGIN_US.cast_signed();
     let listened = if step.listened { " (listened)" } else { "" };
-    format!("{at} us: {} {:?}{listened}", step.script.name(), step.args)
+    let deaf = match &step.hearing {
+        Hearing { refused: true, .. } => " (nothing published)".to_owned(),
+        Hearing { promoted: true, .. } => " (was a replica)".to_owned(),
+        Hearing { deaf, .. } if deaf.is_empty() => String::new(),
+        Hearing { deaf, .. } => format!(" (deaf: {})", deaf.join(" ")),
+    };
+    format!("{at} us: {} {:?}{listened}{deaf}", step.script.name(), step.args)
 }
 
 /// More requests than one call may grant or expire, under the real limits.
@@ -279,12 +285,9 @@ fn crowd() -> Vec<(Step, bool)> {
     let (mut steps, mut now_us) = (Vec::new(), BEGIN_US);
     let mut call = |script, args: &[&str], forward_us: u64, keys_after| {
         now_us += forward_us;
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let step = Step {
-            script,
-            args,
-            now_us,
             listened: keys_after,
+            ..Step::new(script, args, now_us)
         };
         steps.push((step, keys_after));
     };
@@ -319,6 +322,27 @@ fn crowd() -> Vec<(Step, bool)> {
     call(Script::Acquire, &["r1:99991", "9000", "queue", "", ""], 1, true);
     call(Script::Renew, &["r1:9999", "9000"], 1, true);
     call(Script::Release, &["r1:9999"], 1, true);
+    // A writer, 250 waiters of a dead client, and a waiter that lives.
+    call(Script::Release, &["r1:99991"], 1, true);
+    call(Script::Acquire, &["w1:20000", "9000", "queue", "", ""], 1, true);
+    for n in 0..250 {
+        call(
+            Script::Acquire,
+            &[&format!("wd:{n}"), "9000", "queue", "", ""],
+            1,
+            n % 100 == 0,
+        );
+    }
+    call(Script::Acquire, &["w1:20001", "9000", "queue", "", ""], 1, true);
+    call(Script::Release, &["w1:20000"], 1, true);
+    for _ in 0..4 {
+        call(Script::Renew, &[], 1_000_000, true);
+        call(Script::Renew, &[], 1, true);
+    }
+    call(Script::Release, &["w1:20001"], 1, true);
+    for (step, _) in &mut steps {
+        step.hearing.deaf = vec!["d".to_owned()];
+    }
     steps
 }
 

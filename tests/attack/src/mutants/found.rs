@@ -142,6 +142,12 @@ pub const ALL: &[Bug] = &[
         "model-check, on the draft of layout 2", &["tests/attack/src/model_check/mod.rs the_scripts_do_what_the_model_does"]),
     bug("An upgrade that waited behind its own reader was left at the head when the reader entered.",
         "explore, at depth 4, on the draft of layout 2", &["tests/attack/src/explore/mod.rs late_copies_of_an_owners_calls_do_what_the_model_does"]),
+    bug("A script cut the lease that its own reply proved: a deaf client's renewal granted the lock to the waiter that it renewed.",
+        "reading the draft of unheard grants", &["tests/attack/src/model_check/mod.rs the_scripts_do_what_the_model_does"]),
+    bug("A waiter whose lease was cut while its client was deaf believed its earlier proof when the message came: two writers.",
+        "reading the draft of unheard grants", &["src/state/claim/tests.rs a_deaf_waiters_proofs_count_no_more_once_a_message_comes"]),
+    bug("The field of an owner with two permits was lost: each of its releases gave permits back, for ever.",
+        "model-check, on the draft of bounded locks", &["tests/attack/src/model_check/mod.rs a_lock_recovers_from_the_loss_of_any_key_and_any_field"]),
     bug("`try_upgrade` told of a loss to the server where `max_hold` had ended the read hold.",
         "simulate, seed 13, on layout 2", &["modes::upgrade::a_try_to_upgrade_tells_why_its_read_hold_ended_before_it_was_asked"]),
 ];

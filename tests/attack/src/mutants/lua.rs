@@ -2,7 +2,7 @@
 
 use super::{Check, Mutant};
 
-const fn model(
+pub(super) const fn model(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
@@ -19,7 +19,7 @@ const fn model(
     }
 }
 
-const fn crowds(
+pub(super) const fn crowds(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
@@ -36,7 +36,7 @@ const fn crowds(
     }
 }
 
-const fn losses(
+pub(super) const fn losses(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
@@ -198,7 +198,7 @@ pub const ALL: &[Mutant] = &[
         "draft: \"no admit needed after queueing\" is false when the newcomer is not at the tail",
         "Whose old ticket puts it before the head is queued there although the holders would let it in, and nobody looks again."),
     model("first-of-its-band-queues", "lua/acquire.lua",
-        &[("waiting > 0 and (ticket or policy ~= 0) and", "waiting > 0 and ticket and")],
+        &[("waiting > 0 and (ticket or banded) and", "waiting > 0 and ticket and")],
         "draft: \"no admit needed after queueing\" is false when the newcomer is not at the tail",
         "Who goes first by the policy is queued before the head although the holders would let it in."),
     model("policy-the-wrong-way-round", "lua/acquire.lua",
@@ -397,7 +397,7 @@ pub const ALL: &[Mutant] = &[
         "invented",
         "A reader is released and not counted down."),
     model("reader-leaves-its-owners-count", "lua/lock.lua",
-        &[("    if named and call('HINCRBY', LOCK, 'r:' .. named, '-1') <= 0 then call('HDEL', LOCK, 'r:' .. named) end\n", "")],
+        &[("    if owner and call('HINCRBY', LOCK, 'r:' .. owner, '-1') <= 0 then", "    if false then")],
         "invented",
         "The reader of a named owner is released, and its owner still reads."),
     model("silent-release", "lua/release.lua",
@@ -475,7 +475,7 @@ pub const ALL: &[Mutant] = &[
         "invented",
         "A writer that entered twice is taken for damage: everybody loses a lock that nothing is wrong with."),
     model("evicts-owners-with-similar-names", "lua/evict.lua",
-        &[("if owner_of(page[2][i]) == owner then", "if find(page[2][i], owner, 1, true) then")],
+        &[("if of == owner or match", "if find(page[2][i], owner, 1, true) or match")],
         "invented",
         "Requests are found by what their names contain: to evict `a` evicts `ba`."),
     crowds("evicts-from-the-first-page", "lua/evict.lua",
@@ -511,7 +511,7 @@ pub const ALL: &[Mutant] = &[
         "found by another model, made from PROTOCOL.md",
         "An owner whose name has brackets, stars or backslashes cannot be evicted."),
     suite("any-name-will-do", "lua/acquire.lua",
-        &[("'^[rw]%x+:%d+:([^ \\n]+)$'", "'^[rw]%x+:%d+:(.+)$'")],
+        &[("'^[rw]%x+:%d+:([^ \\n*][^ \\n]*)$'", "'^[rw]%x+:%d+:([^*].*)$'")],
         "found by another model, made from PROTOCOL.md",
         "A request whose owner has a space in it is queued, and its grant cannot be told."),
 ];

@@ -4,6 +4,7 @@
 //! it. Those of the scripts are made in memory and put beside the model; those of the client are built in a copy of the
 //! tree. A mutant that survives is a hole in the checks; one whose text is gone shows that the catalogue is stale.
 
+mod bounded;
 mod client;
 mod found;
 mod lua;
@@ -87,7 +88,7 @@ const LOSSES: u64 = 64;
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    lua::ALL.iter().chain(client::ALL)
+    lua::ALL.iter().chain(bounded::ALL).chain(client::ALL)
 }
 
 #[derive(clap::Args, Debug)]

@@ -1,6 +1,6 @@
 //! The catalogue as a page.
 
-use super::{Check, Mutant, client, found, lua};
+use super::{Check, Mutant, bounded, client, found, lua};
 use std::fmt::Write;
 
 const HEAD: &str = "# Known bugs, and what catches each
@@ -27,6 +27,11 @@ project, *found here* is a bug that this crate had, and *invented* one that some
 pub fn text() -> String {
     let mut page = HEAD.to_owned();
     table(&mut page, "Bugs in the scripts", lua::ALL);
+    table(
+        &mut page,
+        "Bugs in bounded locks, bounded queues, and grants that nobody heard",
+        bounded::ALL,
+    );
     page.push_str("\nRetired with layout 1:\n\n");
     for (names, why) in lua::RETIRED {
         let _ = writeln!(page, "* {names}: {why}");

@@ -21,6 +21,7 @@ pub(super) fn real_replies() -> Vec<(Words, Value)> {
         real!(Words::Acquire, "granted"),
         real!(Words::Acquire, "queued"),
         real!(Words::Acquire, "other_policy"),
+        real!(Words::Acquire, "queue_full"),
         real!(Words::Acquire, "owner_waits"),
         real!(Words::Acquire, "conflict"),
         real!(Words::Acquire, "not_reading"),
@@ -170,10 +171,12 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
         (Words::Acquire | Words::Try, &[2, token, next_ms, _]) if counts(token) => {
             Some(format!("Answered(Granted {{ token: {token} }}, {:?})", look(next_ms)))
         }
-        (Words::Acquire, &[1, ticket, next_ms, seq]) if counts(ticket) && (seq == 0 || counts(seq)) => {
+        (Words::Acquire, &[1, ticket, next_ms, seq, ahead])
+            if counts(ticket) && (seq == 0 || counts(seq)) && ahead >= 0 =>
+        {
             let next = look(next_ms);
             Some(format!(
-                "Answered(Queued {{ ticket: {ticket}, seq: {seq}, ahead: 0 }}, {next:?})"
+                "Answered(Queued {{ ticket: {ticket}, seq: {seq}, ahead: {ahead} }}, {next:?})"
             ))
         }
         (Words::Acquire | Words::Try, &[-1, _, _, _]) => Some("Conflict".to_owned()),
@@ -183,7 +186,9 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
         (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
         (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
+        (Words::Acquire | Words::Try, &[-3, 110, _, _]) => Some("OtherPolicy(Bounded)".to_owned()),
         (Words::Acquire | Words::Try, &[-4, _, _, _]) => Some("NotReading".to_owned()),
+        (Words::Acquire | Words::Try, &[-5, n, _, _]) if n >= 0 => Some(format!("QueueFull({n})")),
         (Words::Release(asked), _) => each(&released, asked),
         (Words::Renew(asked), &[next_ms, first, ..]) if first == 0 || counts(first) => {
             // To read and to write by turns.

@@ -22,7 +22,7 @@ pub(super) fn looks() -> impl Strategy<Value = Looks> {
     (
         now,
         proptest::sample::select(vec!["", "read", "write"]),
-        proptest::sample::select(vec!["", "w", "r"]),
+        proptest::sample::select(vec!["", "w", "r", "n"]),
         proptest::collection::vec(holder, 0..4),
         proptest::collection::vec(waiter, 0..4),
     )
@@ -54,7 +54,7 @@ pub(super) fn a_status_is_read_as_it_was_written_and_not_in_part() {
             [name(*number), format!("{score}"), deadline.to_string()].map(text)
         });
         let numbers = (0..12).map(|n| (looks.now / (n + 1)).to_string());
-        let state = numbers.chain(["w0123456789abcde:1".to_owned()]);
+        let state = numbers.chain(["w0123456789abcde:1", "4", "3"].map(str::to_owned));
         let reply = Value::Array(vec![
             text(looks.now.to_string()),
             text(looks.mode),

@@ -5,6 +5,8 @@
 //! A run is a storm of faults under which users work, then a rest in which everybody must get what they wait for, and so
 //! on. One seed gives one history.
 
+#[cfg(test)]
+mod dead;
 mod dice;
 mod plan;
 mod process;
@@ -120,7 +122,12 @@ impl Run {
         // The first task connects, and becomes all users.
         let begin = async move {
             let client = loop {
-                match Client::builder().lease(lease).connect(Arc::clone(&net)).await {
+                match Client::builder()
+                    .lease(lease)
+                    .deadlock_timeout(Duration::MAX)
+                    .connect(Arc::clone(&net))
+                    .await
+                {
                     Ok(client) => break client,
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 }
@@ -232,12 +239,17 @@ impl Run {
             world: Arc::clone(&self.world),
             process: Process::new(0),
         });
-        let client = Client::builder().lease(longest).connect(net).await;
+        let client = Client::builder()
+            .lease(longest)
+            .deadlock_timeout(Duration::MAX)
+            .connect(net)
+            .await;
         let client = client.map_err(|error| format!("a stranger cannot connect: {error}"))?;
         // A clock that was set back lets the dead live for one lease more.
         let patience = longest * 2;
         for number in 0..self.plan.habits.locks {
-            let lock = client.rw_lock(format!("lock {number}")).policy(self.plan.habits.policy);
+            let habits = &self.plan.habits;
+            let lock = habits.lock(&client, number, habits.most_permits());
             let entered = tokio::time::timeout(patience, lock.write().acquire_fair()).await;
             let guard = match entered {
                 Ok(entered) => entered.map_err(|error| format!("a stranger cannot enter: {error}"))?,

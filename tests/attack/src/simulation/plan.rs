@@ -46,9 +46,11 @@ impl Plan {
         // Some hours in which little happens, or some minutes in which much does.
         let sparse = dice.permille(400);
         let quick = !sparse && dice.permille(600);
+        let permits = *dice.pick(&[0, 0, 0, 1, 3, 8]);
         Self {
             habits: Habits {
                 locks: 1 + dice.below(3),
+                permits,
                 policy: *dice.pick(&[
                     Policy::Fifo,
                     Policy::Fifo,

@@ -1,7 +1,7 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
 use crate::checker::Checker;
-use crate::model::{AtMost, Lock, View};
+use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View};
 use crate::record::{Note, Record, Script, What, acquire};
 use fairlock::Mode;
 use redis::Value;
@@ -16,6 +16,42 @@ pub struct Done {
     pub reply: Value,
     /// Channel and payload.
     pub published: Vec<(String, Vec<u8>)>,
+}
+
+/// Who is subscribed to a channel.
+type Subscribed<'a> = &'a dyn Fn(&str) -> bool;
+
+/// The choices of this server, and what it knows of its subscribers.
+struct Serving<'a> {
+    at_most: AtMost,
+    /// What comes before a client in the name of its channel.
+    channels: String,
+    subscribed: Subscribed<'a>,
+    promoted: bool,
+}
+
+impl Choices for Serving<'_> {
+    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
+        self.at_most.number(of, floor, now_us)
+    }
+    fn expires(&mut self, request: &str) -> bool {
+        self.at_most.expires(request)
+    }
+    fn admits(&mut self, request: &str) -> bool {
+        self.at_most.admits(request)
+    }
+    fn pulls_back(&mut self, request: &str) -> bool {
+        self.at_most.pulls_back(request)
+    }
+    fn listens(&self, client: &str) -> bool {
+        (self.subscribed)(&format!("{}{client}", self.channels))
+    }
+    fn cuts(&self) -> bool {
+        !self.promoted
+    }
+    fn most_looked_at(&self) -> usize {
+        self.at_most.most_looked_at()
+    }
 }
 
 /// What survives a restart, or does not.
@@ -46,6 +82,8 @@ pub struct Server {
     checked: bool,
     /// What one call does at most: then it says "call again".
     at_most: usize,
+    /// It was a replica, and was not started again since.
+    pub promoted: bool,
     /// Its clock was stepped back: then tokens may, once its data are lost.
     pub backward: bool,
 }
@@ -97,6 +135,7 @@ impl Server {
             trace_ended: false,
             checked,
             at_most,
+            promoted: false,
             backward: false,
         }
     }
@@ -116,6 +155,7 @@ impl Server {
         self.data.checker.went_back();
         self.loaded.clear();
         self.functions = false;
+        self.promoted = false;
     }
 
     /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
@@ -139,7 +179,9 @@ impl Server {
     /// Whether a hold with this token has lasted until now.
     pub fn lasts(&self, lock: u64, owner: &str, mode: Mode, token: u64) -> bool {
         let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
-        lock.and_then(|lock| Some((lock, lock.owners.get(owner)?)))
+        // Users do not see the weight in the name of an owner.
+        let is_owner = |(name, _): &(&Name, &Inside)| name.split(":*").next() == Some(owner);
+        lock.and_then(|lock| Some((lock, lock.owners.iter().find(is_owner)?.1)))
             .is_some_and(|(lock, inside)| match mode {
                 Mode::Read => lock.first <= token,
                 Mode::Write => inside.writes > 0 && lock.token == token,
@@ -189,7 +231,7 @@ impl Server {
         locks.map(|(key, lock)| format!("{key}: {lock:?}")).collect()
     }
 
-    pub fn execute(&mut self, command: &[Vec<u8>], now_us: u64) -> Result<Done, String> {
+    pub fn execute(&mut self, command: &[Vec<u8>], now_us: u64, subscribed: Subscribed<'_>) -> Result<Done, String> {
         let text = |at: usize| {
             command
                 .get(at)
@@ -204,7 +246,7 @@ impl Server {
                 if !self.loaded.contains(&script) {
                     return Ok(done(error("NOSCRIPT", "No matching script.")));
                 }
-                self.call(script, command, now_us)?
+                self.call(script, command, now_us, subscribed)?
             }
             "EVAL" => {
                 let hash = redis::Script::new(text(1));
@@ -212,7 +254,7 @@ impl Server {
                     return Err("an unknown script was sent".to_owned());
                 };
                 self.loaded.insert(script);
-                self.call(script, command, now_us)?
+                self.call(script, command, now_us, subscribed)?
             }
             "FUNCTION" => {
                 let (name, library) = fairlock::testing::library();
@@ -231,7 +273,7 @@ impl Server {
                 if !self.functions {
                     return Ok(done(error("ERR", "Function not found")));
                 }
-                self.call(script, command, now_us)?
+                self.call(script, command, now_us, subscribed)?
             }
             "HELLO" => done(Value::Array(vec![
                 Value::BulkString(b"version".to_vec()),
@@ -245,7 +287,13 @@ impl Server {
         })
     }
 
-    fn call(&mut self, script: Script, command: &[Vec<u8>], now_us: u64) -> Result<Done, String> {
+    fn call(
+        &mut self,
+        script: Script,
+        command: &[Vec<u8>],
+        now_us: u64,
+        subscribed: Subscribed<'_>,
+    ) -> Result<Done, String> {
         let mut words = Vec::with_capacity(command.len());
         for word in command {
             words.push(std::str::from_utf8(word).map_err(|_| "an argument that is not text")?);
@@ -260,7 +308,14 @@ impl Server {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let lock = self.data.locks.entry((*key).to_owned()).or_default();
         let mut seq = lock.seq;
-        let outcome = lock.call(key, script, &args, now_us, &mut AtMost(self.at_most));
+        let channels = format!("{}c:", key.split('{').next().unwrap_or_default());
+        let mut choices = Serving {
+            at_most: AtMost(self.at_most),
+            channels: channels.clone(),
+            subscribed,
+            promoted: self.promoted,
+        };
+        let mut outcome = lock.call(key, script, &args, now_us, &mut choices);
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
         for number in &outcome.reply {
@@ -290,6 +345,11 @@ impl Server {
                 self.given.pop_first();
             }
         }
+        outcome.notes.extend(outcome.cut.drain(..).map(|request| Note {
+            what: What::Cut,
+            request: request.to_string(),
+            token: 0,
+        }));
         if self.checked || self.trace.is_some() {
             let record = Record {
                 lock: (*key).to_owned(),
@@ -313,14 +373,13 @@ impl Server {
             }
         }
         let published = outcome.messages.into_iter();
-        let prefix = key.split('{').next().unwrap_or_default();
         Ok(Done {
             reply: match outcome.bare {
                 true => Value::Int(outcome.reply[1]),
                 false => Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
             },
             published: published
-                .map(|(client, payload)| (format!("{prefix}c:{client}"), payload.into_bytes()))
+                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
                 .collect(),
         })
     }

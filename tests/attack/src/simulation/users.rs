@@ -17,6 +17,8 @@ const PROMPT: Duration = Duration::from_millis(25);
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     pub locks: u64,
+    /// Each lock is bounded, mostly by so many permits; 0: none is.
+    pub permits: u32,
     pub policy: Policy,
     pub leases: [Duration; 3],
     /// The longest hold of most users.
@@ -29,6 +31,26 @@ pub struct Habits {
     pub named: u64,
     /// So many of 1,000 drop what they asked for before they have it.
     pub cancels: u64,
+}
+
+impl Habits {
+    /// No user names a greater limit.
+    pub fn most_permits(&self) -> u32 {
+        self.permits * 2
+    }
+
+    /// A lock as its users name it: its limit, or its policy.
+    pub fn lock(&self, client: &Client, number: u64, limit: u32) -> RwLock {
+        let lock = client.rw_lock(name_of_lock(number));
+        match limit {
+            0 => lock.policy(self.policy),
+            limit => lock.max_readers(limit),
+        }
+    }
+}
+
+fn name_of_lock(number: u64) -> String {
+    format!("lock {number}")
 }
 
 /// A guard that somebody has in hand, as others see it.
@@ -46,6 +68,7 @@ struct Holding {
     guard: Weak<dyn Held>,
     owner: Owner,
     mode: Mode,
+    permits: u32,
     token: u64,
     since: Instant,
     /// Since when the server has not had it any more.
@@ -150,8 +173,10 @@ impl Hands {
         lock: u64,
         process: &Arc<Process>,
         guard: &Arc<Guard<M>>,
-        longest: Duration,
+        permits: u32,
+        habits: &Habits,
     ) {
+        let longest = habits.leases.into_iter().max().unwrap_or_default();
         let (token, owner, now) = (guard.fencing_token().get(), guard.owner(), Instant::now());
         let mut all = self.holdings.lock().expect("no panic while it is locked");
         let holdings = all.entry(lock).or_default();
@@ -180,10 +205,27 @@ impl Hands {
             }
             alive
         });
+        if M::MODE == Mode::Read && habits.permits > 0 && guard.is_held() {
+            let reads = holdings.iter().filter(|holding| holding.mode == Mode::Read);
+            // Of one owner the greatest: its further holds take nothing.
+            let mut taken = BTreeMap::from([(owner, permits)]);
+            for Holding { owner, permits, .. } in reads.filter(|holding| holding.token.min(token) > lost_us) {
+                let most = taken.entry(*owner).or_default();
+                *most = (*most).max(*permits);
+            }
+            let together: u32 = taken.values().sum();
+            if together > habits.most_permits() {
+                world.violated(format!(
+                    "lock {lock}: {together} permits of at most {} are out: {taken:?}",
+                    habits.most_permits()
+                ));
+            }
+        }
         holdings.push(Holding {
             guard: Arc::downgrade(guard) as Weak<dyn Held>,
             owner,
             mode: M::MODE,
+            permits,
             token,
             since: now,
             interrupted: None,
@@ -227,19 +269,38 @@ impl User {
         }
     }
 
+    /// Who asks last sets it; mostly it stays.
+    fn limit(&mut self) -> u32 {
+        match self.habits.permits {
+            0 => 0,
+            permits if self.dice.permille(900) => permits,
+            _ => 1 + self.dice.below(u64::from(self.habits.most_permits())) as u32,
+        }
+    }
+
     async fn work(&mut self) {
         let number = self.dice.below(self.habits.locks);
-        let lock = self.client.rw_lock(format!("lock {number}")).policy(self.habits.policy);
+        let limit = self.limit();
+        if limit > 0 && self.dice.permille(500) {
+            let permits = 1 + self.dice.below(u64::from(limit)) as u32;
+            let semaphore = self.client.semaphore(name_of_lock(number), limit);
+            if let Some(guard) = self.acquire(number, permits, semaphore.permits(permits)).await {
+                self.hold(&guard).await;
+                self.end(guard).await;
+            }
+            return;
+        }
+        let lock = self.habits.lock(&self.client, number, limit);
         let lock = if self.dice.permille(self.habits.named) {
             lock.with_owner(self.dice.pick(&self.owners))
         } else {
             lock
         };
         if self.dice.permille(self.habits.writes) {
-            if let Some(guard) = self.acquire(number, &lock, |lock| lock.write()).await {
+            if let Some(guard) = self.acquire(number, 0, lock.write()).await {
                 self.write(number, &lock, guard).await;
             }
-        } else if let Some(guard) = self.acquire(number, &lock, |lock| lock.read()).await {
+        } else if let Some(guard) = self.acquire(number, 1, lock.read()).await {
             self.read(number, guard).await;
         }
     }
@@ -247,16 +308,19 @@ impl User {
     async fn acquire<M: Access>(
         &mut self,
         number: u64,
-        lock: &RwLock,
-        ask: impl Fn(&RwLock) -> fairlock::Acquire<M>,
+        permits: u32,
+        asked: fairlock::Acquire<M>,
     ) -> Option<Arc<Guard<M>>> {
-        let mut asked = ask(lock).lease(*self.dice.pick(&self.habits.leases));
+        let mut asked = asked.lease(*self.dice.pick(&self.habits.leases));
         let limit = self
             .dice
             .permille(50)
             .then(|| self.dice.span(self.habits.hold * 4) + Duration::from_millis(1));
         if let Some(limit) = limit {
             asked = asked.max_hold(limit);
+        }
+        if self.dice.permille(50) {
+            asked = asked.max_queue(self.dice.index(6));
         }
         let patience = self.dice.span(self.habits.hold * 8);
         let result = match self.dice.below(10) {
@@ -266,10 +330,14 @@ impl User {
             },
             0 => asked.try_acquire().await,
             1 => asked.try_acquire_for(patience).await,
+            2 => match asked.enqueue().await {
+                Ok(queued) => queued.await.map(Some),
+                Err(error) => Err(error),
+            },
             _ => asked.acquire_fair().await.map(Some),
         };
         match result {
-            Ok(guard) => self.in_hand(number, guard?),
+            Ok(guard) => self.in_hand(number, permits, guard?),
             Err(error) => {
                 self.failed(&error);
                 None
@@ -277,15 +345,15 @@ impl User {
         }
     }
 
-    fn in_hand<M: Access>(&self, number: u64, guard: Guard<M>) -> Option<Arc<Guard<M>>> {
+    fn in_hand<M: Access>(&self, number: u64, permits: u32, guard: Guard<M>) -> Option<Arc<Guard<M>>> {
         // Nothing can have happened since it was handed out.
         if !guard.is_held() {
             self.world
                 .violated(format!("lock {number}: a guard was handed out that is not held"));
         }
         let guard = Arc::new(guard);
-        let longest = self.habits.leases.into_iter().max().unwrap_or_default();
-        self.hands.take(&self.world, number, &self.process, &guard, longest);
+        self.hands
+            .take(&self.world, number, &self.process, &guard, permits, &self.habits);
         self.hands.count("held");
         Some(guard)
     }
@@ -294,6 +362,7 @@ impl User {
         let what = match error {
             Error::OwnerWaiting { .. } => "refused: the owner waits already",
             Error::UpgradeConflict { .. } => "refused: another upgrade waits",
+            Error::QueueFull { .. } => "refused: the queue is full",
             Error::Lost { reason, .. } => match reason {
                 LostReason::MaxHold => "lost: max_hold",
                 _ if self.calm => return self.world.violated(format!("lost though nothing went wrong: {error}")),
@@ -356,7 +425,7 @@ impl User {
                 let patience = self.dice.span(self.habits.hold * 8);
                 match timeout(patience, guard.upgrade()).await {
                     Ok(Ok(writing)) => {
-                        if let Some(writing) = self.in_hand(number, writing) {
+                        if let Some(writing) = self.in_hand(number, 0, writing) {
                             self.hold(&writing).await;
                             self.end(writing).await;
                         }
@@ -367,7 +436,7 @@ impl User {
             }
             1 => match guard.try_upgrade().await {
                 Ok(Some(writing)) => {
-                    if let Some(writing) = self.in_hand(number, writing) {
+                    if let Some(writing) = self.in_hand(number, 0, writing) {
                         self.hold(&writing).await;
                         self.end(writing).await;
                     }
@@ -390,7 +459,7 @@ impl User {
                 };
                 match guard.downgrade().await {
                     Ok(reading) => {
-                        if let Some(reading) = self.in_hand(number, reading) {
+                        if let Some(reading) = self.in_hand(number, 1, reading) {
                             self.hold(&reading).await;
                             self.end(reading).await;
                         }
@@ -404,7 +473,7 @@ impl User {
                 let mine = lock.with_owner(&guard.owner());
                 if self.habits.named > 0
                     && !is_anonymous(&guard.owner())
-                    && let Some(nested) = self.acquire(number, &mine, |lock| lock.read()).await
+                    && let Some(nested) = self.acquire(number, 1, mine.read()).await
                 {
                     self.hold(&nested).await;
                     if self.dice.permille(500) {

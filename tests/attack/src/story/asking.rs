@@ -1,6 +1,8 @@
 //! What an actor asks for next, made concrete.
 
-use super::{ACTORS, AHEAD, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Story, Time, UPGRADES};
+use super::{
+    ACTORS, AHEAD, BOUNDS, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Permits, Story, Time, UPGRADES, WEIGHTS,
+};
 use crate::lua_world::{BEGIN_US, Step};
 use crate::model::{client_of, owner_of, writes};
 use crate::record::Script;
@@ -35,7 +37,7 @@ impl<'a> Story<'a> {
     }
 
     /// Whose request it is to be: a new one, or once more by somebody who is inside.
-    pub(super) fn asker(&mut self, who: u8, write: bool) -> String {
+    pub(super) fn asker(&mut self, who: u8, write: bool, weight: u64) -> String {
         let who = match self.case.cast {
             0 => usize::from(who),
             1 => usize::from(who % 3),
@@ -43,16 +45,31 @@ impl<'a> Story<'a> {
         };
         let inside: Vec<String> = self.lock.owners.keys().map(|owner| owner.to_string()).collect();
         match ACTORS.get(who) {
+            Some((client, None)) if self.is_bounded() && !write && weight > 1 => {
+                self.new_name(false, client, Some(&format!("*{weight}")))
+            }
             Some((client, owner)) => self.new_name(write, client, *owner),
             None if !inside.is_empty() => {
                 let owner = &inside[who % inside.len()];
-                // An owner that was not named can only upgrade.
+                // An owner that was not named can only upgrade, or hold a permit twice.
                 match owner.split_once(':') {
-                    Some((client, _)) => self.new_name(true, client, Some(owner)),
+                    Some((client, _)) => self.new_name(write || !self.is_bounded(), client, Some(owner)),
                     None => self.new_name(write, "1", Some(owner)),
                 }
             }
             None => self.new_name(write, "3", None),
+        }
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.policy.starts_with('n')
+    }
+
+    /// The policy as a request names it: a bounded lock's has the limit.
+    fn policy(&self, limit: u8) -> String {
+        match self.is_bounded() {
+            true => format!("n{}", BOUNDS[usize::from(limit) % BOUNDS.len()]),
+            false => self.policy.to_owned(),
         }
     }
 
@@ -90,20 +107,22 @@ impl<'a> Story<'a> {
                 lease: ms,
                 ticket,
                 other_policy,
+                permits: Permits { weight, limit, most },
             } => {
-                let request = self.asker(*who, *write);
-                let policy = if *other_policy && self.case.loss.is_none() {
-                    ["w", "r", ""][usize::from(who % 3)]
-                } else {
-                    self.policy
+                let other = ["w", "r", "", "n3"][usize::from(who % 4)];
+                let (policy, weight) =
+                    if *other_policy && self.case.loss.is_none() && other.get(..1) != self.policy.get(..1) {
+                        // What a bounded lock alone may be asked for is an error of any other.
+                        (other.to_owned(), 1)
+                    } else {
+                        (self.policy(*limit), WEIGHTS[usize::from(*weight) % WEIGHTS.len()])
+                    };
+                let request = self.asker(*who, *write, weight);
+                let when = match most {
+                    0..8 if !only_now => format!("m{most}"),
+                    _ => when(*only_now),
                 };
-                let args = vec![
-                    request,
-                    lease(*ms),
-                    when(*only_now),
-                    policy.to_owned(),
-                    self.old_ticket(*ticket),
-                ];
+                let args = vec![request, lease(*ms), when, policy, self.old_ticket(*ticket)];
                 (Script::Acquire, args, true)
             }
             Op::Again {
@@ -114,13 +133,7 @@ impl<'a> Story<'a> {
                 let request = self.pick(*which);
                 // Its client had no reply, or it is a copy of one that is over.
                 let heard = self.clients.know(&request);
-                let args = vec![
-                    request,
-                    lease(*ms),
-                    when(*only_now),
-                    self.policy.to_owned(),
-                    String::new(),
-                ];
+                let args = vec![request, lease(*ms), when(*only_now), self.policy(*which), String::new()];
                 (Script::Acquire, args, heard)
             }
             Op::Late(which) => {
@@ -164,7 +177,12 @@ impl<'a> Story<'a> {
             Op::Evict(who) => {
                 let owner = match self.alive().as_slice() {
                     [] => "a".to_owned(),
-                    alive if who % 2 == 0 => owner_of(alive[usize::from(who / 2) % alive.len()]).to_owned(),
+                    alive if who % 2 == 0 => {
+                        let owner = owner_of(alive[usize::from(who / 2) % alive.len()]);
+                        // Also without the weight.
+                        let short = owner.split(":*").next().filter(|_| who % 4 == 0);
+                        short.unwrap_or(owner).to_owned()
+                    }
                     _ => ["a", "ba", "c", "nobody"][usize::from(who / 2) % 4].to_owned(),
                 };
                 (Script::Evict, vec![owner], true)
@@ -174,12 +192,8 @@ impl<'a> Story<'a> {
                 return None;
             }
         };
-        let step = Step {
-            script,
-            args,
-            now_us: self.now_us,
-            listened: false,
-        };
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let step = Step::new(script, &args, self.now_us);
         Some(Doing::Call { step, heard })
     }
 

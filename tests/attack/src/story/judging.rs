@@ -51,12 +51,8 @@ impl<'a> Story<'a> {
     }
 
     pub(super) fn call(&mut self, script: Script, args: Vec<String>) {
-        let step = Step {
-            script,
-            args,
-            now_us: self.now_us,
-            listened: false,
-        };
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let step = Step::new(script, &args, self.now_us);
         self.todo.push_back(Doing::Call { step, heard: true });
     }
 

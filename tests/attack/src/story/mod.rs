@@ -13,7 +13,7 @@ mod judging;
 
 use crate::clients::Clients;
 use crate::lua_world::{BEGIN_US, Limits, Seen, Step};
-use crate::model::{Lock, client_of, named_owner, writes};
+use crate::model::{Lock, client_of, named_owner, weight_of, writes};
 use crate::record::Script;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -26,7 +26,17 @@ pub struct Case {
     pub loss: Option<(usize, usize)>,
     /// Who asks: 0 anybody; 1 nobody who names an owner, which is what the fast paths are for; 2 mostly one named owner.
     pub cast: u8,
-    pub ops: Vec<(Op, bool)>,
+    pub ops: Vec<(Op, Around)>,
+}
+
+/// Who hears what one call publishes.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// Somebody listens to events.
+    pub listened: bool,
+    /// A bit for each client that is deaf, of [`CLIENTS`]; the next two, both: the server was a replica once; the last bit:
+    /// nothing can be published.
+    pub deaf: u8,
 }
 
 /// Indexes are taken modulo what there is.
@@ -39,6 +49,7 @@ pub enum Op {
         lease: u8,
         ticket: u8,
         other_policy: bool,
+        permits: Permits,
     },
     Again {
         which: u8,
@@ -57,6 +68,15 @@ pub enum Op {
     },
     Evict(u8),
     Wait(Time),
+}
+
+/// What matters to a bounded lock, and to a bounded queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Permits {
+    pub weight: u8,
+    pub limit: u8,
+    /// At most so many in the queue.
+    pub most: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -98,14 +118,27 @@ const LEASES_MS_OF_LOSSES: [u64; 6] = [LONGEST_MS, LONGEST_MS, 400, 900, LONGEST
 
 const LONGEST_MS: u64 = 1_000;
 
+/// Weights of permits; the limits of a bounded lock, mostly the first one.
+const WEIGHTS: [u64; 6] = [1, 1, 2, 2, 3, 6];
+
+const BOUNDS: [u64; 8] = [4, 4, 4, 4, 4, 1, 3, 7];
+
+/// Each policy, mostly first come, first served; the last one is a bounded lock's.
+const POLICIES: [&str; 9] = ["", "", "", "", "w", "r", "n4", "n4", "n4"];
+
+fn ops(number: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(Op, Around)>> {
+    let deaf = prop_oneof![4 => Just(0), 1 => any::<u8>().prop_map(|deaf| deaf & 0x7f), 1 => any::<u8>()];
+    let around = (any::<bool>(), deaf).prop_map(|(listened, deaf)| Around { listened, deaf });
+    proptest::collection::vec((op(), around), number)
+}
+
 /// `intact`: nothing is lost.
 pub fn case(intact: bool) -> impl Strategy<Value = Case> {
-    let ops = proptest::collection::vec((op(), any::<bool>()), 1..120);
     let loss = prop_oneof![3 => Just(None), u32::from(!intact) => (0..60_usize, 0..16_usize).prop_map(Some)];
-    (0..LIMITS.len(), 0..6_u8, loss, 0..3_u8, ops).prop_map(|(limits, policy, loss, cast, ops)| Case {
+    let policy = 0..POLICIES.len() as u8;
+    (0..LIMITS.len(), policy, loss, 0..3_u8, ops(1..120)).prop_map(|(limits, policy, loss, cast, ops)| Case {
         limits,
-        // Mostly first come, first served.
-        policy: policy.saturating_sub(3),
+        policy,
         loss,
         cast,
         ops,
@@ -114,10 +147,9 @@ pub fn case(intact: bool) -> impl Strategy<Value = Case> {
 
 /// Short ones, to lose each thing at each point of.
 pub fn short_case() -> impl Strategy<Value = Case> {
-    let ops = proptest::collection::vec((op(), any::<bool>()), 6..24);
-    (0..6_u8, 0..3_u8, ops).prop_map(|(policy, cast, ops)| Case {
+    (0..POLICIES.len() as u8, 0..3_u8, ops(6..24)).prop_map(|(policy, cast, ops)| Case {
         limits: 0,
-        policy: policy.saturating_sub(3),
+        policy,
         loss: None,
         cast,
         ops,
@@ -127,14 +159,17 @@ pub fn short_case() -> impl Strategy<Value = Case> {
 fn op() -> impl Strategy<Value = Op> {
     let rarely = |one_in: u32| prop_oneof![one_in - 1 => Just(false), 1 => Just(true)];
     let ticket = prop_oneof![8 => Just(0), 2 => 1..15_u8];
-    let ask = (0..14_u8, any::<bool>(), rarely(5), 0..6_u8, ticket, rarely(40)).prop_map(
-        |(who, write, only_now, lease, ticket, other_policy)| Op::Ask {
+    let permits = (0..WEIGHTS.len() as u8, 0..BOUNDS.len() as u8, any::<u8>())
+        .prop_map(|(weight, limit, most)| Permits { weight, limit, most });
+    let ask = (0..14_u8, any::<bool>(), rarely(5), 0..6_u8, ticket, rarely(40), permits).prop_map(
+        |(who, write, only_now, lease, ticket, other_policy, permits)| Op::Ask {
             who,
             write,
             only_now,
             lease,
             ticket,
             other_policy,
+            permits,
         },
     );
     let again =
@@ -175,6 +210,9 @@ const ACTORS: [(&str, Option<&str>); 7] = [
     ("2", Some("ba")),
     ("1f", Some("c")),
 ];
+
+/// Those who may be deaf.
+const CLIENTS: [&str; 5] = ["1", "2", "1f", "3", "8"];
 
 /// What to do next.
 #[derive(Clone, Debug)]
@@ -255,7 +293,7 @@ impl<'a> Story<'a> {
             lock: Lock::default(),
             clients: Clients::default(),
             now_us: BEGIN_US,
-            policy: ["", "w", "r"][usize::from(case.policy)],
+            policy: POLICIES[usize::from(case.policy)],
             next_number: 1,
             named: Vec::new(),
             tickets: Vec::new(),
@@ -295,11 +333,16 @@ impl<'a> Story<'a> {
         }
         match (self.part, self.case.ops.get(self.at)) {
             (Part::Confused(until), op) if op.is_none() || self.at >= until => self.part = Part::Round(0),
-            (_, Some((op, listened))) => {
+            (_, Some((op, around))) => {
                 self.at += 1;
                 if let Some(mut doing) = self.concrete(op) {
                     if let Doing::Call { step, .. } = &mut doing {
-                        step.listened = *listened;
+                        let deaf = (0..CLIENTS.len()).filter(|client| around.deaf >> client & 1 == 1);
+                        step.hearing.deaf = deaf.map(|client| CLIENTS[client].to_owned()).collect();
+                        step.hearing.promoted = around.deaf >> 5 & 3 == 3;
+                        step.hearing.refused = around.deaf >> 7 == 1;
+                        step.hearing.most_looked_at = LIMITS[self.case.limits].expiries;
+                        step.listened = around.listened;
                     }
                     self.todo.push_back(doing);
                 }
@@ -318,7 +361,9 @@ impl<'a> Story<'a> {
         }
         for (request, ticket) in forgotten {
             let (client, owner) = (client_of(&request).to_owned(), named_owner(&request).map(str::to_owned));
-            let name = self.new_name(writes(&request), &client, owner.as_deref());
+            // It asks for as many permits as before.
+            let third = owner.or_else(|| weight_in(&request));
+            let name = self.new_name(writes(&request), &client, third.as_deref());
             let args = [
                 &name,
                 &ROUND_LEASE_MS.to_string(),
@@ -357,4 +402,10 @@ impl<'a> Story<'a> {
             self.call(Script::Release, all);
         }
     }
+}
+
+/// The third part of a request's name that asks for several permits.
+fn weight_in(request: &str) -> Option<String> {
+    let weight = weight_of(request.get(1..)?);
+    (weight > 1).then(|| format!("*{weight}"))
 }

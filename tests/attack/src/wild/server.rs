@@ -376,7 +376,9 @@ impl Shared {
                 if status == 2 && next != 0 && one_in(runner, 2) {
                     return Value::Int(token);
                 }
-                vec![status, token, next, token]
+                // A waiter is told its place too.
+                let ahead = (status == 1).then_some(0);
+                [status, token, next, token].into_iter().chain(ahead).collect()
             }
             "renew" => {
                 let each = args.chunks(2).map(|pair| {
@@ -419,7 +421,7 @@ impl Shared {
                     "1760400000999",
                 ];
                 let more = ["1760400060999", "1000", "0", "1", "1", "0", "0", "0"];
-                let state: Vec<&str> = numbers.into_iter().chain(more).chain([holder]).collect();
+                let state: Vec<&str> = numbers.into_iter().chain(more).chain([holder, "0", "0"]).collect();
                 let state = list(&state);
                 let mut status = ["1760400000000002", "write", "", "1", "1", "1"]
                     .map(|tame| field(runner, tame))

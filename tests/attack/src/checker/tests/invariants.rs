@@ -420,3 +420,88 @@ fn records_that_make_no_sense() {
     bad(0, "0 renew w1:1 => -1 0");
     bad(0, "0 renew w1:1 soon => -1 0 0");
 }
+
+#[test]
+fn invariant_1_permits() {
+    // Three of two.
+    bad(
+        1,
+        "0 acquire r1:1:*2 policy=n2 => 2 5 -1 5 | granted r1:1:*2 5
+         1 acquire r2:1 policy=n2 => 2 5 99 5 | granted r2:1 5",
+    );
+    bad(
+        1,
+        "0 acquire r1:1 policy=n1 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1 policy=n1 => 1 6 99 6 | queued r2:1
+         2 acquire w3:1 policy=n1 => 1 7 99 7 | queued w3:1
+         3 release w3:1 => 97 1 | left w3:1, granted r2:1 8",
+    );
+    // Further holds of an owner take nothing; a lock that nobody holds takes anybody; the limit grows.
+    good(
+        "0 acquire r1:1:*2 policy=n2 => 2 5 -1 5 | granted r1:1:*2 5
+         1 acquire r1:2:1:1:*2 policy=n2 => 2 5 99 5 | granted r1:2:1:1:*2 5
+         2 release r1:1:*2 => -1 5 | released r1:1:*2
+         3 acquire r2:1 policy=n2 => 1 6 97 6 | queued r2:1
+         4 acquire r3:1 policy=n4 => 2 7 97 7 | granted r2:1 7, granted r3:1 7
+         5 release r1:2:1:1:*2 r2:1 r3:1 => -1 5 5 5 | released r1:2:1:1:*2, released r2:1, released r3:1
+         6 acquire r4:1:*9 policy=n1 => 2 8 -1 8 | granted r4:1:*9 8",
+    );
+    // An acquire admits after an expiry, and once more after its limit.
+    good(
+        "0 acquire r1:1 policy=n3 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1:*2 policy=n3 lease=9 => 2 5 99 5 | granted r2:1:*2 5
+         2 acquire r3:1:*2 policy=n3 => 1 6 8 6 | queued r3:1:*2
+         3 acquire r4:1 policy=n3 => 1 7 7 7 | queued r4:1
+         10 acquire r5:1 policy=n5 => 2 9 90 9 | expired r2:1:*2, granted r3:1:*2 8, granted r4:1 9, granted r5:1 9",
+    );
+}
+
+#[test]
+fn invariant_3_and_4_permits() {
+    // A small one passes the head, which needs more than is free.
+    bad(
+        3,
+        "0 acquire r1:1 policy=n2 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1:*2 policy=n2 => 1 6 99 6 | queued r2:1:*2
+         2 acquire r3:1 policy=n2 => 2 5 98 6 | granted r3:1 5",
+    );
+    // The limit grew, and the head was left.
+    bad(
+        4,
+        "0 acquire r1:1 policy=n1 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1 policy=n1 => 1 6 99 6 | queued r2:1
+         2 acquire r3:1 policy=n2 => 1 7 98 7 | queued r3:1",
+    );
+    // It fell: the head waits rightly.
+    good(
+        "0 acquire r1:1 policy=n2 => 2 5 -1 5 | granted r1:1 5
+         1 acquire r2:1 policy=n1 => 1 6 99 6 | queued r2:1
+         2 acquire r3:1 policy=n1 => 1 7 98 7 | queued r3:1",
+    );
+}
+
+#[test]
+fn invariant_8_cut_leases() {
+    let waits = "0 acquire w1:1 lease=9000 => 2 5 -1 5 | granted w1:1 5
+         1 acquire w2:1 lease=9000 => 1 6 8999 6 | queued w2:1
+         2 acquire w3:1 lease=9000 => 1 7 8998 7 | queued w3:1\n";
+    good(&format!(
+        "{waits} 3 release w1:1 => 1000 5 | released w1:1, granted w2:1 8, cut w2:1, cut w3:1
+         1003 renew => 0 8 | expired w2:1, expired w3:1"
+    ));
+    // A lease that was not cut ends as late as ever.
+    bad(
+        1,
+        &format!(
+            "{waits} 3 release w1:1 => 8998 5 | released w1:1, granted w2:1 8
+             1003 renew => 0 8 | expired w2:1"
+        ),
+    );
+    // Who holds may know it.
+    bad(8, &format!("{waits} 3 renew w3:1 9000 => 9000 5 -7 | cut w1:1"));
+    // The reply of this very call proves the whole lease.
+    bad(
+        8,
+        &format!("{waits} 9001 renew w2:1 9000 => 8997 8 8 | expired w1:1, granted w2:1 8, cut w2:1"),
+    );
+}

@@ -120,7 +120,9 @@ impl Core {
         if self.dice.permille(2) || self.past.is_none() {
             self.past = Some(self.server.data());
         }
-        match self.server.execute(&command, now_us) {
+        let Self { server, wires, .. } = self;
+        let subscribed = |channel: &str| wires.values().any(|wire| wire.channels.iter().any(|c| c == channel));
+        match server.execute(&command, now_us, &subscribed) {
             Ok(done) => {
                 for (channel, payload) in done.published {
                     self.publish(&channel, &payload);

@@ -299,6 +299,7 @@ impl World {
             Fault::Rollback => {
                 if let Some(data) = core.past.take() {
                     broken = core.restart(data, now + span / 4);
+                    core.server.promoted = true;
                     // Also a grant that comes later: who waits may believe in a renewal that was lost.
                     core.lost_data = Some((now, u64::MAX));
                 }

@@ -1,0 +1,63 @@
+//! `fairlock elect` and `fairlock leader`
+
+use crate::command::{Cli, ended};
+use crate::scene::client;
+use fairlock_support::server::{Server, soon};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
+
+fn lines(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
+    BufReader::new(child.stdout.take().expect("a pipe")).lines()
+}
+
+async fn line(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
+    soon("a line", lines.next_line()).await.unwrap().expect("a line")
+}
+
+#[tokio::test]
+async fn a_leader_that_is_evicted_ends_its_command_and_leads_again_until_a_signal_comes() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server, "operator").await);
+    let none = cli.run(&["leader", "a"]).await;
+    assert_eq!((none.status, none.stdout.as_str()), (1, "a: nobody leads\n"));
+    let options = ["elect", "--lease", "600s", "--label", "one", "a", "--"];
+    let command = ["sh", "-c", "echo $FAIRLOCK_NAME $FAIRLOCK_TOKEN; exec sleep 600"];
+    let mut child = cli.command(&[&options[..], &command].concat()).spawn().unwrap();
+    let mut told = lines(&mut child);
+    let first = line(&mut told).await;
+    let leader = client.election("a").leader().await.unwrap().expect("a leader");
+    assert_eq!(first, format!("a {}", leader.term));
+    let shown = cli.run(&["leader", "a", "--json"]).await;
+    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(shown["leader"]["client"]["label"], "one");
+
+    assert_eq!(client.rw_lock("a").evict(&leader.owner).await.unwrap(), 1);
+    let second = line(&mut told).await;
+    assert_ne!(second, first, "a new term");
+    let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(ended(child).await.status, 128 + 15);
+    assert_eq!(client.election("a").leader().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_command_that_ends_by_itself_resigns_and_an_observer_sees_both() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let mut watching = cli.command(&["leader", "--watch", "a"]).spawn().unwrap();
+    let mut seen = lines(&mut watching);
+    assert_eq!(line(&mut seen).await, "a: nobody leads");
+    // It leads until the test lets it go.
+    let mut child = cli.command(&["elect", "--label", "one", "a", "--", "sh", "-c", "read x; exit 3"]);
+    let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let leads = line(&mut seen).await;
+    assert!(
+        leads.starts_with("a: one ") && leads.contains(" leads since "),
+        "{leads}"
+    );
+    drop(child.stdin.take());
+    assert_eq!(ended(child).await.status, 3);
+    assert_eq!(line(&mut seen).await, "a: nobody leads");
+}

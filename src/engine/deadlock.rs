@@ -1,0 +1,268 @@
+//! Deadlocks: part of the watchdog, which looks for circles of owners that wait for each other.
+//!
+//! No caller's future takes part, so a future that nobody polls is found and told as well, and waiters' futures do not
+//! grow. Work begins when a named owner has waited for a whole time-out: the client notes what the owner waits for, and
+//! looks from its lock along the notes of the holders. All waiters of one lock share a look, because they wait for the
+//! same holders. [`crate::state::waits`] says what a circle is, and why two readings prove it.
+
+use super::session::Session;
+use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
+use crate::protocol::snapshot::Snapshot;
+use crate::protocol::waits;
+use crate::state::claim::EndedBy;
+use crate::state::request::Request;
+use crate::state::waits::{Edge, Graph, MOST_HOLDERS, Wait};
+use crate::transport::link::Lane;
+use crate::types::deadlock::Blocked;
+use crate::types::error::is_transient;
+use crate::types::limits::{MOST_LEASE, call_limit};
+use crate::types::owner::Owner;
+use futures::stream::{self, TryStreamExt as _};
+use redis::{Cmd, RedisError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// The most waits that one look follows.
+const MOST_WAITS: usize = 64;
+/// Looks at 1, 2, 4, ... time-outs; from here on every so many. The note is written as often.
+const LONGEST_PAUSE: u32 = 64;
+/// The notes that are written at the same time.
+const AT_ONCE: usize = 32;
+
+/// What the search reads: the server, or the world of a test.
+pub(super) trait Reader {
+    /// Who holds the lock, and whether the request waits there. `None`: it does not, or the lock is not followed.
+    async fn wait(&self, lock: &Arc<Lock>, request: &str) -> Result<Option<Wait>, RedisError>;
+    /// What these owners have noted: requests and their locks.
+    async fn notes(&self, owners: &[String]) -> Result<Vec<(String, Arc<Lock>)>, RedisError>;
+}
+
+/// Looks for deadlocks, for ever.
+pub(super) async fn find_deadlocks(session: &Session) {
+    let Some(period) = session.deadlock_timeout else { return };
+    let mut detector = Detector {
+        session,
+        period,
+        rounds: HashMap::new(),
+        noted: BTreeSet::new(),
+    };
+    loop {
+        session.shared.owner_waits.notified().await;
+        loop {
+            sleep(period).await;
+            match detector.round().await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if is_transient(&error) => tracing::debug!(%error, "no look for deadlocks"),
+                Err(error) => {
+                    tracing::warn!(%error, "the server refuses what a look for deadlocks needs: looking no more");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Detector<'a> {
+    session: &'a Session,
+    period: Duration,
+    /// For how many whole time-outs each request of a named owner has waited.
+    rounds: HashMap<u64, u32>,
+    /// The owners that have a note.
+    noted: BTreeSet<String>,
+}
+
+impl Detector<'_> {
+    /// Notes and looks for what is due. Returns whether any named owner waits.
+    async fn round(&mut self) -> Result<bool, RedisError> {
+        let waiting = self.session.shared.registry.waiting_owners();
+        // A request that came since the last round has not waited for a whole time-out.
+        let next = |number| self.rounds.get(number).map_or(0, |rounds| rounds.saturating_add(1));
+        self.rounds = waiting
+            .iter()
+            .map(|request| (request.number, next(&request.number)))
+            .collect();
+        let mut by_owner: BTreeMap<&str, Vec<&Arc<Request>>> = BTreeMap::new();
+        let mut by_lock: BTreeMap<&Arc<str>, Vec<&Arc<Request>>> = BTreeMap::new();
+        for request in waiting.iter().filter(|request| self.rounds[&request.number] > 0) {
+            if let Some(owner) = waits::named_owner(&request.name) {
+                by_owner.entry(owner).or_default().push(request);
+                by_lock.entry(&request.lock.state).or_default().push(request);
+            }
+        }
+        self.note(&by_owner).await?;
+        let is_due = |request: &&Arc<Request>| is_look_due(self.rounds[&request.number]);
+        for requests in by_lock.values().filter(|requests| requests.iter().any(is_due)) {
+            self.look(requests).await?;
+        }
+        Ok(!waiting.is_empty())
+    }
+
+    /// Writes the notes of owners that wait, and deletes those of owners that wait no more.
+    async fn note(&mut self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>) -> Result<(), RedisError> {
+        let prefix = &self.session.shared.prefix;
+        // A note outlives the time until it is written again.
+        let lasts = (self.period.saturating_mul(2 * LONGEST_PAUSE)).min(MOST_LEASE);
+        let is_due = |request: &&Arc<Request>| self.rounds[&request.number].is_multiple_of(LONGEST_PAUSE);
+        let mut commands: Vec<(String, Cmd)> = Vec::new();
+        for (owner, requests) in waiting {
+            if !self.noted.contains(*owner) || requests.iter().any(is_due) {
+                let waits = requests
+                    .iter()
+                    .map(|request| (request.name.as_str(), &*request.lock.state));
+                commands.push(waits::note(prefix, owner, waits, lasts));
+            }
+        }
+        let over = self.noted.iter().filter(|owner| !waiting.contains_key(owner.as_str()));
+        commands.extend(over.map(|owner| waits::forget(prefix, owner)));
+        let limit = call_limit(self.session.shared.lease);
+        let send = async |(key, command): (String, Cmd)| {
+            let call = self.session.route.command(Lane::Background, limit, &key, &command);
+            call.await.map(drop)
+        };
+        let sent = stream::iter(commands.into_iter().map(Ok))
+            .try_for_each_concurrent(AT_ONCE, send)
+            .await;
+        // After an error all of them are written again.
+        self.noted = match sent {
+            Ok(()) => waiting.keys().map(|owner| (*owner).to_owned()).collect(),
+            Err(_) => BTreeSet::new(),
+        };
+        sent
+    }
+
+    /// Looks from one lock, for all requests that wait there.
+    async fn look(&self, requests: &[&Arc<Request>]) -> Result<(), RedisError> {
+        let Some(first) = requests.first() else { return Ok(()) };
+        let seen = self.session.look(&first.lock, &first.name).await?;
+        let mine = requests.iter().filter_map(|request| {
+            let ticket = request.claim().waiting_ticket()?;
+            Some((*request, Wait::new(&request.lock, &request.name, ticket, &seen)?))
+        });
+        let mine: Vec<_> = mine.collect();
+        let waits: Vec<_> = mine.iter().map(|(_, wait)| wait).collect();
+        let graph = graph_of(self.session, &waits).await?;
+        for (request, wait) in &mine {
+            if let Some(circle) = graph.circle(wait)
+                && is_still(self.session, &circle).await?
+            {
+                self.tell(request, &circle).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the wait of the youngest request of a circle.
+    async fn tell(&self, request: &Arc<Request>, circle: &[Edge<'_>]) {
+        let session = self.session;
+        let names = circle.iter().filter_map(|edge| RequestName::read(&edge.wait.request));
+        let clients = session.introductions(names.map(|name| name.client)).await;
+        let blocked = circle.iter().filter_map(|Edge { wait, .. }| {
+            let client = clients.get(RequestName::read(&wait.request)?.client)?.clone();
+            let (owner, lock) = (Owner::of_name(&wait.owner)?, wait.lock.name.to_string());
+            Some(Blocked::new(owner, client, lock, wait.mode(), wait.waited))
+        });
+        let circle: Arc<[Blocked]> = blocked.collect();
+        let told = request.change(|claim| claim.is_waiting() && claim.end(EndedBy::Deadlocked(Arc::clone(&circle))));
+        if !told {
+            return;
+        }
+        tracing::warn!(lock = %request.lock.name, request = request.name, owners = circle.len(), "deadlock");
+        request.changed.notify_waiters();
+        // Without the user's help, whose future may not be polled. The next circle is judged without this wait.
+        if session.shared.release(Arc::clone(request)).is_ok() {
+            let _ = timeout(
+                call_limit(session.shared.lease),
+                session.shared.registry.out_of(request),
+            )
+            .await;
+        }
+    }
+}
+
+fn is_look_due(rounds: u32) -> bool {
+    rounds.is_power_of_two() && rounds < LONGEST_PAUSE || rounds.is_multiple_of(LONGEST_PAUSE)
+}
+
+/// The first reading: all waits that are older than the youngest of these, as far as holders and notes lead from them.
+async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<Graph, RedisError> {
+    let mut graph = Graph::default();
+    let Some(youngest) = mine
+        .iter()
+        .copied()
+        .reduce(|a, b| if a.is_older_than(b) { b } else { a })
+    else {
+        return Ok(graph);
+    };
+    let mut asked = BTreeSet::new();
+    let mut open: Vec<String> = Vec::new();
+    let holders = mine.iter().flat_map(|wait| wait.holding_owners());
+    open.extend(
+        holders
+            .filter(|owner| asked.insert((*owner).to_owned()))
+            .map(str::to_owned),
+    );
+    while !open.is_empty() && graph.len() < MOST_WAITS {
+        for (request, lock) in reader.notes(&std::mem::take(&mut open)).await? {
+            let Some(wait) = reader.wait(&lock, &request).await? else {
+                continue;
+            };
+            if wait.is_older_than(youngest) && graph.len() < MOST_WAITS {
+                let holders = wait.holding_owners();
+                open.extend(
+                    holders
+                        .filter(|owner| asked.insert((*owner).to_owned()))
+                        .map(str::to_owned),
+                );
+                graph.add(wait);
+            }
+        }
+    }
+    Ok(graph)
+}
+
+/// The second reading: whether each edge is still there, in the order of the first reading.
+async fn is_still(reader: &impl Reader, circle: &[Edge<'_>]) -> Result<bool, RedisError> {
+    for edge in circle {
+        let later = reader.wait(&edge.wait.lock, &edge.wait.request).await?;
+        if !edge.is_in(later.as_ref()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl Session {
+    async fn look(&self, lock: &Lock, request: &str) -> Result<Snapshot, RedisError> {
+        self.call(lock, self.shared.lease).look(request, MOST_HOLDERS).await
+    }
+}
+
+impl Reader for Session {
+    async fn wait(&self, lock: &Arc<Lock>, request: &str) -> Result<Option<Wait>, RedisError> {
+        let seen = self.look(lock, request).await?;
+        Ok(Wait::read(lock, request, &seen))
+    }
+
+    async fn notes(&self, owners: &[String]) -> Result<Vec<(String, Arc<Lock>)>, RedisError> {
+        let prefix = &self.shared.prefix;
+        let keys: Vec<_> = owners.iter().map(|owner| waits::key_of(prefix, owner)).collect();
+        let texts = self
+            .route
+            .texts(Lane::Background, call_limit(self.shared.lease), &keys)
+            .await;
+        let notes = owners
+            .iter()
+            .zip(texts)
+            .filter_map(|(owner, text)| Some((owner, text?)));
+        Ok(notes
+            .flat_map(|(owner, text)| waits::read(prefix, owner, &text))
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! Holds that outlast their users: a hold with a least time that its user has left, or a lost hold in its lock delay.
+//!
+//! The server keeps such a hold in any case, because every call of its user asked for that. *Sealing* asks for the exact
+//! rest instead: then the hold ends in time though this process may have ended. Nothing renews a sealed hold. At its end
+//! the watchdog has it released.
+
+use super::session::Session;
+use crate::state::request::Request;
+use crate::transport::backoff::Backoff;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Seals some holds of one lock. Tries for as long as the server is to keep one of them.
+pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
+    let Some(first) = requests.first() else { return };
+    let mut backoff = Backoff::new();
+    loop {
+        let now = Instant::now();
+        let rest = |request: &Arc<Request>| request.claim().lease_to_seal(now);
+        let rests: Vec<_> = requests
+            .iter()
+            .filter_map(|request| Some((request.name.as_str(), rest(request)?)))
+            .collect();
+        if rests.is_empty() {
+            break;
+        }
+        let sealed = {
+            let slots = session.route.background(&first.lock.state);
+            // The semaphore is never closed. The slot is not kept over a pause.
+            let _slot = slots.releasing.acquire().await;
+            let lease = first.claim().lease();
+            session.call(&first.lock, lease).renew(&rests).await
+        };
+        match sealed {
+            // What is left to do there, the next renewal or release does.
+            Ok(_) => break,
+            Err(error) if !session.shared.registry.has_ended() => {
+                tracing::debug!(lock = %first.lock.name, requests = rests.len(), %error, "not sealed, trying again");
+            }
+            Err(error) => {
+                tracing::warn!(lock = %first.lock.name, requests = rests.len(), %error, "left to their leases");
+                break;
+            }
+        }
+        backoff.pause().await;
+    }
+    for request in requests {
+        leave(session, request);
+    }
+}
+
+/// A hold is sealed: it waits for its end. After a shutdown nobody waits with it.
+pub(crate) fn leave(session: &Session, request: &Request) {
+    let registry = &session.shared.registry;
+    if session.is_closed() {
+        return registry.remove(request);
+    }
+    let end = request.claim().seal(Instant::now());
+    registry.schedule_check(&request.lock, end);
+}

@@ -1,0 +1,86 @@
+//! A watch: what happens to a lock, without gaps.
+//!
+//! Events tell of every change at once, but some may be missing: those before all users of the lock have heard that
+//! somebody listens, and those of a lost connection. So a watch reads the status too: when it begins, a little later,
+//! after missed events, and every half a minute. The subscription comes first, because what happens between the two
+//! must not be lost.
+
+use crate::engine::runtime;
+use crate::events::Events;
+use crate::protocol::event::Event;
+use crate::protocol::snapshot::Snapshot;
+use crate::rw_lock::RwLock;
+use crate::types::error::Error;
+use crate::types::timers::{LOOK_AGAIN_AFTER, LOOK_EVERY};
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+
+/// The number of holders and of waiters that a watch reads.
+const MOST: usize = 32;
+
+pub(crate) struct Watch {
+    lock: RwLock,
+    events: Events,
+    /// When to read the status next.
+    look_at: Instant,
+    /// Everybody has heard by now that this client listens.
+    is_heard: bool,
+}
+
+pub(crate) enum Seen {
+    Event(Event),
+    /// The state at a moment later than every event that was seen before.
+    Status(Snapshot),
+}
+
+impl Watch {
+    pub(crate) async fn begin(lock: RwLock) -> Result<Self, Error> {
+        let events = lock.events().await?;
+        let look_at = Instant::now();
+        Ok(Self {
+            lock,
+            events,
+            look_at,
+            is_heard: false,
+        })
+    }
+
+    pub(crate) fn lock(&self) -> &RwLock {
+        &self.lock
+    }
+
+    /// Reads the status next, whatever events come.
+    pub(crate) fn look_now(&mut self) {
+        self.look_at = Instant::now();
+    }
+
+    /// The next event, or the status when events may be missing. `None`: no event comes any more. After an error the
+    /// watch goes on. A dropped future loses nothing.
+    pub(crate) async fn next(&mut self) -> Option<Result<Seen, Error>> {
+        if let Err(error) = runtime::check_timers() {
+            return Some(Err(error));
+        }
+        loop {
+            tokio::select! {
+                biased;
+                () = sleep_until(self.look_at) => return Some(self.look().await.map(Seen::Status)),
+                event = self.events.next() => match event? {
+                    Ok(event) => return Some(Ok(Seen::Event(event))),
+                    Err(Error::EventsMissed { .. }) => self.look_now(),
+                    Err(error) => return Some(Err(error)),
+                },
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<Snapshot, Error> {
+        let seen = Box::pin(self.lock.snapshot(0, MOST)).await;
+        let pause = match self.is_heard && seen.is_ok() {
+            true => LOOK_EVERY,
+            false => LOOK_AGAIN_AFTER,
+        };
+        self.is_heard |= seen.is_ok();
+        self.look_at = Instant::now() + pause;
+        seen
+    }
+}

@@ -1,0 +1,233 @@
+//! Deadlocks: who is told of a circle of owners that wait for each other, and who is not.
+
+use crate::server::{Server, connected, eventually, soon};
+use crate::users::LONG;
+use fairlock::{Blocked, Client, Error, Mode, Owner, RwLock, WriteGuard};
+use futures::FutureExt;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// So short that a test sees many looks.
+const SOON: Duration = Duration::from_millis(50);
+
+async fn client(url: String, label: &str, timeout: Duration) -> Client {
+    let builder = Client::builder().lease(LONG).label(label).deadlock_timeout(timeout);
+    connected(builder, url).await
+}
+
+async fn user(server: &Server, label: &str) -> Client {
+    client(server.url(), label, SOON).await
+}
+
+async fn write(lock: &RwLock) -> WriteGuard {
+    soon("to write", lock.write().acquire_fair()).await.expect("the lock")
+}
+
+/// Asks, and waits until the request is in the queue.
+async fn waits(server: &Server, lock: &RwLock, place: usize) -> JoinHandle<Result<WriteGuard, Error>> {
+    let waiting = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued(lock.name(), place).await;
+    waiting
+}
+
+fn circle(error: Error) -> (String, Vec<Blocked>) {
+    match error {
+        Error::Deadlock { lock, circle } => (lock, circle),
+        other => panic!("no deadlock: {other}"),
+    }
+}
+
+/// Waits until clients have looked several times more.
+async fn several_looks(server: &Server) {
+    let before = server.calls("mget").await;
+    eventually("looks", async || server.calls("mget").await > before + 3).await;
+}
+
+/// The owners that have a note.
+async fn noted(server: &Server) -> Vec<String> {
+    let mut keys = redis::cmd("KEYS");
+    let keys: Vec<String> = keys
+        .arg("fairlock:waits:*")
+        .query_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    let owners = keys.iter().filter_map(|key| key.strip_prefix("fairlock:waits:"));
+    owners.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn of_a_ring_of_three_only_the_last_is_told_and_the_others_enter() {
+    let server = Server::start().await;
+    let names = ["a", "b", "c"];
+    let (mut owners, mut holds, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+    let mut clients = Vec::new();
+    for name in names {
+        let (client, owner) = (user(&server, &format!("holder-of-{name}")).await, Owner::new());
+        holds.push(write(&client.rw_lock(name).with_owner(&owner)).await);
+        owners.push(owner);
+        clients.push(client);
+    }
+    for n in 0..3 {
+        let next = clients[n].rw_lock(names[(n + 1) % 3]).with_owner(&owners[n]);
+        waiting.push(waits(&server, &next, 1).await);
+    }
+    let last = waiting.pop().unwrap();
+    let error = soon("the deadlock", last).await.unwrap().expect_err("a circle");
+    let words = error.to_string();
+    let (lock, circle) = circle(error);
+    assert_eq!(lock, "a");
+    let told: Vec<_> = circle
+        .iter()
+        .map(|blocked| (blocked.owner, &*blocked.waits_for))
+        .collect();
+    assert_eq!(told, [(owners[2], "a"), (owners[0], "b"), (owners[1], "c")]);
+    assert!(
+        circle
+            .iter()
+            .all(|blocked| blocked.mode == Mode::Write && !blocked.waited.is_zero())
+    );
+    assert_eq!(circle[1].client.label.as_deref(), Some("holder-of-a"));
+    assert!(words.contains("holder-of-b") && words.contains("\"c\""), "{words}");
+    // It lets go, and the chain behind it goes on. Nobody else was told.
+    holds.pop().unwrap().release().await.unwrap();
+    for (hold, waiting) in holds.into_iter().zip(waiting).rev() {
+        let entered = soon("the next of the chain", waiting).await.unwrap().unwrap();
+        entered.release().await.unwrap();
+        hold.release().await.unwrap();
+    }
+    eventually("no notes", async || noted(&server).await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn anonymous_owners_are_not_followed_and_leave_no_note() {
+    let server = Server::start().await;
+    let (one, two) = (user(&server, "one").await, user(&server, "two").await);
+    let (named, another) = (Owner::new(), Owner::new());
+    let _anonymous = write(&one.rw_lock("a")).await;
+    let _named = write(&two.rw_lock("b").with_owner(&named)).await;
+    let _third = write(&two.rw_lock("c").with_owner(&another)).await;
+    let waiting = [
+        waits(&server, &one.rw_lock("b"), 1).await,
+        waits(&server, &two.rw_lock("a").with_owner(&named), 1).await,
+        // Its holder is named, so this wait makes the client read notes again and again.
+        waits(&server, &two.rw_lock("b").with_owner(&another), 2).await,
+    ];
+    eventually("notes", async || noted(&server).await.len() == 2).await;
+    several_looks(&server).await;
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+    waiting.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_wait_that_nobody_polls_is_ended_all_the_same() {
+    let server = Server::start().await;
+    let (one, two) = (user(&server, "one").await, user(&server, "two").await);
+    let (first, second) = (Owner::new(), Owner::new());
+    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
+    let b = write(&two.rw_lock("b").with_owner(&second)).await;
+    let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
+    let mut left = two.rw_lock("a").with_owner(&second).write().acquire_fair().boxed();
+    // Until it has seen that it waits.
+    poll_fn(|context| {
+        assert!(left.poll_unpin(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    server.until_queued("a", 1).await;
+    let _ = left.as_mut().now_or_never();
+    server.until_queued("a", 0).await;
+    assert!(!older.is_finished());
+    b.release().await.unwrap();
+    drop(soon("the older one", older).await.unwrap().unwrap());
+    let error = soon("the answer", left).await.expect_err("a circle");
+    assert_eq!(circle(error).1.len(), 2);
+}
+
+#[tokio::test]
+async fn readers_among_the_holders_close_a_circle_too() {
+    let server = Server::start().await;
+    let (one, two) = (user(&server, "one").await, user(&server, "two").await);
+    let (first, second, third) = (Owner::new(), Owner::new(), Owner::new());
+    let reading = |client: &Client, owner| client.rw_lock("a").with_owner(owner).read();
+    let _reads = reading(&one, &first).acquire_fair().await.unwrap();
+    let _beside = reading(&one, &third).acquire_fair().await.unwrap();
+    let also = reading(&two, &second).acquire_fair().await.unwrap();
+    let _b = write(&two.rw_lock("b").with_owner(&second)).await;
+    let _older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
+    // An upgrade waits for the other readers, and not for its own read hold.
+    let error = soon("the upgrade", also.upgrade()).await.expect_err("a circle");
+    let (lock, circle) = circle(error);
+    assert_eq!((lock.as_str(), circle.len()), ("a", 2));
+    assert!(also.is_held());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_search_leaves_no_note_and_others_miss_its_circles() {
+    let server = Server::start().await;
+    let (never, searches) = (
+        client(server.url(), "never", Duration::MAX).await,
+        user(&server, "searches").await,
+    );
+    let (first, second) = (Owner::new(), Owner::new());
+    let _a = write(&never.rw_lock("a").with_owner(&first)).await;
+    let _b = write(&searches.rw_lock("b").with_owner(&second)).await;
+    let older = waits(&server, &never.rw_lock("b").with_owner(&first), 1).await;
+    let younger = waits(&server, &searches.rw_lock("a").with_owner(&second), 1).await;
+    several_looks(&server).await;
+    assert!(!older.is_finished() && !younger.is_finished());
+    assert_eq!(noted(&server).await, [second.uuid().simple().to_string()]);
+    older.abort();
+    younger.abort();
+}
+
+#[tokio::test]
+async fn notes_of_others_that_are_no_notes_end_no_wait() {
+    let server = Server::start().await;
+    let (one, two) = (user(&server, "one").await, user(&server, "two").await);
+    let (first, second) = (Owner::new(), Owner::new());
+    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
+    let waiting = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
+    let key = format!("fairlock:waits:{}", first.uuid().simple());
+    let nobody = format!("w0a:1:{} 12 fairlock:{{a}}", first.uuid().simple());
+    for text in ["", "nonsense", "w0a:1:x 99999999999999999999 y", &nobody] {
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(text);
+        set.exec_async(&mut server.redis().await).await.unwrap();
+        several_looks_of(&two, &server).await;
+        assert!(!waiting.is_finished(), "{text:?}");
+    }
+    waiting.abort();
+}
+
+/// Looks become rare. A wait that begins anew makes them frequent again.
+async fn several_looks_of(client: &Client, server: &Server) {
+    let fresh = client.rw_lock("a").with_owner(&Owner::new());
+    let waiting = waits(server, &fresh, 2).await;
+    several_looks(server).await;
+    waiting.abort();
+    server.until_queued("a", 1).await;
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn a_circle_over_two_nodes_of_a_cluster_is_found() {
+    let cluster = fairlock_support::cluster::Cluster::start().await;
+    let names = [cluster.lock_on(0).await, cluster.lock_on(1).await];
+    let nodes = cluster.nodes.iter().take(3).map(Server::url).collect::<Vec<_>>();
+    let builder = Client::builder().lease(LONG).deadlock_timeout(SOON);
+    let client = soon("to connect", builder.connect(nodes)).await.unwrap();
+    let owners = [Owner::new(), Owner::new()];
+    let lock = |n: usize, owner: usize| client.rw_lock(&*names[n]).with_owner(&owners[owner]);
+    let (_first, second) = (write(&lock(0, 0)).await, write(&lock(1, 1)).await);
+    let older = tokio::spawn(lock(1, 0).write().acquire_fair());
+    cluster.nodes[1].until_queued(&names[1], 1).await;
+    let error = soon("the deadlock", lock(0, 1).write().acquire_fair())
+        .await
+        .expect_err("a circle");
+    let told: Vec<_> = circle(error).1.iter().map(|blocked| blocked.owner).collect();
+    assert_eq!(told, [owners[1], owners[0]]);
+    second.release().await.unwrap();
+    drop(soon("the older one", older).await.unwrap().unwrap());
+}

@@ -1,0 +1,151 @@
+//! Elections: candidates, leaders, and those who watch them.
+
+use crate::proxy::Proxy;
+use crate::server::{Server, connected, eventually, soon};
+use crate::users::{LEASE, LONG, client, read, write};
+use fairlock::{Client, Election, Error, Leader, Leaders, Owner};
+use futures::StreamExt;
+use std::time::SystemTime;
+
+const NAME: &str = "a";
+
+async fn candidate(server: &Server, label: &str) -> Election {
+    let builder = Client::builder().lease(LONG).label(label);
+    connected(builder, server.url()).await.election(NAME)
+}
+
+async fn observer(url: String) -> Leaders {
+    let election = client(url, LONG).await.election(NAME);
+    soon("to observe", election.observe()).await.expect("a subscription")
+}
+
+async fn next(leaders: &mut Leaders) -> Option<Leader> {
+    let told = soon("a change", leaders.next()).await;
+    told.expect("a stream without end").expect("a server")
+}
+
+fn label(leader: &Option<Leader>) -> Option<&str> {
+    leader.as_ref()?.client.label.as_deref()
+}
+
+#[tokio::test]
+async fn candidates_lead_in_turn_and_observers_see_each_change_and_the_vacancies() {
+    let server = Server::start().await;
+    let (one, two) = (candidate(&server, "one").await, candidate(&server, "two").await);
+    let mut observed = observer(server.url()).await;
+    assert_eq!(next(&mut observed).await, None);
+    let first = one.campaign().await.unwrap();
+    let seen = next(&mut observed).await;
+    assert_eq!(label(&seen), Some("one"));
+    assert_eq!(
+        seen,
+        two.leader().await.unwrap(),
+        "an event and the status tell the same"
+    );
+    let seen = seen.unwrap();
+    assert_eq!((seen.owner, seen.term), (first.owner(), first.term()));
+    assert!(seen.since <= SystemTime::now());
+
+    let second = tokio::spawn(async move { two.campaign().await });
+    server.until_queued(NAME, 1).await;
+    first.resign().await.unwrap();
+    let second = soon("the second term", second).await.unwrap().unwrap();
+    assert!(second.is_leader() && second.term() > seen.term);
+    let seen = next(&mut observed).await;
+    assert_eq!(label(&seen), Some("two"), "there was no vacancy in between");
+    drop(second);
+    assert_eq!(next(&mut observed).await, None);
+    eventually("a vacancy", async || one.leader().await.unwrap().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_knows_before_the_next_one_leads() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let first = client(proxy.url(), LEASE)
+        .await
+        .election(NAME)
+        .campaign()
+        .await
+        .unwrap();
+    let mut observed = observer(server.url()).await;
+    let seen = next(&mut observed).await.expect("a leader");
+    assert_eq!(seen.term, first.term());
+    let two = candidate(&server, "two").await;
+    let second = tokio::spawn(async move { two.campaign().await });
+    server.until_queued(NAME, 1).await;
+    proxy.refuse(true);
+    proxy.cut();
+    let job = soon("the loss", first.while_leading(std::future::pending::<()>())).await;
+    assert!(matches!(job, Err(Error::Lost { .. })), "{job:?}");
+    assert!(!first.is_leader());
+    let second = soon("the next term", second).await.unwrap().unwrap();
+    assert!(second.term() > first.term());
+    // A stream that reads the status between the two terms tells a vacancy.
+    let seen = match next(&mut observed).await {
+        None => next(&mut observed).await,
+        seen => seen,
+    };
+    assert_eq!(label(&seen), Some("two"));
+}
+
+#[tokio::test]
+async fn a_change_whose_messages_are_lost_is_told_when_the_stream_has_its_connection_back() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let mut observed = observer(proxy.url()).await;
+    assert_eq!(next(&mut observed).await, None);
+    proxy.drop_messages(true);
+    let leading = candidate(&server, "one").await.campaign().await.unwrap();
+    proxy.cut();
+    proxy.drop_messages(false);
+    // Commands that fail meanwhile are told, too.
+    let told = async {
+        loop {
+            match observed.next().await.expect("a stream without end") {
+                Ok(leader) => return leader,
+                Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"),
+            }
+        }
+    };
+    let seen = soon("the change", told).await.expect("a leader");
+    assert_eq!(seen.term, leading.term());
+}
+
+#[tokio::test]
+async fn a_scope_that_leads_twice_leaves_no_vacancy_when_it_resigns_once() {
+    let server = Server::start().await;
+    let one = candidate(&server, "one").await;
+    let (outer, inner) = Owner::new()
+        .scope(async { (one.campaign().await.unwrap(), one.campaign().await.unwrap()) })
+        .await;
+    assert_eq!(outer.term(), inner.term());
+    let mut observed = observer(server.url()).await;
+    assert_eq!(next(&mut observed).await.map(|leader| leader.term), Some(outer.term()));
+    outer.resign().await.unwrap();
+    // Whatever the stream tells next, it is the end of the second hold.
+    inner.resign().await.unwrap();
+    assert_eq!(next(&mut observed).await, None);
+    let again = one.campaign().await.unwrap();
+    assert_eq!(next(&mut observed).await.map(|leader| leader.term), Some(again.term()));
+}
+
+#[tokio::test]
+async fn readers_do_not_lead_and_a_shutdown_ends_the_stream() {
+    let server = Server::start().await;
+    let client = client(server.url(), LONG).await;
+    let (election, lock) = (client.election(NAME), client.rw_lock(NAME));
+    let mut observed = election.observe().await.unwrap();
+    assert_eq!(next(&mut observed).await, None);
+    let reading = read(&lock).await;
+    assert_eq!(election.leader().await.unwrap(), None);
+    reading.release().await.unwrap();
+    let writing = write(&lock).await;
+    let leader = next(&mut observed).await.expect("a leader");
+    assert_eq!(leader.owner, writing.owner());
+    client.shutdown().await;
+    let rest = soon("the end", observed.collect::<Vec<_>>()).await;
+    // Its own release may still be told.
+    assert!(rest.iter().all(|told| matches!(told, Ok(None))), "{rest:?}");
+    assert!(matches!(election.campaign().await, Err(Error::Shutdown { .. })));
+}

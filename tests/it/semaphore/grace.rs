@@ -1,0 +1,135 @@
+//! A grant that nobody hears ends a second later, with all dead waiters at the head. All leases here last ten minutes: whoever
+//! enters does so by that.
+
+use crate::lua::Lock;
+use crate::server::{Server, eventually};
+use crate::users::{LONG, queued, read, user, write};
+use fairlock::Owner;
+use fairlock_support::process::Process;
+use std::collections::{BTreeMap, BTreeSet};
+
+const GRACE_MS: u64 = 1000;
+
+/// The deadlines of all requests, and the server's time after that, in ms.
+async fn deadlines(lock: &Lock) -> (BTreeMap<String, u64>, u64) {
+    let state = lock.state().await;
+    (state.leases, state.now_ms)
+}
+
+/// Asks as clients that never subscribe.
+async fn ask_deaf(lock: &Lock, requests: impl IntoIterator<Item = String>) {
+    for request in requests {
+        lock.acquire(&request).await.ticket();
+    }
+}
+
+async fn raw(server: &Server) -> Lock {
+    Lock::through(server.redis().await, "a")
+}
+
+#[tokio::test]
+async fn fifty_waiters_of_a_killed_process_cost_a_second_together() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    let holder = write(&lock).await;
+    let mut dying = Process::start(&server.url(), LONG).await;
+    for id in 0..50 {
+        dying.ask(id, 'w', "a", None);
+    }
+    server.until_queued("a", 50).await;
+    // Neither the holder's client nor this one's renewals are due before minutes have passed.
+    let living = queued(&server, user(&server, LONG).await.write(), 51).await;
+    dying.kill();
+    let channels = async || -> Vec<String> {
+        let mut channels = redis::cmd("PUBSUB");
+        channels.arg("CHANNELS").arg("fairlock:c:*");
+        channels.query_async(&mut server.redis().await).await.unwrap()
+    };
+    eventually("the server knows of its death", async || channels().await.len() == 2).await;
+    let raw = raw(&server).await;
+    holder.release().await.unwrap();
+    let (leases, now_ms) = deadlines(&raw).await;
+    assert_eq!(leases.len(), 51, "the dead are still there");
+    let late: Vec<_> = leases.iter().filter(|(_, at)| **at > now_ms + GRACE_MS).collect();
+    assert_eq!(late.len(), 1, "only who lives keeps its lease: {late:?}");
+    let guard = living.enters().await;
+    assert_eq!(server.queued("a").await, 0);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn fifty_dead_processes_at_the_head_cost_the_same_second() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    let holder = write(&lock).await;
+    let raw = raw(&server).await;
+    ask_deaf(&raw, (0..50).map(|n| format!("w{n:015x}:1"))).await;
+    let living = queued(&server, user(&server, LONG).await.write(), 51).await;
+    holder.release().await.unwrap();
+    let (leases, now_ms) = deadlines(&raw).await;
+    let ends: BTreeSet<_> = leases.values().filter(|at| **at <= now_ms + GRACE_MS).collect();
+    assert_eq!(
+        (leases.len(), ends.len()),
+        (51, 1),
+        "they end at one moment: {leases:?}"
+    );
+    living.enters().await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn more_dead_waiters_than_one_look_covers_end_in_a_chain_of_looks() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    let holder = write(&lock).await;
+    let raw = raw(&server).await;
+    let dead: Vec<_> = (0..250).map(|n| format!("w{n:015x}:1")).collect();
+    raw.fill(&dead).await;
+    let living = queued(&server, user(&server, LONG).await.write(), 251).await;
+    holder.release().await.unwrap();
+    let (leases, now_ms) = deadlines(&raw).await;
+    let cut = leases.values().filter(|at| **at <= now_ms + GRACE_MS).count();
+    assert_eq!(
+        (leases.len(), cut),
+        (251, 201),
+        "the one that was granted, and two hundred behind it"
+    );
+    living.enters().await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_who_listens_keeps_its_lease_and_stops_the_look_behind_it() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    let holder = write(&lock).await;
+    let raw = raw(&server).await;
+    ask_deaf(&raw, ["wa:1".to_owned(), "wb:1".to_owned()]).await;
+    let living = queued(&server, user(&server, LONG).await.write(), 3).await;
+    ask_deaf(&raw, ["wc:1".to_owned()]).await;
+    holder.release().await.unwrap();
+    let (leases, now_ms) = deadlines(&raw).await;
+    let cut = |request: &str| leases[request] <= now_ms + GRACE_MS;
+    assert!(cut("wa:1") && cut("wb:1") && !cut("wc:1"));
+    living.enters().await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_released_looks_again_also_after_a_downgrade_and_an_eviction() {
+    let server = Server::start().await;
+    let raw = raw(&server).await;
+    let lock = user(&server, LONG).await;
+    let owner = Owner::new();
+    let holder = write(&lock.with_owner(&owner)).await;
+    ask_deaf(&raw, ["ra:1".to_owned()]).await;
+    let reading = holder.downgrade().await.unwrap();
+    // Nobody waits in this client, and the dead reader is beside it.
+    eventually("the dead reader is gone", async || {
+        !raw.state().await.leases.contains_key("ra:1")
+    })
+    .await;
+    ask_deaf(&raw, ["wb:1".to_owned()]).await;
+    let operator = user(&server, LONG).await;
+    assert_eq!(operator.evict(&owner).await.unwrap(), 1);
+    eventually("the dead writer is gone", async || raw.state().await.leases.is_empty()).await;
+    drop(reading);
+    read(&lock).await.release().await.unwrap();
+}

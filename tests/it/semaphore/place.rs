@@ -1,0 +1,131 @@
+//! The room in the queue, and a request's place there.
+
+use super::{take, user};
+use crate::server::{Server, eventually, soon};
+use crate::users::{LEASE, LONG, client, queued, write};
+use fairlock::Error;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+#[tokio::test]
+async fn a_queue_that_is_full_refuses_at_once_and_tells_how_many_wait() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let inside = write(&lock).await;
+    let first = queued(&server, lock.write().max_queue(1), 1).await;
+    let refused = lock.write().max_queue(1).acquire_fair().await;
+    assert!(matches!(&refused, Err(Error::QueueFull { lock, waiting: 1 }) if lock == "a"));
+    let refused = lock.read().max_queue(0).enqueue().await;
+    assert!(matches!(refused, Err(Error::QueueFull { waiting: 1, .. })));
+    assert_eq!(server.queued("a").await, 1);
+    let second = queued(&server, lock.write().max_queue(2), 2).await;
+    let refused = lock.write().max_queue(2).try_acquire_for(LONG).await;
+    assert!(matches!(refused, Err(Error::QueueFull { waiting: 2, .. })));
+    inside.release().await.unwrap();
+    first.enters().await.release().await.unwrap();
+    second.enters().await.release().await.unwrap();
+    // Who need not wait needs no room, and a try that would have to is told "busy".
+    let inside = take(lock.write().max_queue(0)).await;
+    assert!(lock.write().max_queue(0).try_acquire().await.unwrap().is_none());
+    inside.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queued_request_knows_who_stands_before_it_until_it_enters() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let inside = write(&lock).await;
+    let first = queued(&server, lock.write(), 1).await;
+    let reader = lock.read().enqueue().await.unwrap();
+    let last = lock.write().enqueue().await.unwrap();
+    assert_eq!((reader.ahead(), last.ahead()), (1, 2));
+    let place = last.place().await.unwrap().expect("it waits");
+    assert_eq!((place.ahead, place.status.holding, place.status.waiting), (2, 1, 3));
+    assert_eq!(place.status.holders[0].owner, inside.owner());
+    inside.release().await.unwrap();
+    let first = first.enters().await;
+    let place = last.place().await.unwrap().expect("it waits");
+    assert_eq!((place.ahead, last.ahead()), (1, 2), "then and now");
+    first.release().await.unwrap();
+    assert_eq!(reader.place().await.unwrap(), None, "it was granted");
+    let reader = soon("its turn", reader).await.unwrap();
+    assert_eq!(last.place().await.unwrap().expect("it waits").ahead, 0);
+    reader.release().await.unwrap();
+    soon("its turn", last).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_enters_at_once_has_no_place() {
+    let server = Server::start().await;
+    let semaphore = user(&server, 4).await;
+    let queued = semaphore.permits(3).enqueue().await.unwrap();
+    assert_eq!((queued.ahead(), queued.place().await.unwrap()), (0, None));
+    assert_eq!(soon("the guard", queued).await.unwrap().permits(), 3);
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_place_when_a_wait_for_it_is_dropped_and_loses_it_when_it_is_dropped_itself() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let inside = write(&lock).await;
+    let mut queued = lock.write().enqueue().await.unwrap();
+    let other = lock.write().enqueue().await.unwrap();
+    {
+        let waiting = pin!(&mut queued);
+        let polled = waiting.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+    }
+    drop(other);
+    eventually("the other leaves", async || server.queued("a").await == 1).await;
+    assert_eq!(queued.place().await.unwrap().expect("it waits").ahead, 0);
+    inside.release().await.unwrap();
+    soon("its turn", &mut queued).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_granted_and_not_taken_yet_is_renewed_until_it_is_dropped() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LEASE).await.rw_lock("a");
+    let queued = lock.write().enqueue().await.unwrap();
+    // The first renewals of any client on this server.
+    let calls = server.script_calls().await;
+    eventually("renewals for more than a lease", async || {
+        server.script_calls().await >= calls + 5
+    })
+    .await;
+    let other = client(server.url(), LONG).await.rw_lock("a");
+    assert!(other.write().try_acquire().await.unwrap().is_none());
+    drop(queued);
+    eventually("it is free", async || {
+        other.write().try_acquire().await.unwrap().is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_lost_its_place_asks_again_and_tells_its_new_one() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LEASE).await.rw_lock("a");
+    let other = client(server.url(), LONG).await.rw_lock("a");
+    let _lost = write(&other).await;
+    let mut queued = lock.write().enqueue().await.unwrap();
+    let mut redis = server.redis().await;
+    redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
+    let inside = write(&other).await;
+    // It asks again when it is polled, and knows its new name then.
+    let asks_again = async {
+        tokio::select! {
+            guard = &mut queued => panic!("nobody left: {guard:?}"),
+            () = server.until_queued("a", 1) => {}
+        }
+    };
+    soon("it asks again", asks_again).await;
+    eventually(
+        "its place",
+        async || matches!(queued.place().await, Ok(Some(place)) if place.ahead == 0),
+    )
+    .await;
+    inside.release().await.unwrap();
+    soon("its turn", queued).await.unwrap().release().await.unwrap();
+}
