@@ -164,7 +164,8 @@ impl Ballot {
         };
         let owner = wish.owner.map(|owner| owner.name());
         let name = RequestName::write(wish.mode, shared.id, number, owner.as_deref());
-        let claim = Claim::new(wish.lease, self.tally().limit_left(now), now);
+        let mut claim = Claim::new(wish.lease, self.tally().limit_left(now), now);
+        claim.is_vote = true;
         let request = Arc::new(Request::new(
             number,
             name,

@@ -93,6 +93,8 @@ pub(crate) struct Claim {
     reported: bool,
     /// The watchdog has handed it to the releaser.
     let_go: bool,
+    /// A vote of a quorum may be granted again within one phase: the newer token counts then.
+    pub(crate) is_vote: bool,
     via: GrantVia,
     /// When the last message came.
     heard: Option<Instant>,
@@ -114,6 +116,7 @@ impl Claim {
             doubted: None,
             reported: false,
             let_go: false,
+            is_vote: false,
             via: GrantVia::Reply,
             heard: None,
         }
@@ -291,7 +294,9 @@ impl Claim {
             (Phase::Over(_) | Phase::Asked { .. }, _) => return false,
             (_, Standing::Waits { seq }) => self.on_waiting(sent, seq),
             // That grant was over, and the server granted once more.
-            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer, .. }) if newer > token => {
+            (&Phase::Granted { ticket, token, since }, Standing::Holds { token: newer, first })
+                if first > token || self.is_vote && newer > token =>
+            {
                 let token = newer;
                 self.phase = Phase::Granted { ticket, token, since };
             }

@@ -17,7 +17,8 @@ fn answered(now: Instant, answers: &[Answer]) -> Tally {
     let mut tally = Tally::new(3, LEASE, Duration::MAX);
     for (at, answer) in answers.iter().enumerate() {
         let lock = Arc::new(Lock::new("p", "a".into()));
-        let claim = Claim::new(LEASE, Duration::MAX, now);
+        let mut claim = Claim::new(LEASE, Duration::MAX, now);
+        claim.is_vote = true;
         let request = Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim);
         request.claim().on_reply(now, *answer);
         assert!(tally.is_first(at));

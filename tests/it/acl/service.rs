@@ -28,7 +28,7 @@ async fn a_service_needs_all_of_its_rules_and_no_more() {
     let broken = join_all(reduced.iter().enumerate().map(async |(n, (_, rules))| {
         let user = format!("service-{n}");
         let url = login(&server, &user, rules).await;
-        breaks(&server, &user, serve(&server, &url, &user)).await
+        breaks(&server, &user, Box::pin(serve(&server, &url, &user))).await
     }))
     .await;
     for ((right, rules), broken) in reduced.iter().zip(broken) {
