@@ -4,6 +4,7 @@
 use crate::env::{Env, connection, listening};
 use crate::instructions::{Counted, READERS, Rows};
 use crate::report::shown;
+use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncTypedCommands, Cmd, Pipeline, Value};
 use std::fmt::Write;
@@ -98,6 +99,22 @@ pub async fn measure(server: &mut Counted, env: &Env, rows: &mut Rows) {
         let cost = server.each(env.times(50), 1, async |n| floor.calls(n, name, true).await);
         rows.add(key, what, (cost.await - empty) / 100.0);
     }
+
+    // What each connection for commands does first.
+    crate::lua::Lua::new(&url).await;
+    let mut load = redis::cmd("FUNCTION");
+    load.arg("LOAD").arg(scripts::library().1);
+    let cost = server.each(env.times(50), 0, async |n| {
+        for _ in 0..n {
+            let refused = load.exec_async(&mut floor.redis).await;
+            refused.expect_err("the server has the library");
+        }
+    });
+    rows.add(
+        "price_library",
+        "FUNCTION LOAD of the library that is there",
+        cost.await,
+    );
 
     let cost = server.each(env.times(400), 2, async |n| {
         for _ in 0..n {

@@ -9,16 +9,20 @@
 //! * tickets and tokens but for their order;
 //! * how long ago a deadline has passed, but for their order;
 //! * when the keys expire: a sequence is shorter than 30 seconds, so none of them does.
+//!
+//! Two requests of each cast are alike: what the one can do, the other can. States that differ only in which of the two
+//! is which are one too. So the number of states is finite: a few requests are absent, wait or hold, in some order, and
+//! a deadline is one of two moments to come or has passed.
 
 mod explorer;
 mod normal;
 
 use crate::lua_world::{Limits, Scripts};
 use crate::record::Script;
-use explorer::{Explorer, State};
+use explorer::Explorer;
 use std::fmt;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -28,20 +32,29 @@ pub struct Args {
     /// `fifo`, `writer`, `reader` or `all`.
     #[arg(long, default_value = "all")]
     pub policy: String,
-    /// One owner's late copies among two writers, for longer sequences: 9 steps and more.
-    #[arg(long)]
-    pub orphans: bool,
-    /// A semaphore of two permits, and clients that are deaf.
-    #[arg(long, conflicts_with_all = ["orphans", "policy"])]
-    pub permits: bool,
+    /// Who takes the steps.
+    #[arg(long, default_value = "everybody")]
+    pub cast: Who,
     /// With limits so small that calls leave something to the next.
     #[arg(long)]
     pub small: bool,
 }
 
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum Who {
+    /// Three owners with nine requests.
+    Everybody,
+    /// An owner that upgrades, two readers and a writer: few enough for every state.
+    Few,
+    /// A semaphore of two permits, and clients that are deaf; `--policy` is of no account.
+    Permits,
+    /// One owner's late copies among two writers, without time: every state.
+    Orphans,
+}
+
 pub fn run(args: &Args) -> ExitCode {
     let policies: &[&'static str] = match args.policy.as_str() {
-        _ if args.permits => &["n2"],
+        _ if matches!(args.cast, Who::Permits) => &["n2"],
         "fifo" => &[""],
         "writer" => &["w"],
         "reader" => &["r"],
@@ -55,15 +68,21 @@ pub fn run(args: &Args) -> ExitCode {
     for policy in policies {
         let limits = if args.small { SMALL } else { Limits::default() };
         println!("policy {policy:?}, {limits:?}");
-        let cast = match (args.orphans, args.permits) {
-            (true, _) => ORPHANS,
-            (_, true) => PERMITS,
-            _ => EVERYBODY,
+        let cast = match args.cast {
+            Who::Everybody => EVERYBODY,
+            Who::Few => FEW,
+            Who::Permits => PERMITS,
+            Who::Orphans => ORPHANS,
         };
         match explore(&Scripts::real(), cast, policy, limits, args.depth, |layer| {
             println!("{layer}")
         }) {
-            Ok(last) => total += last.transitions,
+            Ok(last) => {
+                if last.depth < args.depth {
+                    println!("these are all states: longer sequences come to no other");
+                }
+                total += last.transitions;
+            }
             Err(counterexample) => {
                 println!("{counterexample}");
                 return ExitCode::FAILURE;
@@ -84,9 +103,11 @@ pub struct Cast {
     requests: &'static [&'static str],
     downgrades: &'static [(&'static str, &'static str)],
     owners: &'static [&'static str],
+    /// Two requests that differ in their names only.
+    alike: Option<[&'static str; 2]>,
     /// Two units of the time steps.
     lease_ms: u64,
-    /// Who does not hear, in each call again.
+    /// Who does not hear, in each call again. The first: everybody hears.
     deaf: &'static [&'static [&'static str]],
     /// What is asked for besides, of each request that may be asked for: when and under which policy.
     asks: &'static [(&'static str, &'static str)],
@@ -107,6 +128,19 @@ const EVERYBODY: Cast = Cast {
         ("w3:2", "r3:4:3:2"),
     ],
     owners: &["a", "b", "3:1", "3:2"],
+    alike: Some(["w1:2:a", "w1:3:a"]),
+    lease_ms: 2,
+    deaf: &[&[]],
+    asks: &[],
+    all: true,
+};
+
+/// An owner that upgrades and downgrades, and three strangers.
+const FEW: Cast = Cast {
+    requests: &["r1:1:a", "w1:2:a", "r2:1", "r3:1", "w4:1"],
+    downgrades: &[("w1:2:a", "r1:1:a")],
+    owners: &["a", "2:1", "3:1", "4:1"],
+    alike: Some(["r2:1", "r3:1"]),
     lease_ms: 2,
     deaf: &[&[]],
     asks: &[],
@@ -119,11 +153,15 @@ pub const ORPHANS: Cast = Cast {
     requests: &["r3:1", "w3:3:3:1", "r3:5:3:1", "w1:2", "w2:2"],
     downgrades: &[("w3:3:3:1", "r3:5:3:1")],
     owners: &[],
+    alike: Some(["w1:2", "w2:2"]),
     lease_ms: 2,
     deaf: &[&[]],
     asks: &[],
     all: false,
 };
+
+/// More steps than any state of [`ORPHANS`] needs.
+pub const ORPHANS_DEPTH: usize = 20;
 
 /// Permits of one and of two, a reader that is named, an upgrade of two permits, and a writer. A lease is two graces. The
 /// limit changes, and the queue is bounded.
@@ -139,6 +177,7 @@ pub const PERMITS: Cast = Cast {
     ],
     downgrades: &[("w1:3:1:2:*2", "r2:3:1:2:*2")],
     owners: &["a", "1:2"],
+    alike: None,
     lease_ms: 2_000,
     deaf: &[&[], &["1"], &["1", "2"]],
     asks: &[("queue", "n1"), ("queue", "n3"), ("m1", "n2")],
@@ -147,9 +186,6 @@ pub const PERMITS: Cast = Cast {
 
 /// As deep as that, in `make test`.
 pub const PERMITS_DEPTH: usize = 3;
-
-/// As long as that, in `make test`.
-pub const ORPHANS_DEPTH: usize = 9;
 
 /// A request that only a downgrade makes.
 fn is_made_by_downgrade(request: &str) -> bool {
@@ -212,6 +248,8 @@ fn ops(cast: Cast, policy: &str) -> Vec<Op> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Layer {
     pub depth: usize,
+    /// States of the layer before it from which no step was made yet.
+    pub left: usize,
     pub states: usize,
     pub transitions: u64,
     pub elapsed: Duration,
@@ -222,6 +260,7 @@ impl fmt::Display for Layer {
         let rate = self.transitions as f64 / self.elapsed.as_secs_f64().max(1e-9);
         let Self {
             depth,
+            left,
             states,
             transitions,
             elapsed,
@@ -229,7 +268,11 @@ impl fmt::Display for Layer {
         write!(
             f,
             "depth {depth}: {states} states, {transitions} transitions, {elapsed:.1?} ({rate:.0}/s)"
-        )
+        )?;
+        if *left > 0 {
+            write!(f, ", {left} states to go")?;
+        }
+        Ok(())
     }
 }
 
@@ -250,7 +293,7 @@ impl fmt::Display for Counterexample {
     }
 }
 
-/// Every sequence of `depth` steps. Returns the last layer.
+/// Every sequence of `depth` steps. Returns the last layer. It is an earlier one if there are no further states.
 pub fn explore(
     scripts: &Scripts,
     cast: Cast,
@@ -260,20 +303,18 @@ pub fn explore(
     mut progress: impl FnMut(&Layer),
 ) -> Result<Layer, Box<Counterexample>> {
     let mut explorer = Explorer::start(scripts, cast, policy, limits)?;
-    let mut layer = Layer::default();
-    let begun = Instant::now();
-    let mut frontier = vec![State::default()];
+    let mut last = Layer::default();
+    let mut layer = 0..1;
     for depth in 1..=depth {
-        frontier = explorer.layer(&frontier)?;
-        layer = Layer {
-            depth,
-            states: explorer.seen.len(),
-            transitions: explorer.transitions,
-            elapsed: begun.elapsed(),
-        };
-        progress(&layer);
+        if layer.is_empty() {
+            break;
+        }
+        layer = explorer.layer(depth, layer, &mut |told| {
+            last = *told;
+            progress(told);
+        })?;
     }
-    Ok(layer)
+    Ok(last)
 }
 
 #[cfg(test)]
@@ -319,7 +360,7 @@ mod tests {
             )
             .unwrap_or_else(|why| panic!("{why}"));
             println!("policy {policy:?}: {layer}");
-            assert!(layer.transitions > 1_000, "{layer}");
+            assert!(layer.transitions > 1_000 && layer.depth < ORPHANS_DEPTH, "{layer}");
         }
     }
 }

@@ -51,12 +51,43 @@ pub(super) fn concrete(cast: Cast, op: &Op, lock: &Lock) -> Option<Doing> {
     }
 }
 
-/// What lies under the keys, as it would be had it come about now, and with the least numbers: see the head of this file.
-pub(super) fn normal(kept: &Kept, now_us: u64) -> Vec<String> {
+/// 128 bits of a state and of all that are the same but for the names of two requests that are alike.
+pub(super) fn fingerprint(kept: &Kept, now_us: u64, alike: Option<[&str; 2]>) -> u128 {
     let texts = kept
         .words
         .each_ref()
         .map(|words| words.iter().map(|word| text_of(word)).collect::<Vec<_>>());
+    let same = hashed(&normal(&texts, now_us));
+    match alike.and_then(|alike| exchanged(&texts, alike)) {
+        Some(texts) => same.min(hashed(&normal(&texts, now_us))),
+        None => same,
+    }
+}
+
+/// As it would be had each of the two requests the other's name. `None`: neither is there.
+fn exchanged(texts: &[Vec<String>; 3], [one, other]: [&str; 2]) -> Option<[Vec<String>; 3]> {
+    let mut words = texts.iter().flatten();
+    if !words.any(|word| word.contains(one) || word.contains(other)) {
+        return None;
+    }
+    let renamed = |word: &String| word.replace(one, "\0").replace(other, one).replace('\0', other);
+    let [hash, queue, leases] = texts
+        .each_ref()
+        .map(|words| words.iter().map(renamed).collect::<Vec<_>>());
+    // Of one score, a sorted set has its members in the order of their names. Scores are whole numbers.
+    let sorted = |words: Vec<String>| {
+        let mut pairs: Vec<_> = words
+            .chunks_exact(2)
+            .map(|pair| (pair[1].parse::<i64>(), pair))
+            .collect();
+        pairs.sort_by_key(|(score, pair)| (score.clone().unwrap_or_default(), pair[0].clone()));
+        pairs.into_iter().flat_map(|(_, pair)| pair.to_vec()).collect()
+    };
+    Some([hash, sorted(queue), sorted(leases)])
+}
+
+/// What lies under the keys, as it would be had it come about now, and with the least numbers: see the head of this module.
+fn normal(texts: &[Vec<String>; 3], now_us: u64) -> Vec<String> {
     let words = || texts.iter().flatten();
     let now_ms = (now_us / 1000) as i64;
     let numbers: Vec<i64> = words()
@@ -122,12 +153,12 @@ fn text_of(word: &[u8]) -> String {
 }
 
 /// Times in ms have 13 digits here, tickets and tokens 16.
-pub(super) fn is_ms(n: i64) -> bool {
+fn is_ms(n: i64) -> bool {
     (0..100_000_000_000_000).contains(&n)
 }
 
 /// A word as long numbers and what stands between them.
-pub(super) fn pieces(word: &str) -> Vec<Result<i64, &str>> {
+fn pieces(word: &str) -> Vec<Result<i64, &str>> {
     let mut pieces = Vec::new();
     let mut rest = word;
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
@@ -153,7 +184,7 @@ pub(super) fn pieces(word: &str) -> Vec<Result<i64, &str>> {
     pieces
 }
 
-pub(super) fn fingerprint(state: &[String]) -> u128 {
+fn hashed(state: &[String]) -> u128 {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
         salt.hash(&mut hasher);
@@ -161,4 +192,50 @@ pub(super) fn fingerprint(state: &[String]) -> u128 {
         u128::from(hasher.finish())
     };
     half(1) << 64 | half(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_US: u64 = 3_000_000_000_000_000;
+    const ALIKE: [&str; 2] = ["w1:2:a", "w1:3:a"];
+
+    /// A state in which this request of `a` holds and that one waits, with the deadlines of the two and of `r2:1:b` as a
+    /// sorted set has them.
+    fn state(holds: &str, waits: &str, leases: [(&str, u64); 3]) -> u128 {
+        let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+        let leases = leases.map(|(name, ms)| [name.to_owned(), (NOW_US / 1000 + ms).to_string()]);
+        let leases: Vec<&str> = leases.iter().flatten().map(String::as_str).collect();
+        let kept = Kept {
+            words: [
+                words(&["holder", holds, "q:a", waits]),
+                words(&[waits, "3000000000000001"]),
+                words(&leases),
+            ],
+            ..Kept::default()
+        };
+        fingerprint(&kept, NOW_US, Some(ALIKE))
+    }
+
+    #[test]
+    fn states_are_one_if_only_two_requests_that_are_alike_are_exchanged() {
+        let [two, three] = ALIKE;
+        let both = [(two, 1), (three, 1), ("r2:1:b", 2)];
+        assert_eq!(state(two, three, both), state(three, two, both));
+        let one_lives_longer = |long| {
+            let short = if long == two { three } else { two };
+            [("r2:1:b", 1), (short, 1), (long, 2)]
+        };
+        assert_eq!(
+            state(two, three, one_lives_longer(two)),
+            state(three, two, one_lives_longer(three))
+        );
+        assert_ne!(
+            state(two, three, one_lives_longer(two)),
+            state(two, three, one_lives_longer(three)),
+            "the holder lives longer, or the waiter"
+        );
+        assert_ne!(state(two, three, both), state(two, "r2:1:b", both));
+    }
 }

@@ -43,7 +43,7 @@ pub enum Check {
     Model,
     /// The part of it that takes each key and each field away.
     Losses,
-    /// `attack explore --orphans --policy fifo --depth 9`.
+    /// `attack explore --cast orphans --policy fifo --depth 20`.
     Orphans,
     /// The part of it with thousands of requests.
     Crowds,

@@ -17,7 +17,7 @@ project, *found here* is a bug that this crate had, and *invented* one that some
 |---|---|
 | model-check | the scripts beside the model, in random sequences: `attack model-check`, and a slice of it in CI |
 | losses | the part of it that takes each key and each field away before each call |
-| explore, orphans | every sequence of nine calls of one owner and two writers: `attack explore --orphans --policy fifo --depth 9` |
+| explore, orphans | every sequence of calls of one owner and two writers: `attack explore --cast orphans --policy fifo --depth 20` |
 | crowds | the part of it with thousands of requests |
 | simulate | the real client in virtual time, under faults: `attack simulate --seed 1 --runs 60`, the slice of it in CI |
 | it, lib, attack | a test of `tests/it`, or one inside of the crate or of `tests/attack/src` |

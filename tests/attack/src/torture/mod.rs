@@ -20,7 +20,7 @@ mod workload;
 use crate::Failure;
 use crate::journal;
 use clock::FakeClock;
-use fairlock_support::server::Server;
+use fairlock_support::server::{PATIENCE, Server};
 use faults::{Fault, Lane, Schedule};
 use fleet::{Fleet, Said};
 use follow::{Follower, follow};
@@ -91,10 +91,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn connect_redis(url: &str) -> Result<MultiplexedConnection, RedisError> {
-    // Servers are stopped and paused for seconds here.
+    // Servers are stopped and paused here, and only a hang takes so long.
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(Duration::from_secs(5)))
-        .set_response_timeout(Some(Duration::from_secs(15)));
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
     let client = redis::Client::open(url)?;
     client.get_multiplexed_async_connection_with_config(&config).await
 }

@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout_at};
 /// Only a hang takes so long.
 pub const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 const FLUSHED_EVERY: Duration = Duration::from_millis(20);
+/// A worker that cannot connect for so long says so, and goes on.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args, Clone, Debug)]
@@ -95,9 +96,7 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
     let (stop, stopped) = watch::channel(false);
     let mut teams = Vec::new();
     for &workload in &args.workload {
-        let Some(client) = connect(&args.url, workload, reporter).await else {
-            return;
-        };
+        let client = connect(&args.url, workload).await;
         let mut tasks = Vec::new();
         for number in 0..workload.tasks() {
             let task = Task {
@@ -137,23 +136,17 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
     }
 }
 
-async fn connect(url: &str, workload: Workload, reporter: &Reporter) -> Option<Client> {
+/// Without limit, because faults go on around it. At the end of the run the parent waits only for so long.
+async fn connect(url: &str, workload: Workload) -> Client {
     let begun = Instant::now();
     loop {
-        match Client::builder()
-            .lease(workload.lease())
-            .label(workload.name())
-            .connect(url)
-            .await
-        {
-            Ok(client) => return Some(client),
-            // Faults go on around it.
-            Err(_) if begun.elapsed() < CONNECTED_WITHIN => sleep(Duration::from_millis(50)).await,
-            Err(error) => {
-                reporter.wrong(format!("cannot connect: {error}"));
-                return None;
-            }
+        let client = Client::builder().lease(workload.lease()).label(workload.name());
+        match client.connect(url).await {
+            Ok(client) => return client,
+            Err(error) if begun.elapsed() > CONNECTED_WITHIN => eprintln!("torture-worker: {error}"),
+            Err(_) => {}
         }
+        sleep(Duration::from_millis(50)).await;
     }
 }
 
