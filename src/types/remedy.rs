@@ -40,6 +40,8 @@ pub fn remedy(error: &RedisError) -> &'static str {
         "a key of another kind lies under the lock's name: delete it, or choose another name or prefix"
     } else if text.contains("another version of fairlock") {
         "let all users of the lock run versions that share a layout; the lock's state expires a minute after its last use"
+    } else if said("QUORUM") {
+        "name the quorum, its number of servers and its longest lease as its other clients do, or give it servers of its own"
     } else if text.contains("DB index") {
         "choose a database number that the server has, or raise its setting `databases`"
     } else if error.kind() == ErrorKind::InvalidClientConfig {

@@ -31,7 +31,11 @@ async fn a_server_belongs_to_one_quorum_and_one_longest_lease() {
         .longest_lease(LEASE)
         .connect(fleet.urls())
         .await;
-    assert!(why(other).contains("another quorum"));
+    let other = why(other);
+    assert!(
+        other.contains("another quorum") && other.contains("as its other clients do"),
+        "{other}"
+    );
     let longer = Quorum::builder("test")
         .longest_lease(LEASE * 2)
         .connect(fleet.urls())

@@ -95,7 +95,8 @@ async fn three_writers_with_a_vote_each_all_enter() {
     fleet.until(fleet.all(), "x", 0, 0).await;
 }
 
-async fn connected(urls: &[String]) -> Quorum {
+/// A client that has reached all of these servers.
+pub(super) async fn connected(urls: &[String]) -> Quorum {
     loop {
         match Fleet::builder().connect(urls).await {
             Ok(quorum) if quorum.reached().0 == urls.len() => return quorum,
