@@ -87,6 +87,10 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
     let together = client.all().write(&client.rw_lock("t")).acquire_fair();
     let together = together.await.unwrap();
     let all = || client.all().write(&lock);
+    let held = write(&client.rw_lock("h")).await;
+    let [candidate, asked, observed] = ["c", "c", "c"].map(|name| client.election(name));
+    let [leading, resigning] = ["l", "m"].map(|name| client.election(name));
+    let (leading, resigning) = (leading.campaign().await.unwrap(), resigning.campaign().await.unwrap());
     vec![
         call("connect", Client::connect(server.url())),
         call("connect", Client::builder().connect(server.url())),
@@ -108,6 +112,12 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("try_acquire", all().try_acquire()),
         call("try_acquire_for", all().try_acquire_for(LONG)),
         call("release", together.release()),
+        call("contended", async move { held.contended().await }),
+        call("contended", async move { leading.contended().await }),
+        call("campaign", async move { candidate.campaign().await }),
+        call("leader", async move { asked.leader().await }),
+        call("observe", async move { observed.observe().await }),
+        call("resign", resigning.resign()),
         call("upgrade", async move { upgraded.upgrade().await }),
         call("try_upgrade", async move { tried.try_upgrade().await }),
         call("release", released.release()),
