@@ -19,6 +19,8 @@ struct Lock {
     redis: MultiplexedConnection,
     listened: &'static str,
     after: String,
+    /// Listens for all clients, so that no script cuts a lease.
+    _listener: redis::aio::PubSub,
     server: Server,
 }
 
@@ -26,10 +28,14 @@ impl Lock {
     async fn new() -> Self {
         assert!(journal::install());
         let server = Server::start().await;
+        let client = redis::Client::open(server.url()).expect("a URL");
+        let mut listener = client.get_async_pubsub().await.expect("a connection");
+        listener.psubscribe("*c:*").await.expect("the server is up");
         Self {
             redis: server.redis().await,
             listened: "",
             after: String::new(),
+            _listener: listener,
             server,
         }
     }
@@ -132,12 +138,12 @@ async fn every_kind_of_call_is_there_in_order_with_what_it_did() {
         "release w1:2 -> _ 0",
         "acquire r1:3:o 60000 queue -> 2 N _ _; granted r1:3:o T",
         "acquire r2:1:p 60000 queue -> 2 N _ _; granted r2:1:p T",
-        "acquire w1:4:o 60000 queue -> 1 N ms N; queued w1:4:o",
+        "acquire w1:4:o 60000 queue -> 1 N ms N 0; queued w1:4:o",
         "acquire w2:2:p 60000 queue -> -1 0 ms N",
         "acquire w3:1 60000 try -> 0 0 _ _",
         "release r2:1:p w9:9 -> ms N 0; released r2:1:p; granted w1:4:o T",
-        "acquire r3:2 60000 queue -> 1 N ms N; queued r3:2",
-        "acquire w3:3 60000 queue -> 1 N ms N; queued w3:3",
+        "acquire r3:2 60000 queue -> 1 N ms N 0; queued r3:2",
+        "acquire w3:3 60000 queue -> 1 N ms N 1; queued w3:3",
         "renew r3:2 60000 w9:9 60000 w1:4:o 60000 -> ms N -N -1 N",
         "downgrade w1:4:o r1:5:o 60000 -> ms N; granted r1:5:o T; released w1:4:o; granted r3:2 T",
     ];

@@ -78,8 +78,8 @@ const MUTANTS: [Mutant; 9] = [
     },
     Mutant {
         name: "a writer enters beside readers",
-        find: "not writing and write and reads > held then",
-        replace: "false then",
+        find: "or not writing and write and reads > held\n",
+        replace: "or false\n",
         invariants: &[1],
     },
     Mutant {
@@ -559,8 +559,13 @@ async fn random_users_keep_every_invariant() {
         intervals.len(),
         reader.kinds
     );
+    // All users listen here, so no lease is cut.
+    let expected = |what: &&What| **what != What::Cut;
     assert!(
-        What::ALL.iter().all(|what| reader.kinds.contains_key(what)),
+        What::ALL
+            .iter()
+            .filter(expected)
+            .all(|what| reader.kinds.contains_key(what)),
         "{:?}",
         reader.kinds
     );

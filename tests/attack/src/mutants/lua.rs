@@ -434,7 +434,7 @@ pub const ALL: &[Mutant] = &[
         "draft",
         "Whether an ended request waited is not looked for: who cancels ends somebody's hold, and stays in the queue."),
     model("holds-hence-does-not-wait", "lua/lock.lua",
-        &[("elseif holder ~= request and waiting > 0 and", "elseif writer() ~= owner_of(request) and waiting > 0 and")],
+        &[("elseif holder ~= request and waiting > 0 and", "elseif not writes_as(owner_of(request)) and waiting > 0 and")],
         "found here, by model-check",
         "A named owner that holds may wait in the same mode as well, let past its own place. Ending its waiting request takes the hold's count away."),
     model("free-though-its-owner-reads-on", "lua/lock.lua",
