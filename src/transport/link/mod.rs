@@ -7,6 +7,7 @@
 //! nobody has to poll it again.
 
 mod confirm;
+mod how;
 mod line;
 mod race;
 mod scripts;
@@ -22,6 +23,7 @@ use crate::protocol::hello::Dialect;
 use crate::protocol::order::{Known, Made, Order, Peer};
 use crate::types::error::{is_of_replica, timed_out};
 use confirm::Confirming;
+pub(crate) use how::{BackgroundSlots, How, Lane, Sending};
 use line::Line;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
 use scripts::taught;
@@ -30,7 +32,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 /// One connection, and what the link knows of its server.
@@ -79,13 +81,6 @@ impl Drop for Direct {
 /// calls would only queue there, with renewals behind them, and ten thousand take longer than a short lease.
 const AT_ONCE: usize = 256;
 
-/// A renewal, which does not stand in line behind a burst of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    Users,
-    Background,
-}
-
 #[derive(Clone)]
 enum State {
     Up(Arc<Connection>),
@@ -94,56 +89,6 @@ enum State {
     Down(RedisError),
     /// Closed for ever.
     Closed,
-}
-
-/// The bound of background calls in flight on a connection. More would only queue there, while their time limits run.
-const CALLS_AT_ONCE: usize = 64;
-
-/// The slots for a client's background calls on one link.
-pub(crate) struct BackgroundSlots {
-    pub(crate) renewing: Semaphore,
-    pub(crate) releasing: Semaphore,
-}
-
-impl Default for BackgroundSlots {
-    fn default() -> Self {
-        Self {
-            renewing: Semaphore::new(CALLS_AT_ONCE),
-            releasing: Semaphore::new(CALLS_AT_ONCE),
-        }
-    }
-}
-
-/// The options of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
-    pub(crate) lane: Lane,
-    /// How long the connection may be silent before the reply.
-    pub(crate) limit: Duration,
-    /// How long to wait for a connection, or in line.
-    pub(crate) patience: Duration,
-    pub(crate) sending: Sending,
-}
-
-impl How {
-    /// Waits for a connection no longer than for the reply.
-    pub(crate) fn plainly(lane: Lane, limit: Duration) -> Self {
-        Self {
-            lane,
-            limit,
-            patience: limit,
-            sending: Sending::Plainly,
-        }
-    }
-}
-
-/// The way in which the link sends a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
-    Plainly,
-    /// To a node that takes over a slot and does not own it yet (ASKING).
-    #[cfg(feature = "cluster")]
-    Asking,
 }
 
 pub(crate) struct Link {
