@@ -32,8 +32,8 @@ type Ask = Box<dyn FnOnce(When) -> BoxFuture<'static, Result<Option<Hold>, Error
 /// A request for several locks that the client has not sent yet: see [`Client::all`](crate::Client::all).
 ///
 /// One owner acquires all locks: the one of [`owner`](Self::owner), else that of the handles, else that of the
-/// [`scope`](Owner::scope), else a new one. So a function that gets `lock.with_owner(&all.owner())` reenters. A lock that is named twice is acquired once, to write if
-/// one of the two was to write. No locks at all are a guard of nothing.
+/// [`scope`](Owner::scope), else a new one. So a function that gets `lock.with_owner(&all.owner())` reenters. A lock
+/// that is named twice is acquired once, to write if one of the two was to write. No locks at all are a guard of nothing.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
 pub struct AcquireAll {
     handle: Arc<Handle>,
