@@ -101,6 +101,19 @@ impl Watched {
     }
 }
 
+/// Why there is no other master, only the sentinels know.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for node in self.servers.iter().chain(&self.sentinels) {
+            let log = std::fs::read_to_string(node.dir().join("log")).unwrap_or_default();
+            println!("the log of port {}:\n{log}", node.port());
+        }
+    }
+}
+
 /// A lock that one client holds and another waits for.
 struct Parked {
     watched: Watched,

@@ -5,13 +5,14 @@ use futures::future::FutureExt;
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 use tokio::task::AbortHandle;
 
 /// How long a test waits for what should take milliseconds: these machines are slow at times.
@@ -27,6 +28,8 @@ pub struct Server {
     port: u16,
     /// Chosen with the port if the arguments have a `--cluster-port`.
     bus_port: u16,
+    /// While it is killed: a server of another test that got this port would be taken for the one that is gone.
+    reserved: Option<TcpSocket>,
     dir: PathBuf,
     /// The program and what comes before its own arguments.
     program: Vec<String>,
@@ -51,6 +54,7 @@ impl Server {
             child: None,
             port: 0,
             bus_port: 0,
+            reserved: None,
             dir,
             program: program.to_vec(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -70,6 +74,7 @@ impl Server {
     }
 
     async fn spawn(&mut self) -> bool {
+        self.reserved = None;
         // One that was killed leaves it behind.
         let _ = std::fs::remove_file(self.socket());
         let program = &self.program;
@@ -151,8 +156,13 @@ impl Server {
             .expect("the server answers")
     }
 
-    /// SIGKILL.
+    /// SIGKILL. Its port refuses connections and stays its own.
     pub fn kill(&mut self) {
+        self.end();
+        self.reserved = reserve(self.port).ok();
+    }
+
+    fn end(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -291,7 +301,7 @@ impl Drop for Server {
         if running {
             self.thaw();
         }
-        self.kill();
+        self.end();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -322,6 +332,15 @@ pub fn patient() -> redis::AsyncConnectionConfig {
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
+}
+
+/// The system gives a port that is bound to nobody who asks for a free one. As nobody listens, it refuses connections.
+fn reserve(port: u16) -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    // In spite of connections of the former server that the system still remembers.
+    socket.set_reuseaddr(true)?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
+    Ok(socket)
 }
 
 /// Waits until a condition holds; panics after [`PATIENCE`].
@@ -422,6 +441,22 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
         Ok(output) => output,
         Err(_) => panic!("not within {PATIENCE:?}: {what}"),
     }
+}
+
+#[tokio::test]
+async fn the_port_of_a_killed_server_refuses_connections_and_is_its_own_again() {
+    let mut server = Server::start().await;
+    server.redis().await;
+    server.kill();
+    let refused = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).await;
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(
+        server.reserved.is_some(),
+        "somebody else may get port {}",
+        server.port()
+    );
+    server.start_again().await;
+    server.redis().await;
 }
 
 #[tokio::test]
