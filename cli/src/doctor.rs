@@ -3,6 +3,7 @@
 use crate::args::OutputArgs;
 use crate::json;
 use crate::outcome::{Failure, Outcome, Status, say};
+use crate::quorum::Target;
 use crate::rights::{Denied, Probe};
 use crate::server::ServerArgs;
 use crate::text::{count, safe, span};
@@ -81,7 +82,8 @@ impl Findings {
     }
 }
 
-pub(crate) async fn run(server: &ServerArgs, args: &OutputArgs) -> Outcome {
+pub(crate) async fn run(target: &Target, args: &OutputArgs) -> Outcome {
+    let server = target.one("doctor", None)?;
     let mut redis = server.redis().await?;
     let mut findings = Findings::default();
     match info(&mut redis).await {

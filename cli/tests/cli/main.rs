@@ -19,6 +19,7 @@ mod elect;
 mod evict;
 mod ls;
 mod manual;
+mod quorum;
 mod refusal;
 mod rights;
 mod run;
