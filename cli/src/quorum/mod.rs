@@ -173,8 +173,14 @@ impl Servers {
         })
     }
 
+    /// Whether the command line names another quorum.
+    pub(crate) fn contradicts(&self, stamp: &Stamp) -> bool {
+        self.name.as_ref().is_some_and(|name| *name != stamp.name)
+            || self.longest_lease.is_some_and(|longest| longest != stamp.longest_lease)
+    }
+
     /// A client of the quorum, for a lock with that lease. Without a lease, the library's default.
-    async fn quorum(&self, lease: Option<Duration>, label: &str) -> Result<Quorum, Failure> {
+    pub(crate) async fn quorum(&self, lease: Option<Duration>, label: &str) -> Result<Quorum, Failure> {
         let stamp = self.agreed().await?;
         let urls: Result<Vec<_>, _> = self.each.iter().map(ServerArgs::url).collect();
         let mut builder = Quorum::builder(stamp.name).longest_lease(stamp.longest_lease);

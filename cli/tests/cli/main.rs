@@ -20,6 +20,7 @@ mod evict;
 mod ls;
 mod manual;
 mod quorum;
+mod quorum_doctor;
 mod refusal;
 mod rights;
 mod run;

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use serde_json::Value;
 
 /// New servers that vote at once, as if their quarantine were over.
-async fn fleet(servers: usize) -> Vec<Server> {
+pub async fn fleet(servers: usize) -> Vec<Server> {
     let servers = join_all((0..servers).map(|_| Server::start())).await;
     for server in &servers {
         let mut redis = server.redis().await;
@@ -22,7 +22,7 @@ async fn fleet(servers: usize) -> Vec<Server> {
 }
 
 /// A client that has reached all servers.
-async fn quorum(servers: &[Server], label: &str) -> Quorum {
+pub async fn quorum(servers: &[Server], label: &str) -> Quorum {
     let builder = Quorum::builder("billing").longest_lease(LONG).lease(LONG).label(label);
     let quorum = builder.connect(servers.iter().map(Server::url)).await.unwrap();
     eventually("all servers", async || quorum.reached().0 == servers.len()).await;
