@@ -192,6 +192,11 @@ impl Tally {
         }
     }
 
+    /// Whether the hold counts, or counted, a vote of that server.
+    pub(super) fn keeps(&self, at: usize) -> bool {
+        matches!(self.phase, Phase::Holds { .. }) && self.votes[at].token.is_some()
+    }
+
     /// Takes the name of a vote that asks again or ends.
     pub(super) fn take(&mut self, at: usize) -> Option<Arc<Request>> {
         let vote = &mut self.votes[at];

@@ -4,6 +4,8 @@ mod cancellation;
 mod connecting;
 mod eviction;
 mod faults;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod order;
 mod races;
 mod storm;
