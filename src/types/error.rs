@@ -154,7 +154,7 @@ pub enum Error {
     },
 
     /// A semaphore or a bounded lock cannot have that limit, or a request cannot have so many permits of it.
-    #[error("a {what} of {given} of lock {lock:?} is refused: it must be between 1 and {most}")]
+    #[error("{what} {given} for lock {lock:?} is refused: it must be between 1 and {most}")]
     InvalidPermits {
         /// The lock's name.
         lock: String,
