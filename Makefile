@@ -15,8 +15,8 @@ servers: ## Get further servers for the tests: the newest Valkey, and Redis 6.2 
 clock: ## Get the library by which tests step a server's clock (libfaketime), where packages can be installed
 	@.ci/clock
 
-demo: setup ## Show several processes contending for one lock, two of them killed on the way
-	cargo run --release --example demo
+demo: setup ## Show processes contending for one lock, two of them killed; or on five servers: ARGS=quorum
+	cargo run --release --example demo -- $(ARGS)
 
 # Each asserts what it shows: examples/services/README.md.
 SERVICES = axum workers once migration postgres exporter
