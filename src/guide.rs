@@ -230,6 +230,7 @@ pub mod command {}
 #[doc = include_str!("../docs/client.md")]
 pub mod client {}
 
-#[doc = "[scale]: crate::guide::scale\n\n"]
+#[doc = "[scale]: crate::guide::scale"]
+#[doc = "[a hot lock]: crate::guide::tuning#a-hot-lock\n\n"]
 #[doc = include_str!("../docs/scripts.md")]
 pub mod scripts {}
