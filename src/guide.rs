@@ -13,6 +13,7 @@
 //! | [`several_locks`] | several locks in one guard, without deadlocks |
 //! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
+//! | [`comparison`] | which lock to take, and what each does better |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
 //! | [`scale`] | what a lock costs; a million locks on paper; what does not scale |
@@ -159,6 +160,13 @@ pub mod semaphores {}
 #[doc = "[`Client::all`]: crate::Client::all\n\n"]
 #[doc = include_str!("../docs/tuning.md")]
 pub mod tuning {}
+
+#[doc = "[migration]: crate::guide::migration"]
+#[doc = "[quorum]: crate::guide::quorum"]
+#[doc = "[`ClientBuilder::lock_delay`]: crate::ClientBuilder::lock_delay"]
+#[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas\n\n"]
+#[doc = include_str!("../docs/comparison.md")]
+pub mod comparison {}
 
 #[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
 #[doc = "[`Owner`]: crate::Owner"]

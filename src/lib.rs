@@ -105,6 +105,7 @@
 //! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //! | `blocking` | the lock for threads: the module `blocking` |
+//! | `serde` | `Serialize` and `Deserialize` for tokens, owners, [`Status`], [`Event`] and what they are made of |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //!
 //! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.

@@ -235,6 +235,30 @@ fn commands_of_the_pages_name_what_exists() {
     }
 }
 
+#[test]
+fn the_hosted_ci_calls_targets_that_exist() {
+    let root = Path::new(ROOT);
+    let makefile = read_to_string(root.join("Makefile")).expect("Makefile");
+    let mut called = 0;
+    for workflow in read_dir(root.join(".github/workflows")).expect("the hosted CI") {
+        let path = workflow.expect("a file").path();
+        let text = read_to_string(&path).expect("a workflow");
+        let words = text.lines().filter_map(|line| line.split_once("run: make "));
+        let words = words.flat_map(|(_, words)| words.split(' '));
+        let is_target =
+            |word: &&str| !word.starts_with('-') && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        for target in words.filter(is_target) {
+            called += 1;
+            assert!(
+                makefile.contains(&format!("\n{target}:")),
+                "{}: make {target}",
+                path.display()
+            );
+        }
+    }
+    assert!(called > 5, "found {called} calls of make");
+}
+
 /// The numbers that the guide to leases computes with are the code's.
 #[test]
 fn formulae_of_the_guide_to_leases_are_those_of_the_code() {
