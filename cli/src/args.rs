@@ -50,8 +50,8 @@ pub(crate) enum Command {
     /// Run a command while this process leads an election
     ///
     /// Of all processes that campaign under one NAME one leads at a time, in the order in which they came. fairlock runs
-    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again.
-    /// When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
+    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again,
+    /// also while the server is away. When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
     ///
     /// COMMAND finds the term's number in FAIRLOCK_TOKEN and the election's name in FAIRLOCK_NAME. Signals and groups of
     /// processes are those of `fairlock run`. After INT, TERM or HUP fairlock does not campaign again.
