@@ -9,11 +9,11 @@ use crate::signals::Signals;
 use fairlock::{Client, Error};
 
 pub(crate) async fn run(server: &ServerArgs, args: ElectArgs) -> Outcome {
-    let builder = builder(args.lease, args.label.clone(), &args.command);
+    let connecting = server.connect(builder(Some(args.lease), args.label.as_deref(), &args.command));
     let terms = async |client: &Client, signals: &mut Signals, complaints: &Complaints| {
         while_leading(client, &args, signals, complaints).await
     };
-    with_signals(server, builder, terms).await
+    with_signals(connecting, terms).await
 }
 
 /// Campaigns and runs the command, term after term, until the command ends by itself or a signal comes.

@@ -2,6 +2,7 @@
 
 mod cancellation;
 mod connecting;
+mod eviction;
 mod faults;
 mod order;
 mod races;
