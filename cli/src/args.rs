@@ -144,7 +144,7 @@ pub(crate) struct RunArgs {
     /// that commands under several locks cannot deadlock
     #[arg(long, value_name = "NAME", conflicts_with_all = ["semaphore", "max_queue", "at_least"])]
     pub(crate) and: Vec<String>,
-    /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; all users must name the same LIMIT
+    /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; the last user to ask sets LIMIT
     #[arg(long, value_name = "LIMIT", conflicts_with_all = ["read", "policy"])]
     pub(crate) semaphore: Option<u32>,
     /// How many permits to take

@@ -35,6 +35,8 @@ mod peers;
 mod picture;
 mod quorum;
 mod report;
+mod ring;
+mod runs;
 mod svg;
 mod worker;
 
@@ -91,7 +93,7 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 14] = [
+const ROWS: [&str; 15] = [
     "p1",
     "p2",
     "p3",
@@ -103,6 +105,7 @@ const ROWS: [&str; 14] = [
     "p9",
     "p10",
     "mix",
+    "runs",
     "masters",
     "instructions",
     "peers",
@@ -124,6 +127,7 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
         "p9" => p9::run(env, retention.take().expect("begun"), report).await,
         "p10" => p10::run(env, report).await,
         "mix" => mixes::run(env, report).await,
+        "runs" => runs::run(env, report).await,
         "masters" => masters::run(env, report).await,
         "instructions" => instructions::run(env, report).await,
         "peers" => languages::run(env, report).await,

@@ -5,3 +5,5 @@ mod metrics;
 mod ops;
 mod spans;
 pub mod status;
+#[cfg(feature = "serde")]
+mod stored;

@@ -743,14 +743,14 @@ pub const ALL: &[Mutant] = &[
     // ---- several locks
     Mutant {
         name: "all-in-the-order-of-naming", file: "src/all.rs",
-        edits: &[("            one.name().cmp(other.name()).then(by_mode)\n", "            let _ = (one, other);\n            by_mode\n")],
+        edits: &[("            one.name().cmp(other.name()).then(by_share)\n", "            let _ = (one, other);\n            by_share\n")],
         seen: "invented",
         story: "Several locks are acquired in the order in which they are named: two transfers in opposite directions wait for each other.",
         check: Check::It("several::acquire::locks_are_acquired_in_the_order_of_their_names"),
     },
     Mutant {
         name: "all-takes-the-weaker-of-two", file: "src/all.rs",
-        edits: &[("(*mode == Mode::Read).cmp(&(*other_mode == Mode::Read))", "(*mode == Mode::Write).cmp(&(*other_mode == Mode::Write))")],
+        edits: &[("other_share.strength().cmp(&share.strength())", "share.strength().cmp(&other_share.strength())")],
         seen: "invented",
         story: "A lock that is named to read and to write is acquired to read only.",
         check: Check::It("several::acquire::a_lock_named_twice_is_acquired_once_to_write"),
