@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture conformance lint features msrv deny docs-rs semver package
+	bench-page picture conformance spec lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -31,7 +31,7 @@ services: setup ## Show the lock in services: web, workers, a tick, a migration,
 export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))
 # The library, the command and the harness, with one build of the library for all.
 TESTS = cargo test -p fairlock -p fairlock-cli -p fairlock-support \
-	--features fairlock/tls-rustls,fairlock/cluster,fairlock/sentinel,fairlock/metrics,fairlock/blocking
+	--features fairlock/tls-rustls,fairlock/cluster,fairlock/sentinel,fairlock/metrics,fairlock/blocking,fairlock/serde
 
 test: setup ## Run what a change usually needs, in minutes: all tests but the slow ones, on real servers that they start
 	$(TESTS) -- --skip slow::
@@ -110,8 +110,12 @@ fuzz: ## Feed whatever the client reads to its parsers, guided by coverage: MINU
 			-max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -print_final_stats=1 || exit 1; \
 	done
 
-conformance: setup ## The protocol's suite, and the client in Python beside this one
+conformance: setup ## The protocol's suite, the client in Python beside this one, and the second judge
 	cargo test --test it -- conformance:: --nocapture
+
+# TLC is got through Maven: tests/spec/README.md.
+spec: ## Check the specification in TLA+: e.g. ARGS=all, ARGS=--mutants, ARGS="--trace FILE"
+	@python3 -B tests/spec/run.py $(ARGS)
 
 # What is public: see Cargo.toml.
 FEATURES = tls-rustls,cluster,sentinel
@@ -156,4 +160,4 @@ lint: ## What CI checks besides the tests
 	@# On its own: the locks beside ours choose features of the Redis client that would change it for all.
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics,blocking
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics,blocking,serde

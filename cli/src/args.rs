@@ -53,8 +53,8 @@ pub(crate) enum Command {
     /// Run a command while this process leads an election
     ///
     /// Of all processes that campaign under one NAME one leads at a time, in the order in which they came. fairlock runs
-    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again.
-    /// When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
+    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again,
+    /// also while the server is away. When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
     ///
     /// COMMAND finds the term's number in FAIRLOCK_TOKEN and the election's name in FAIRLOCK_NAME. Signals and groups of
     /// processes are those of `fairlock run`. After INT, TERM or HUP fairlock does not campaign again.
@@ -152,7 +152,7 @@ pub(crate) struct RunArgs {
     /// that commands under several locks cannot deadlock
     #[arg(long, value_name = "NAME", conflicts_with_all = ["semaphore", "max_queue", "at_least"])]
     pub(crate) and: Vec<String>,
-    /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; all users must name the same LIMIT
+    /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; the last user to ask sets LIMIT
     #[arg(long, value_name = "LIMIT", conflicts_with_all = ["read", "policy"])]
     pub(crate) semaphore: Option<u32>,
     /// How many permits to take

@@ -7,7 +7,7 @@
 use super::members::Members;
 use super::tally::{End, Phase, Step, Tally};
 use crate::engine::attempt::{Attempt, Attempted};
-use crate::engine::finish::follow_up;
+use crate::engine::follow_up::follow_up;
 use crate::engine::session::Handle;
 use crate::observe::{Hold, HoldEnd, vote_lost};
 use crate::protocol::key::Lock;

@@ -5,3 +5,5 @@ pub mod metrics;
 mod ops;
 mod spans;
 pub mod status;
+#[cfg(feature = "serde")]
+mod stored;

@@ -9,6 +9,7 @@
 
 use super::admin::Admin;
 use super::judge::Judge;
+use super::log::Log;
 use super::{connect_redis, lock};
 use crate::journal;
 use crate::record::Record;
@@ -55,6 +56,7 @@ pub struct Follower {
     /// How often the server was emptied.
     era: u64,
     redis: Option<MultiplexedConnection>,
+    log: Option<Log>,
 }
 
 /// What one pass over all locks found: the worst of what it found at each.
@@ -90,7 +92,13 @@ impl Follower {
             cursors: keys.map(|key| (key, Cursor::default())).collect(),
             era: 0,
             redis: None,
+            log: None,
         }
+    }
+
+    /// What is read is also written there.
+    pub fn with_log(self, log: Option<Log>) -> Self {
+        Self { log, ..self }
     }
 
     /// All locks, in order.
@@ -106,6 +114,7 @@ impl Follower {
         let era = self.era.to_string();
         Admin::new(self.url.clone()).call::<()>(&["SET", ERA, &era]).await?;
         self.cursors.values_mut().for_each(|cursor| *cursor = Cursor::default());
+        self.log(Log::emptied);
         Ok(())
     }
 
@@ -188,8 +197,21 @@ impl Follower {
         Ok((era, cursors.into_iter().zip(numbers).filter_map(due).collect()))
     }
 
+    /// A log that cannot be written is a violation, since the run was asked for one.
+    fn log(&mut self, write: impl FnOnce(&mut Log) -> std::io::Result<()>) {
+        if let Some(Err(error)) = self.log.as_mut().map(write) {
+            lock(&self.judge).violation(format!("the log: {error}"));
+        }
+    }
+
     /// Judges a page and moves the cursor behind it.
     fn take(&mut self, Page { due, read }: Page) -> Pass {
+        match &read {
+            Ok(records) => self.log(|log| log.records(records)),
+            Err(error) if error.starts_with(journal::LOST) => self.log(|log| log.broken(&due.key, "lost")),
+            Err(error) if error.starts_with(journal::DAMAGED) => self.log(|log| log.broken(&due.key, "damaged")),
+            Err(_) => {}
+        }
         let mut judge = lock(&self.judge);
         let cursor = self.cursors.entry(due.key.clone()).or_default();
         cursor.after = due.after;

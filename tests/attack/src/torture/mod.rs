@@ -7,6 +7,7 @@ mod faults;
 mod fleet;
 mod follow;
 mod judge;
+mod log;
 mod nemesis;
 mod quiet;
 mod register;
@@ -61,6 +62,9 @@ pub struct Args {
     /// The server's program.
     #[arg(long, default_value = "redis-server")]
     server: String,
+    /// Write the journals of all locks to this file, for `make spec ARGS="--trace FILE"`.
+    #[arg(long)]
+    journal: Option<std::path::PathBuf>,
     /// How many workers.
     #[arg(long, default_value_t = 4)]
     processes: usize,
@@ -165,7 +169,8 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
     let fleet = Fleet::start(args.processes, port, worker, direct, said).await?;
     let keys = workloads.iter().flat_map(|workload| workload.locks());
     let keys = keys.map(|(name, _)| quiet::key(&name));
-    let follower = Follower::new(url.clone(), Arc::clone(&run.judge), keys);
+    let log = args.journal.as_deref().map(log::Log::create).transpose()?;
+    let follower = Follower::new(url.clone(), Arc::clone(&run.judge), keys).with_log(log);
     let nemesis = Arc::new(Nemesis {
         fleet: Arc::new(tokio::sync::Mutex::new(fleet)),
         server: Arc::new(tokio::sync::Mutex::new(server)),
