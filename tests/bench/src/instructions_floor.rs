@@ -48,7 +48,10 @@ const LEAST: Library = (
     [
         ("least_cycle", "functions that do a cycle and nothing else"),
         ("least_hand_over", "functions that do a hand-over and nothing else"),
-        ("least_crowd", "a function that does such a release and nothing else, for each reader"),
+        (
+            "least_crowd",
+            "a function that does such a release and nothing else, for each reader",
+        ),
         ("least_renewal", "a function that renews one hold and nothing else"),
     ],
 );
@@ -243,15 +246,25 @@ pub fn section(number: impl Fn(&str) -> Option<f64>) -> Option<String> {
         if ours > goal {
             let steps = ((goal - least) / step).round();
             let verdict = match steps {
-                ..0.0 => format!("the goal is out of reach: the least is {} above it", shown(least - goal)),
+                ..0.0 => format!(
+                    "the goal is out of reach: the least is {} above it",
+                    shown(least - goal)
+                ),
                 steps if steps < STEPS => format!(
                     "the goal is out of reach: it leaves {} steps of the Lua machine for all other cases",
                     shown(steps)
                 ),
-                steps => format!("the goal leaves {} steps of the Lua machine for all other cases", shown(steps)),
+                steps => format!(
+                    "the goal leaves {} steps of the Lua machine for all other cases",
+                    shown(steps)
+                ),
             };
-            write!(reasons, "\n* **{what}**: {verdict}. fairlock takes {} more than the least.", shown(ours - least))
-                .expect("memory");
+            write!(
+                reasons,
+                "\n* **{what}**: {verdict}. fairlock takes {} more than the least.",
+                shown(ours - least)
+            )
+            .expect("memory");
         }
     }
     Some(text + &reasons)
@@ -275,9 +288,21 @@ mod tests {
         };
         let text = section(figures).expect("all was measured");
         assert!(text.contains("| 110 | 65 | 94.5 | 1.16 | 95 | **missed** |"), "{text}");
-        assert!(text.contains("it leaves 10 steps") && text.contains("takes 15.5 more"), "{text}");
-        assert!(text.contains("the least is 15 above it") && text.contains("takes 30 more"), "{text}");
-        let roomy = section(|key| if key.ends_with("least_cycle") { Some(85.0) } else { figures(key) });
+        assert!(
+            text.contains("it leaves 10 steps") && text.contains("takes 15.5 more"),
+            "{text}"
+        );
+        assert!(
+            text.contains("the least is 15 above it") && text.contains("takes 30 more"),
+            "{text}"
+        );
+        let roomy = section(|key| {
+            if key.ends_with("least_cycle") {
+                Some(85.0)
+            } else {
+                figures(key)
+            }
+        });
         assert!(roomy.expect("all was measured").contains("the goal leaves 200 steps"));
         assert_eq!(section(|_| None), None);
     }

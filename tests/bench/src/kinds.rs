@@ -146,7 +146,11 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
     for (kind, ratios) in Kind::ALL.into_iter().zip(&ratios).skip(1) {
         let (key, _, what, replaced) = kind.about();
-        let beside = if replaced == 1 { "a plain write lock's" } else { "two plain ones'" };
+        let beside = if replaced == 1 {
+            "a plain write lock's"
+        } else {
+            "two plain ones'"
+        };
         report.row(key, &format!("cycle of {what} / {beside}"), Goal::None, ratios);
     }
 }

@@ -13,11 +13,7 @@ use std::time::Duration;
 const SLICE: usize = 50;
 const CONTENTION: Duration = Duration::from_millis(300);
 /// How many contend, and the ratio of grants that issue 5 asks for.
-const CONTENDERS: [(usize, Goal); 3] = [
-    (2, Goal::None),
-    (8, Goal::AtLeast(1.3)),
-    (64, Goal::AtLeast(1.3)),
-];
+const CONTENDERS: [(usize, Goal); 3] = [(2, Goal::None), (8, Goal::AtLeast(1.3)), (64, Goal::AtLeast(1.3))];
 /// New servers vote after the longest lease.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -79,12 +75,24 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
 
     let key = |what: &str| format!("quorum_{count}_{what}");
     for (contestant, cycles) in all.iter().zip(&cycles) {
-        report.beside(&key(&format!("{}_us", contestant.name)), "us of a cycle of a free lock", cycles);
+        report.beside(
+            &key(&format!("{}_us", contestant.name)),
+            "us of a cycle of a free lock",
+            cycles,
+        );
     }
     for (contestant, theirs) in all.iter().zip(&cycles).skip(1) {
         let title = format!("{count} servers: cycle of a free lock / {}'s", contestant.name);
-        let goal = if contestant.name == "redsync" { Goal::AtMost(1.8) } else { Goal::None };
-        let ratios: Vec<f64> = cycles[0].iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+        let goal = if contestant.name == "redsync" {
+            Goal::AtMost(1.8)
+        } else {
+            Goal::None
+        };
+        let ratios: Vec<f64> = cycles[0]
+            .iter()
+            .zip(theirs)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect();
         report.row(&key(&contestant.name), &title, goal, &ratios);
     }
     for ((contenders, goal), grants) in CONTENDERS.into_iter().zip(&grants) {
@@ -93,7 +101,11 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
             report.beside(&key(&format!("{contenders}_{}_grants", contestant.name)), &unit, grants);
         }
         let best = |round: usize| grants[1..].iter().map(|rates| rates[round]).fold(1.0, f64::max);
-        let ratios: Vec<f64> = grants[0].iter().enumerate().map(|(round, ours)| ours / best(round)).collect();
+        let ratios: Vec<f64> = grants[0]
+            .iter()
+            .enumerate()
+            .map(|(round, ours)| ours / best(round))
+            .collect();
         let title = format!("{count} servers: grants per second, {contenders} contenders / the best peer's");
         report.row(&key(&contenders.to_string()), &title, goal, &ratios);
     }
