@@ -93,7 +93,7 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 15] = [
+const ROWS: [&str; 17] = [
     "p1",
     "p2",
     "p3",
@@ -106,7 +106,9 @@ const ROWS: [&str; 15] = [
     "p10",
     "mix",
     "runs",
+    "kinds",
     "masters",
+    "quorum",
     "instructions",
     "peers",
 ];
@@ -128,7 +130,9 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
         "p10" => p10::run(env, report).await,
         "mix" => mixes::run(env, report).await,
         "runs" => runs::run(env, report).await,
+        "kinds" => kinds::run(env, report).await,
         "masters" => masters::run(env, report).await,
+        "quorum" => quorum::run(env, report).await,
         "instructions" => instructions::run(env, report).await,
         "peers" => languages::run(env, report).await,
         _ => unreachable!("the names of the rows are checked"),
