@@ -15,8 +15,8 @@ servers: ## Get further servers for the tests: the newest Valkey, and Redis 6.2 
 clock: ## Get the library by which tests step a server's clock (libfaketime), where packages can be installed
 	@.ci/clock
 
-demo: setup ## Show several processes contending for one lock, two of them killed on the way
-	cargo run --release --example demo
+demo: setup ## Show processes contending for one lock, two of them killed; or on five servers: ARGS=quorum
+	cargo run --release --example demo -- $(ARGS)
 
 # Each asserts what it shows: examples/services/README.md.
 SERVICES = axum workers once migration postgres exporter
@@ -31,7 +31,7 @@ services: setup ## Show the lock in services: web, workers, a tick, a migration,
 export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))
 # The library, the command and the harness, with one build of the library for all.
 TESTS = cargo test -p fairlock -p fairlock-cli -p fairlock-support \
-	--features fairlock/tls-rustls,fairlock/cluster,fairlock/sentinel,fairlock/metrics,fairlock/blocking
+	--features fairlock/tls-rustls,fairlock/cluster,fairlock/sentinel,fairlock/metrics,fairlock/blocking,fairlock/serde
 
 test: setup ## Run what a change usually needs, in minutes: all tests but the slow ones, on real servers that they start
 	$(TESTS) -- --skip slow::
@@ -160,4 +160,4 @@ lint: ## What CI checks besides the tests
 	@# On its own: the locks beside ours choose features of the Redis client that would change it for all.
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics,blocking
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics,blocking,serde

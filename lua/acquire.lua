@@ -11,7 +11,7 @@
 local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), ARGV[4] and tonumber(ARGV[4])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
-local asked, wanted, longest, read_token, named = 0
+local asked, wanted, longest, read_token = 0
 if options ~= '' then
   asked = byte(match(options, '[wrn]') or '\0')
   wanted = asked == BOUNDED and tonumber(match(options, 'n(%d+)') or 0)
@@ -19,10 +19,11 @@ if options ~= '' then
   longest = tonumber(match(options, 'm(%d+)'))
   if find(options, 'u', 1, true) then read_token, ticket = ticket, nil end
 end
-if not find(request, '^[rw]%x+:%d+$') then
-  named = match(request, '^[rw]%x+:%d+:([^ \n*][^ \n]*)$')
-  local weighs = not named and wanted and tonumber(match(request, '^r%x+:%d+:%*([1-9]%d*)$') or 0)
-  if not named and not (weighs and weighs > 1 and weighs <= MOST) then return { err = 'ERR not the name of a request' } end
+local mode, named = match(request, '^([rw])%x+:%d+$')
+if not mode then
+  mode, named = match(request, '^([rw])%x+:%d+:([^ \n*][^ \n]*)$')
+  local weighs = not mode and wanted and tonumber(match(request, '^r%x+:%d+:%*([1-9]%d*)$') or 0)
+  if not mode and not (weighs and weighs > 1 and weighs <= MOST) then return { err = 'ERR not the name of a request' } end
 end
 
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
@@ -71,7 +72,7 @@ if ARGV[5] and reads + writes == 0 then
   enter(nobody, nil, true)
 end
 
-local write = is_write(request)
+local write = mode == 'w'   -- a request with a weight reads
 local held = named and reads_of(named) or 0
 if read_token and (held == 0 or first > read_token) then return answer(-4, 0) end   -- others may have written since
 -- A new ticket is behind every place in its own band, and only then the head need not be known.
@@ -103,22 +104,21 @@ else
       return 0
     end
     if longest and waiting >= longest then return answer(-5, waiting) end
-    pass(ticket)
-    ticket = ticket or draw()
+    if ticket then pass(ticket) else ticket = draw() end
     spread()
-    fresh_queue = waiting == 0
     call('ZADD', QUEUE, int(ticket + band), request)
     call('ZADD', LEASES, int(deadline(lease_ms)), request)
+    if waiting == 0 then call('PEXPIREAT', QUEUE, int(keep)) end
     local ahead = head and call('ZRANK', QUEUE, request) or upgrade and 0 or waiting
     waiting = waiting + 1
     if upgrade then up = 1 end
     if named then call('HSET', LOCK, 'q:' .. named, request) end
-    note('queued', request)
+    if events then note('queued', request) end
     return answer(1, ticket, ahead)
   end
   spread()
   call('ZADD', LEASES, int(deadline(lease_ms)), request)
 end
-pass(ticket)
+if ticket then pass(ticket) end
 enter(request, named, write)
 return answer(2, token)

@@ -4,6 +4,7 @@
 -- Wakes: the evicted requests (token 0) and the next waiters. Twice: 0 requests, nothing changes.
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
+clock()
 local owner, evicted, names, cursor = ARGV[2], {}, {}, '0'
 repeat
   local page = sole == 1 and { '0', { holder, '' } } or call('ZSCAN', LEASES, cursor, 'COUNT', '1000')

@@ -8,23 +8,24 @@ local EXPIRY_BATCH = 200   -- expired requests a call
 local GRACE = 1000         -- ms of lease for a grant that nobody heard
 local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
-local LAYOUT, FORMAT = 2, '<BBBI4I4I4dddddd'
+local LAYOUT, FORMAT, PACKED = 2, '<BBBI4I4I4dddddd', 63   -- its length
 local BOUNDED, MOST = 110, 1000000000   -- the policy n; the greatest limit, and the greatest weight
 -- A library sees no globals while the server loads it.
-local format, find, match, sub, byte, min, pack, unpack_state
+local call, format, find, match, sub, byte, min, pack, unpack_state
 
 -- Of this call. A library keeps its variables from call to call, so begin() sets each of them.
-local call, LOCK, QUEUE, LEASES, options, arguments, sharded
+local LOCK, QUEUE, LEASES, options, arguments, sharded
 local policy, sole, more, up, reads, writes, waiting, seq, token, first, near, keep, cap, holder
 local limit, used          -- of a bounded lock: how much may read at a time, and how much does
-local us, now              -- the server's time; nil: not yet asked
+local us, now              -- the server's time, once clock() has asked for it
 local messages, events     -- client -> its words; lines. nil: none yet; events false: nobody listens
 local born                 -- the hash is new
-local fresh_queue, fresh_leases, fresh_keep   -- the key needs an expiry, if this script created it; all keys do
+local fresh_keep           -- the keys need a later expiry
 
 -- `..` and tostring() keep 14 digits of a number; tickets and tokens have 16.
 local function int(number) return format('%d', number) end
 
+-- A script calls this before anything that compares or draws a time: draw(), deadline(), sweep(), next_ms().
 local function clock()
   if not us then
     local time = call('TIME')
@@ -72,24 +73,25 @@ end
 -- Reads the state. Returns an error if another layout has it.
 local function begin(keys, args, only_reads)
   if not pack then
+    call = redis.call
     format, find, match, sub, byte = string.format, string.find, string.match, string.sub, string.byte
     min, pack, unpack_state = math.min, struct.pack, struct.unpack
   end
-  call, LOCK, QUEUE, LEASES, options, arguments = redis.call, keys[1], keys[2], keys[3], args[1], args
-  us, now, messages, events, born, fresh_queue, fresh_leases, fresh_keep = nil, nil, nil, false, false, false, false, false
-  sharded, limit, used = false, 0, 0
+  LOCK, QUEUE, LEASES, options, arguments = keys[1], keys[2], keys[3], args[1], args
+  us, now, messages, events, born = nil, nil, nil, false, false
+  fresh_keep, sharded, limit, used = false, false, 0, 0
   if options ~= '' then
     sharded = find(options, 's', 1, true)
     -- In a cluster no listener announces itself: the lock's node knows its subscribers.
     if sharded and call('PUBSUB', 'SHARDNUMSUB', LOCK .. ':events')[2] > 0 or find(options, 'e', 1, true) then events = {} end
   end
-  local s = call('HGET', LOCK, 's')
-  if s and byte(s) == LAYOUT then
-    local flags, at, _
-    _, policy, flags, reads, writes, waiting, seq, token, first, near, keep, cap, at = unpack_state(FORMAT, s)
-    up = flags >= 4 and 1 or 0
-    more = flags % 4 >= 2 and 1 or 0
-    sole = flags % 2
+  local s, layout, flags, at = call('HGET', LOCK, 's')
+  if s and #s >= PACKED then
+    layout, policy, flags, reads, writes, waiting, seq, token, first, near, keep, cap, at = unpack_state(FORMAT, s)
+  end
+  if layout == LAYOUT then
+    sole, more, up = flags, 0, 0
+    if flags > 1 then sole, more, up = flags % 2, flags % 4 >= 2 and 1 or 0, flags >= 4 and 1 or 0 end
     if policy == BOUNDED then limit, used, at = unpack_state('<I4I4', s, at) end
     holder = sub(s, at)
     return
@@ -111,14 +113,12 @@ end
 
 -- A new ticket or token.
 local function draw()
-  clock()
   seq = seq < us and us or seq + 1
   return seq
 end
 
 -- The deadline of a lease that starts now. The keys outlive it by RETENTION.
 local function deadline(ms)
-  clock()
   local at = now + ms
   if ms > cap then cap = ms end
   if at + RETENTION > keep then keep, fresh_keep = at + 2 * RETENTION, true end
@@ -132,7 +132,8 @@ local function spread()
   if sole == 0 then return end
   call('ZCARD', QUEUE)
   call('ZADD', LEASES, int(near), holder)
-  sole, fresh_leases = 0, true
+  call('PEXPIREAT', LEASES, int(keep))
+  sole = 0
   if writes == 0 then holder = '' end
 end
 
@@ -163,9 +164,9 @@ local function tell(request, number, client)
   client = client or match(request, '^.(%x+):')
   local words = messages and messages[client]
   if not words then
-    words = {}
     messages = messages or {}
-    messages[client] = words
+    messages[client] = { last = number, int(number), request }
+    return
   end
   if words.last ~= number then
     words.last = number
@@ -297,9 +298,8 @@ local function admit()
     while heads[i + 1] and not full do
       i = i + 1
       local request = heads[i]
-      local client, at = match(request, '^r(%x+):%d+()')
-      local write = not client
-      if write then client, at = match(request, '^w(%x+):%d+()') end
+      local mode, client, at = match(request, '^(.)(%x+):%d+()')
+      local write = mode == 'w'
       local named = at <= #request and named_owner(request)
       full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
         or policy == BOUNDED and reads > 0 and not room(named or sub(request, 2))
@@ -332,7 +332,7 @@ end
 
 -- If a lease may have ended: expires requests past their deadline. Then admits the queue if a waiter may fit now.
 local function sweep(freed)
-  if near ~= 0 and clock() and near <= now then
+  if near ~= 0 and near <= now then
     local dead = sole == 1 and { holder } or
       call('ZRANGEBYSCORE', LEASES, '-inf', int(now), 'LIMIT', '0', int(EXPIRY_BATCH))
     for _, request in ipairs(dead) do
@@ -346,7 +346,7 @@ local function sweep(freed)
     end
   end
   if freed or more == 1 then
-    if near ~= 0 and now and near <= now then more = 1 else admit() end
+    if near ~= 0 and near <= now then more = 1 else admit() end
   end
 end
 
@@ -354,7 +354,6 @@ end
 local function next_ms()
   if more == 1 then return 0 end
   if near == 0 then return -1 end
-  clock()
   return near > now and near - now or 0
 end
 
@@ -366,7 +365,6 @@ local function channel_of(client) return (sharded and LOCK .. ':c:' or match(LOC
 local function cut(unheard)
   -- The former master of a promoted server may pass messages on to clients that this server does not count.
   if not find(tostring(redis.pcall('INFO', 'replication')), 'master_replid2:0+\r') then return end
-  clock()
   local at, named, deaf, cuts = now + GRACE, {}, {}, 0
   for _, word in ipairs(arguments) do named[word] = true end
   local function shorten(request) cuts = cuts + call('ZADD', LEASES, 'XX', 'LT', 'CH', int(at), request) end
@@ -427,9 +425,6 @@ local function save()
       call('PEXPIREAT', QUEUE, at)
       call('PEXPIREAT', LEASES, at)
     end
-  else
-    if fresh_queue then call('PEXPIREAT', QUEUE, int(keep)) end
-    if fresh_leases then call('PEXPIREAT', LEASES, int(keep)) end
   end
   if events and events[1] then
     redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', LOCK .. ':events', int(clock()) .. '\n' .. table.concat(events, '\n'))
@@ -447,5 +442,5 @@ end
 
 -- If the data were lost and the clock is behind, new tickets and tokens still come after an old ticket.
 local function pass(ticket)
-  if ticket and ticket > seq then seq = ticket end
+  if ticket > seq then seq = ticket end
 end

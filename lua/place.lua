@@ -43,8 +43,8 @@ end
 
 local stands = standing()
 if stands then
-  pass(place)
-  pass(least)
+  pass(place or 0)
+  pass(least or 0)
   -- The hash lives until the server's clock is past this number, too, so that a later token is greater.
   local until_ms = least and (least - least % 1000) / 1000 or 0
   if until_ms + RETENTION > keep then keep, fresh_keep = until_ms + 2 * RETENTION, true end

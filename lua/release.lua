@@ -11,7 +11,10 @@ for i = 2, #ARGV do
   if events and ended > 0 then note(ended == 1 and 'left' or 'released', ARGV[i]) end
   if reply then reply[i] = ended end
 end
-if waited then sweep(true) end
+if waited then
+  clock()
+  sweep(true)
+end
 local shorter = save()
 local next = waited and next_ms() or -1
 if not reply and next ~= 0 and not shorter then return ended end

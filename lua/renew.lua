@@ -9,12 +9,12 @@ local refused = begin(KEYS, ARGV)
 if refused then return refused end
 clock()
 local requests, known = {}, {}
-for i = 2, #ARGV, 2 do requests[#requests + 1] = ARGV[i] end
+for i = 2, #ARGV, 2 do requests[i / 2] = ARGV[i] end
 
 -- It renews its own leases before it expires any, because a late renewal still counts if no other call came before it.
 if sole == 1 then
-  for i, request in ipairs(requests) do
-    if request == holder then
+  for i = 1, #requests do
+    if requests[i] == holder then
       near = 0
       near = deadline(tonumber(ARGV[2 * i + 1]))
       known[i] = true
@@ -25,10 +25,10 @@ elseif not complete() then
 elseif not free() then
   local leases = {}
   known = requests[1] and call('ZMSCORE', LEASES, unpack(requests)) or known
-  for i, request in ipairs(requests) do
+  for i = 1, #requests do
     if known[i] then
       leases[#leases + 1] = int(deadline(tonumber(ARGV[2 * i + 1])))
-      leases[#leases + 1] = request
+      leases[#leases + 1] = requests[i]
     end
   end
   if leases[1] then call('ZADD', LEASES, unpack(leases)) end
@@ -50,8 +50,8 @@ save()
 
 local reply = { more_far and 0 or next_ms(), first }
 local queued = waiting > 0 and requests[1] and call('ZMSCORE', QUEUE, unpack(requests)) or {}
-for i, request in ipairs(requests) do
-  local standing = -1
+for i = 1, #requests do
+  local request, standing = requests[i], -1
   if known[i] and not born then
     if queued[i] then
       standing = -seq

@@ -9,9 +9,10 @@ use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::guard::Guard;
 use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::types::error::{Error, LostReason, shown};
 use crate::types::limits::{call_limit, check_max_hold};
-use crate::types::mode::{Access, Mode, When};
+use crate::types::mode::{Access, When};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
 use futures::future::{BoxFuture, FutureExt as _, join_all};
@@ -23,8 +24,27 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 
-/// A hold on one of the locks, to read or to write.
+/// A hold on one of the locks, to read or to write, or some permits.
 type Hold = Guard<()>;
+
+/// What is asked of one of the locks.
+#[derive(Clone, Copy, Debug)]
+enum Share {
+    Read,
+    Permits(u32),
+    Write,
+}
+
+impl Share {
+    /// Of two shares of one lock the stronger one counts.
+    fn strength(self) -> u32 {
+        match self {
+            Self::Read => 0,
+            Self::Permits(permits) => permits,
+            Self::Write => u32::MAX,
+        }
+    }
+}
 
 /// A request for one of the locks, checked and not yet sent.
 type Ask = Box<dyn FnOnce(When) -> BoxFuture<'static, Result<Option<Hold>, Error>> + Send>;
@@ -33,11 +53,12 @@ type Ask = Box<dyn FnOnce(When) -> BoxFuture<'static, Result<Option<Hold>, Error
 ///
 /// One owner acquires all locks: the one of [`owner`](Self::owner), else that of the handles, else that of the
 /// [`scope`](Owner::scope), else a new one. So a function that gets `lock.with_owner(&all.owner())` reenters. A lock
-/// that is named twice is acquired once, to write if one of the two was to write. No locks at all are a guard of nothing.
+/// that is named twice is acquired once: to write if one of the two was to write, else with the most permits. No locks at
+/// all are a guard of nothing.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
 pub struct AcquireAll {
     handle: Arc<Handle>,
-    locks: Vec<(RwLock, Mode)>,
+    locks: Vec<(RwLock, Share)>,
     owner: Option<Owner>,
     lease: Duration,
     max_hold: Option<Duration>,
@@ -56,13 +77,29 @@ impl AcquireAll {
 
     /// Adds a lock to write.
     pub fn write(mut self, lock: &RwLock) -> Self {
-        self.locks.push((lock.clone(), Mode::Write));
+        self.locks.push((lock.clone(), Share::Write));
         self
     }
 
     /// Adds a lock to read.
     pub fn read(mut self, lock: &RwLock) -> Self {
-        self.locks.push((lock.clone(), Mode::Read));
+        self.locks.push((lock.clone(), Share::Read));
+        self
+    }
+
+    /// Adds so many permits of a semaphore, at least 1 and at most the limit. They belong to no owner, so nobody reenters
+    /// them.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
+    /// let (gpus, data) = (client.semaphore("gpu", 4), client.rw_lock("data:7"));
+    /// let all = client.all().permits(&gpus, 2).write(&data).acquire_fair().await?;
+    /// println!("with token {:?}", all.fencing_token(&data)); // that of the permits: fencing_token(gpus.lock())
+    /// all.release().await
+    /// # }
+    /// ```
+    pub fn permits(mut self, semaphore: &Semaphore, permits: u32) -> Self {
+        self.locks.push((semaphore.lock().clone(), Share::Permits(permits)));
         self
     }
 
@@ -198,22 +235,23 @@ impl AcquireAll {
     /// Everything that can be refused is refused here, before the client sends anything.
     fn plan(mut self) -> Result<(Owner, Vec<Ask>), Error> {
         let owner = self.common_owner()?.or_else(Owner::current).unwrap_or_else(Owner::new);
-        // Write before read, so that the weaker of two is dropped.
-        self.locks.sort_by(|(one, mode), (other, other_mode)| {
-            let by_mode = (*mode == Mode::Read).cmp(&(*other_mode == Mode::Read));
-            one.name().cmp(other.name()).then(by_mode)
+        // The stronger one first, so that the weaker of two is dropped.
+        self.locks.sort_by(|(one, share), (other, other_share)| {
+            let by_share = other_share.strength().cmp(&share.strength());
+            one.name().cmp(other.name()).then(by_share)
         });
         self.locks
             .dedup_by(|(later, _), (earlier, _)| later.name() == earlier.name());
         let mut asks = Vec::with_capacity(self.locks.len());
-        for (lock, mode) in self.locks {
+        for (lock, share) in self.locks {
             if let Some(max_hold) = self.max_hold {
                 check_max_hold(lock.name(), max_hold)?;
             }
             let lock = lock.with_owner(&owner);
-            asks.push(match mode {
-                Mode::Read => ask(lock.read().lease(self.lease))?,
-                Mode::Write => ask(lock.write().lease(self.lease))?,
+            asks.push(match share {
+                Share::Read => ask(lock.read().lease(self.lease))?,
+                Share::Permits(permits) => ask(lock.permits(permits).lease(self.lease))?,
+                Share::Write => ask(lock.write().lease(self.lease))?,
             });
         }
         Ok((owner, asks))
@@ -267,7 +305,7 @@ impl IntoFuture for AcquireAll {
 
 impl fmt::Debug for AcquireAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let locks = self.locks.iter().map(|(lock, mode)| (lock.name(), mode));
+        let locks = self.locks.iter().map(|(lock, share)| (lock.name(), share));
         f.debug_struct("AcquireAll")
             .field("locks", &locks.collect::<Vec<_>>())
             .field("owner", &self.owner)

@@ -13,6 +13,7 @@
 //! | [`several_locks`] | several locks in one guard, without deadlocks |
 //! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
+//! | [`comparison`] | which lock to take, and what each does better |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
 //! | [`faq`] | why not Redlock, why a queue, is it safe without fencing, ... |
 //! | [`scale`] | what a lock costs; a million locks on paper; what does not scale |
@@ -26,7 +27,7 @@
 //!
 //! The [`design`](crate::design) says how fairlock is built.
 //!
-//! The pages are the files in `docs/` of the repository. Their links to tests lead to the repository.
+//! The pages are the files in `docs/` of the repository. Links to tests, sources and the protocol work there only.
 
 // Of two definitions of a link the first one counts. The definitions here lead to the items. The ones at the end of each
 // file lead to the sources, for readers in the repository.
@@ -40,6 +41,7 @@ pub mod life {}
 #[doc = include_str!("../docs/glossary.md")]
 pub mod glossary {}
 
+#[doc = "[semaphores]: crate::guide::semaphores"]
 #[doc = "[`ClientBuilder::lease`]: crate::ClientBuilder::lease"]
 #[doc = "[`Acquire::lease`]: crate::Acquire::lease"]
 #[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
@@ -111,6 +113,7 @@ pub mod owners {}
 pub mod deadlocks {}
 
 #[doc = "[failures]: crate::guide::failures"]
+#[doc = "[`Error::Unavailable`]: crate::Error::Unavailable"]
 #[doc = "[`Leading::term`]: crate::Leading::term"]
 #[doc = "[`Election::lease`]: crate::Election::lease"]
 #[doc = "[`Election::leader`]: crate::Election::leader"]
@@ -119,6 +122,8 @@ pub mod deadlocks {}
 pub mod election {}
 
 #[doc = "[`Client::all`]: crate::Client::all"]
+#[doc = "[semaphores]: crate::guide::semaphores"]
+#[doc = "[`AcquireAll::permits`]: crate::AcquireAll::permits"]
 #[doc = "[`Owner::scope`]: crate::Owner::scope"]
 #[doc = "[`Error::Lost`]: crate::Error::Lost"]
 #[doc = "[`AllGuard::lost`]: crate::AllGuard::lost"]
@@ -128,6 +133,7 @@ pub mod election {}
 #[doc = "[`AllGuard::fencing_token`]: crate::AllGuard::fencing_token\n\n"]
 #[doc = include_str!("../docs/several-locks.md")]
 pub mod several_locks {}
+
 #[doc = "[`Semaphore`]: crate::Semaphore"]
 #[doc = "[`RwLock::max_readers`]: crate::RwLock::max_readers"]
 #[doc = "[`Acquire::max_queue`]: crate::Acquire::max_queue"]
@@ -137,6 +143,7 @@ pub mod several_locks {}
 #[doc = "[`Error::InvalidPermits`]: crate::Error::InvalidPermits"]
 #[doc = "[`Error::PolicyMismatch`]: crate::Error::PolicyMismatch"]
 #[doc = "[`Error::QueueFull`]: crate::Error::QueueFull"]
+#[doc = "[several locks]: crate::guide::several_locks"]
 #[doc = "[leases]: crate::guide::leases\n\n"]
 #[doc = include_str!("../docs/semaphores.md")]
 pub mod semaphores {}
@@ -150,13 +157,22 @@ pub mod semaphores {}
 #[doc = "[`ClientBuilder::label`]: crate::ClientBuilder::label"]
 #[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
 #[doc = "[`Acquire::try_acquire_for`]: crate::Acquire::try_acquire_for"]
-#[doc = "[`Owner`]: crate::Owner\n\n"]
+#[doc = "[`Client::all`]: crate::Client::all\n\n"]
 #[doc = include_str!("../docs/tuning.md")]
 pub mod tuning {}
 
+#[doc = "[migration]: crate::guide::migration"]
+#[doc = "[quorum]: crate::guide::quorum"]
+#[doc = "[`ClientBuilder::lock_delay`]: crate::ClientBuilder::lock_delay"]
+#[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas\n\n"]
+#[doc = include_str!("../docs/comparison.md")]
+pub mod comparison {}
+
 #[doc = "[`Acquire::max_hold`]: crate::Acquire::max_hold"]
 #[doc = "[`Owner`]: crate::Owner"]
-#[doc = "[questions]: crate::guide::faq"]
+#[doc = "[quorum]: crate::guide::quorum"]
+#[doc = "[several locks]: crate::guide::several_locks"]
+#[doc = "[semaphores]: crate::guide::semaphores"]
 #[doc = "[owners]: crate::guide::owners\n\n"]
 #[doc = include_str!("../docs/migration.md")]
 pub mod migration {}
@@ -183,6 +199,7 @@ pub mod scale {}
 pub mod cluster {}
 
 #[doc = "[failures]: crate::guide::failures"]
+#[doc = "[semaphores]: crate::guide::semaphores"]
 #[doc = "[design]: crate::design\n\n"]
 #[doc = include_str!("../docs/failover.md")]
 pub mod failover {}
@@ -213,6 +230,7 @@ pub mod command {}
 #[doc = include_str!("../docs/client.md")]
 pub mod client {}
 
-#[doc = "[scale]: crate::guide::scale\n\n"]
+#[doc = "[scale]: crate::guide::scale"]
+#[doc = "[a hot lock]: crate::guide::tuning#a-hot-lock\n\n"]
 #[doc = include_str!("../docs/scripts.md")]
 pub mod scripts {}

@@ -68,9 +68,11 @@
 //!
 //! The guides are: [the life of a request](guide::life), [glossary](guide::glossary), [choosing leases](guide::leases),
 //! [what happens in each failure](guide::failures), [cancellation](guide::cancellation), [owners across
-//! processes](guide::owners), [semaphores](guide::semaphores), [tuning](guide::tuning), [coming from Redisson, redsync, rslock](guide::migration),
-//! [clusters](guide::cluster), [fail-over](guide::failover), [a majority of servers](guide::quorum), [scale](guide::scale), [questions](guide::faq), and more in
-//! [`guide`]. The page [`design`] says how fairlock works.
+//! processes](guide::owners), [semaphores](guide::semaphores), [several locks](guide::several_locks),
+//! [deadlocks](guide::deadlocks), [leader election](guide::election), [tuning](guide::tuning), [coming from Redisson,
+//! redsync, rslock](guide::migration), [clusters](guide::cluster), [fail-over](guide::failover), [a majority of
+//! servers](guide::quorum), [scale](guide::scale), [questions](guide::faq), and more in [`guide`]. The page [`design`]
+//! says how fairlock works.
 //!
 //! # When to use it, and when not
 //!
@@ -102,12 +104,14 @@
 //! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
 //! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
-//! | `blocking` | the lock for threads: see [`blocking`] |
+//! | `blocking` | the lock for threads: the module `blocking` |
+//! | `serde` | `Serialize` and `Deserialize` for tokens, owners, [`Status`], [`Event`] and what they are made of |
 //! | `metrics` | metrics, to the recorder that the program installs: see [`observe`] |
 //!
 //! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.
 //!
-//! Rust 1.88 or later, tokio.
+//! Rust 1.88 or later, tokio. [`Events`], [`Leaders`] and [`Locks`] are `futures::Stream`s: `StreamExt` of the crate
+//! `tokio-stream` or `futures` has their `next`.
 
 // On docs.rs items say which feature they need.
 #![cfg_attr(docsrs, feature(doc_cfg))]

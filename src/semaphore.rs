@@ -15,7 +15,7 @@ use crate::types::mode::Permits;
 /// ```no_run
 /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
 /// let gpus = client.semaphore("gpu", 4);
-/// let two = gpus.permits(2).acquire_fair().await?; // as many leases, options and losses as any other guard
+/// let two = gpus.permits(2).acquire_fair().await?; // waits for its turn; a guard like any other
 /// println!("{} of 4", two.permits());
 /// two.release().await
 /// # }
@@ -60,9 +60,9 @@ impl Semaphore {
         self.lock.permits(permits)
     }
 
-    /// The same lock as a read/write lock: a reader takes one permit, and a writer enters when all permits are back and
-    /// nobody else has one. So `lock().write()` drains the semaphore, for example for maintenance. For
-    /// [`evict`](RwLock::evict), [`exists`](RwLock::exists) and [`status_from`](RwLock::status_from) too.
+    /// The same lock as a read/write lock: a reader takes one permit, and a writer enters when all permits are back. So
+    /// `lock().write()` drains the semaphore, for example for maintenance. The lock also has [`evict`](RwLock::evict),
+    /// [`exists`](RwLock::exists) and [`status_from`](RwLock::status_from).
     #[must_use]
     pub fn lock(&self) -> &RwLock {
         &self.lock

@@ -33,6 +33,7 @@ pub(crate) async fn read(
 /// The status of a lock at one moment, read by one script: see [`RwLock::status`](crate::RwLock::status).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Status {
     /// Whether readers or a writer hold the lock. `None`: the lock is free. See also [`is_expired`](Self::is_expired).
     pub mode: Option<Mode>,
@@ -123,6 +124,7 @@ impl Status {
 /// A holder of the lock. An owner that reentered has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Holder {
     /// The owner of the hold.
     pub owner: Owner,
@@ -150,6 +152,7 @@ pub struct Holder {
 /// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Waiter {
     /// The owner of the waiter.
     pub owner: Owner,

@@ -41,7 +41,7 @@ const ELECT_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
 64   wrong usage, or a name or a time that cannot be
-69   the server does not answer or refuses
+69   the server does not answer the first campaign, or refuses
 70   something else went wrong
 76   the term was lost before COMMAND ended by itself or by a signal
 126  COMMAND cannot be executed

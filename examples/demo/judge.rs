@@ -79,6 +79,19 @@ pub(crate) fn overlaps(requests: &[Request]) -> Vec<Breach> {
 
 /// Who has a token that is not greater than that of one with whom it conflicts, or less than one that was given out before.
 pub(crate) fn tokens_out_of_order(requests: &[Request]) -> Vec<Breach> {
+    let mut found = conflicting_tokens(requests);
+    found.extend(tokens_of_readers(requests));
+    in_order(found)
+}
+
+fn in_order(mut found: Vec<Breach>) -> Vec<Breach> {
+    found.sort_by_key(|(_, second)| *second);
+    found.dedup_by_key(|(_, second)| *second);
+    found
+}
+
+/// Who has a token that is not greater than that of one with whom it conflicts. A quorum promises no more.
+pub(crate) fn conflicting_tokens(requests: &[Request]) -> Vec<Breach> {
     let order = by_entering(requests);
     let mut found = Vec::new();
     let mut given = Greatest::default();
@@ -91,8 +104,22 @@ pub(crate) fn tokens_out_of_order(requests: &[Request]) -> Vec<Breach> {
         }
         given.add(request.mode, request.token, index);
     }
+    // Whatever the order: only readers share a token here, where every request has an owner of its own.
+    let mut owners = HashMap::new();
+    for &(_, index) in &order {
+        if let Some(other) = owners.insert(requests[index].token, index)
+            && [other, index].iter().any(|one| requests[*one].mode == Mode::Write)
+        {
+            found.push((other, index));
+        }
+    }
+    in_order(found)
+}
 
-    // Readers among themselves.
+/// Who reads with a token that is less than that of a reader who was inside before.
+fn tokens_of_readers(requests: &[Request]) -> Vec<Breach> {
+    let order = by_entering(requests);
+    let mut found = Vec::new();
     let mut readers: Vec<_> = order.iter().filter(|(_, i)| requests[*i].mode == Mode::Read).collect();
     readers.sort_unstable_by_key(|(_, index)| requests[*index].asked);
     let mut before = order.iter().filter(|(_, i)| requests[*i].mode == Mode::Read).peekable();
@@ -108,18 +135,6 @@ pub(crate) fn tokens_out_of_order(requests: &[Request]) -> Vec<Breach> {
             found.push((other, index));
         }
     }
-
-    // Whatever the order: only readers share a token here, where every request has an owner of its own.
-    let mut owners = HashMap::new();
-    for &(_, index) in &order {
-        if let Some(other) = owners.insert(requests[index].token, index)
-            && [other, index].iter().any(|one| requests[*one].mode == Mode::Write)
-        {
-            found.push((other, index));
-        }
-    }
-    found.sort_by_key(|(_, second)| *second);
-    found.dedup_by_key(|(_, second)| *second);
     found
 }
 
@@ -178,6 +193,27 @@ pub(crate) fn passed_by_sight(requests: &[Request], sights: &HashMap<String, Sig
     (found, count)
 }
 
+/// A time in which a server of a quorum cannot vote for those who ask: from its death until its quarantine is over, or for
+/// ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absence {
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+}
+
+/// Who was kept by more servers than could vote. For a hold that was there before a server was killed the server's vote
+/// lasts until its lease ends.
+pub(crate) fn votes_of_the_absent(requests: &[Request], servers: usize, absences: &[Absence]) -> Vec<usize> {
+    let counted = requests.iter().enumerate().filter(|(_, request)| {
+        let (Some(votes), Some(released)) = (request.votes, request.released) else {
+            return false;
+        };
+        let absent = |absence: &&Absence| absence.from < request.asked && released < absence.until;
+        votes + absences.iter().filter(absent).count() > servers
+    });
+    counted.map(|(index, _)| index).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +231,7 @@ mod tests {
             token: entered,
             held_until: until,
             released: Some(until),
+            votes: None,
             killed: None,
         }
     }
@@ -292,6 +329,15 @@ mod tests {
     }
 
     #[test]
+    fn readers_of_a_quorum_may_have_smaller_tokens_than_other_readers() {
+        let mut requests = [held(Read, 0, 5, 10), held(Read, 6, 7, 10)];
+        requests[1].token = 4;
+        assert_eq!(conflicting_tokens(&requests), []);
+        requests[1].mode = Write;
+        assert_eq!(conflicting_tokens(&requests), [(0, 1)]);
+    }
+
+    #[test]
     fn a_writer_shares_its_token_with_nobody() {
         let mut requests = [held(Read, 0, 5, 6), held(Write, 1, 7, 10)];
         requests[1].token = 5;
@@ -353,5 +399,23 @@ mod tests {
         // Seen too late, or not long enough.
         assert_eq!(passed_by_sight(&requests, &seen(&requests, &[(0, 10, 30)])).0, []);
         assert_eq!(passed_by_sight(&requests, &seen(&requests, &[(0, 9, 20)])).0, []);
+    }
+
+    #[test]
+    fn a_vote_of_a_server_that_is_away_or_in_quarantine_is_found() {
+        let absences = [Absence { from: 10, until: 30 }, Absence { from: 12, until: 50 }];
+        let found = |asked: u64, released: u64, votes: usize| {
+            let votes = Some(votes);
+            let request = Request {
+                votes,
+                ..held(Write, asked, asked + 1, released)
+            };
+            !votes_of_the_absent(&[request], 5, &absences).is_empty()
+        };
+        assert!(found(13, 29, 4) && !found(13, 29, 3));
+        assert!(found(13, 31, 5) && !found(13, 31, 4), "one of them is back");
+        assert!(found(11, 29, 5) && !found(11, 29, 4), "the other one was killed later");
+        assert!(!found(9, 11, 5), "its votes are from before");
+        assert!(!found(13, 51, 5));
     }
 }

@@ -2,12 +2,15 @@
 //! A judge that knows nothing of the lock's own state looks for what must not happen.
 //!
 //! `make demo`, or `cargo run --release --example demo -- --help`. It uses the server of `REDIS_URL`, or a private one.
+//! `make demo ARGS=quorum` shows a lock on five servers instead: see `quorum/mod.rs`.
 //! Exit status: 0 all is well, 1 an invariant was broken, 2 it could not be shown, 130 interrupted.
 
 mod judge;
+mod lock;
 mod measure;
 mod monitor;
 mod process;
+mod quorum;
 mod record;
 mod report;
 mod server;
@@ -15,8 +18,9 @@ mod stage;
 mod view;
 mod worker;
 
-use clap::{Parser, Subcommand, value_parser};
-use report::Report;
+use clap::{Args, Parser, Subcommand, value_parser};
+use quorum::QuorumOptions;
+use report::{Case, Report};
 use server::Server;
 use stage::{Halt, Scene, Stage};
 use std::io::{IsTerminal, Write as _};
@@ -24,6 +28,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use view::Paint;
 use worker::{LOCK, Lie, WorkerArgs};
@@ -40,6 +45,21 @@ const GRACE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Parser)]
 #[command(name = "demo", args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
+    #[command(flatten)]
+    cast: Cast,
+    /// Waiters of the process that is killed at the head of the queue
+    #[arg(long, default_value_t = 50, value_parser = value_parser!(u32).range(1..=5000))]
+    waiters: u32,
+    /// Judge the order without MONITOR, which slows a server down: by who is seen in the queue
+    #[arg(long)]
+    no_monitor: bool,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// Who contends, and for how long.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Cast {
     /// How long they contend; longer if the recovery from the kills takes longer
     #[arg(long, default_value = "12", value_parser = seconds)]
     seconds: Duration,
@@ -55,24 +75,41 @@ pub(crate) struct Options {
     /// Operating-system processes
     #[arg(long, default_value = "4", value_parser = processes)]
     processes: usize,
-    /// Waiters of the process that is killed at the head of the queue
-    #[arg(long, default_value_t = 50, value_parser = value_parser!(u32).range(1..=5000))]
-    waiters: u32,
     /// No colours; also without a terminal, or with NO_COLOR set
     #[arg(long)]
     no_color: bool,
-    /// Judge the order without MONITOR, which slows a server down: by who is seen in the queue
-    #[arg(long)]
-    no_monitor: bool,
     /// Has one process lie in its record, so that the judge has something to find
     #[arg(long, hide = true)]
     sabotage: Option<Lie>,
-    #[command(subcommand)]
-    role: Option<Role>,
+}
+
+impl Cast {
+    /// Why this cast cannot play.
+    fn refused(&self) -> Option<&'static str> {
+        let tasks = self.readers as usize + self.writers as usize;
+        (tasks < self.processes)
+            .then_some("fewer readers and writers than processes: give each process something to do")
+    }
+
+    fn paint(&self) -> Paint {
+        let is_plain = self.no_color || std::env::var_os("NO_COLOR").is_some();
+        Paint(!is_plain && std::io::stdout().is_terminal())
+    }
+
+    /// Says who plays.
+    fn introduce(&self, on: &str) {
+        say(&format!("one lock on {on}, lease {:?}", self.lease));
+        say(&format!(
+            "{} processes with {} readers and {} writers, for {:?}",
+            self.processes, self.readers, self.writers, self.seconds
+        ));
+    }
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Role {
+    /// Shows a lock on five servers, two of which are killed and restarted empty
+    Quorum(QuorumOptions),
     /// One of the processes; started by the demonstration itself
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -103,15 +140,16 @@ fn processes(text: &str) -> Result<usize, String> {
 
 fn main() -> ExitCode {
     let mut options = Options::parse();
-    let runtime = match options.role {
-        Some(_) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
-        None => tokio::runtime::Runtime::new(),
+    let role = options.role.take();
+    let runtime = match role {
+        Some(Role::Worker(_)) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ => tokio::runtime::Runtime::new(),
     };
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return trouble(&error.to_string()),
     };
-    let code = match options.role.take() {
+    let code = match role {
         Some(Role::Worker(args)) => {
             let number = args.process;
             match runtime.block_on(worker::work(args)) {
@@ -119,6 +157,7 @@ fn main() -> ExitCode {
                 Err(error) => trouble(&format!("process {number}: {error}")),
             }
         }
+        Some(Role::Quorum(options)) => runtime.block_on(quorum::demonstrate(options)),
         None => runtime.block_on(demonstrate(options)),
     };
     // A thread may still read standard input.
@@ -131,39 +170,58 @@ fn trouble(what: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-async fn demonstrate(options: Options) -> ExitCode {
-    if options.readers as usize + (options.writers as usize) < options.processes {
-        return trouble("fewer readers and writers than processes: give each process something to do");
+/// What ends the demonstration early, from the call of `listen` on.
+struct Interrupts([Signal; 3]);
+
+impl Interrupts {
+    fn listen() -> std::io::Result<Self> {
+        let of = |kind: fn() -> SignalKind| signal(kind());
+        Ok(Self([
+            of(SignalKind::interrupt)?,
+            of(SignalKind::terminate)?,
+            of(SignalKind::hangup)?,
+        ]))
     }
-    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let Ok([mut interrupt, mut terminate, mut hangup]) = listen_for(signals) else {
+
+    /// What the play comes to, unless a signal comes first.
+    async fn or(mut self, playing: impl Future<Output = Result<bool, Trouble>>) -> Result<bool, Trouble> {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            ended = playing => ended,
+            _ = interrupt.recv() => Err(Trouble::Interrupted),
+            _ = terminate.recv() => Err(Trouble::Interrupted),
+            _ = hangup.recv() => Err(Trouble::Interrupted),
+        }
+    }
+}
+
+/// A prefix below the default one, which a server that restricts its users by it lets through.
+fn new_prefix() -> String {
+    format!("fairlock:demo-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
+}
+
+async fn demonstrate(options: Options) -> ExitCode {
+    if let Some(why) = options.cast.refused() {
+        return trouble(why);
+    }
+    let Ok(interrupts) = Interrupts::listen() else {
         return trouble("cannot listen for signals");
     };
     let mut server = match Server::find_or_start().await {
         Ok(server) => server,
         Err(error) => return trouble(&error),
     };
-    let scene = Arc::new(Scene::default());
-    // Below the default prefix: a server that restricts its users by it lets this through.
-    let prefix = format!("fairlock:demo-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    let (scene, prefix) = (Arc::new(Scene::default()), new_prefix());
     // A server that replaced another one leaves dead waiters to their leases, and who knows what a foreign server was.
+    let lease = options.cast.lease;
     let grace = match server.is_private() {
-        true => options.lease.min(GRACE),
-        false => options.lease,
+        true => lease.min(GRACE),
+        false => lease,
     };
-    let mut stage = Stage::new(
-        options.clone(),
-        grace,
-        server.url.clone(),
-        prefix.clone(),
-        Arc::clone(&scene),
-    );
-    let ended = tokio::select! {
-        ended = run(&options, &server, &prefix, &scene, &mut stage) => ended,
-        _ = interrupt.recv() => Err(Trouble::Interrupted),
-        _ = terminate.recv() => Err(Trouble::Interrupted),
-        _ = hangup.recv() => Err(Trouble::Interrupted),
-    };
+    let urls = vec![server.url.clone()];
+    let mut stage = Stage::new(options.cast.clone(), urls, prefix.clone(), Arc::clone(&scene));
+    let playing = run(&options, grace, &server, &prefix, &scene, &mut stage);
+    let ended = interrupts.or(playing).await;
     stage.clear().await;
     let is_private = server.is_private();
     server.stop().await;
@@ -172,6 +230,10 @@ async fn demonstrate(options: Options) -> ExitCode {
             "what is left on the server, {prefix}:*, expires by itself within about a minute"
         ));
     }
+    exit_code(ended)
+}
+
+fn exit_code(ended: Result<bool, Trouble>) -> ExitCode {
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -181,11 +243,6 @@ async fn demonstrate(options: Options) -> ExitCode {
         }
         Err(Trouble::Because(what)) => trouble(&what),
     }
-}
-
-fn listen_for(kinds: [SignalKind; 3]) -> std::io::Result<[Signal; 3]> {
-    let [a, b, c] = kinds;
-    Ok([signal(a)?, signal(b)?, signal(c)?])
 }
 
 enum Trouble {
@@ -201,6 +258,7 @@ fn say(line: &str) {
 /// Returns whether all is well.
 async fn run(
     options: &Options,
+    grace: Duration,
     server: &Server,
     prefix: &str,
     scene: &Arc<Scene>,
@@ -218,17 +276,11 @@ async fn run(
     };
     introduce(options, &server.name, arrivals.is_some());
 
-    let is_colored = !options.no_color && std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let paint = Paint(is_colored);
+    let paint = options.cast.paint();
     let key = format!("{prefix}:{{{LOCK}}}");
     let looking = tokio::spawn(view::look(redis.clone(), key, Arc::clone(scene)));
-    let showing = tokio::spawn(view::show(Arc::clone(scene), paint));
-    let played = stage.play().await;
-    // The last news and the last line.
-    sleep(LAST_LOOK).await;
-    looking.abort();
-    showing.abort();
-    let _ = showing.await;
+    let playing = stage.play(options.waiters, grace);
+    let played = shown(playing, looking, scene, paint).await;
 
     let arrivals = match arrivals {
         Some(arrivals) if monitor::caught_up(&arrivals, &mut redis).await => Some(monitor::by_owner(&arrivals)),
@@ -238,17 +290,36 @@ async fn run(
         }
         None => None,
     };
-    let halt = played.as_ref().err();
-    let report = report::report(scene, &stage.kills, arrivals.as_ref(), options.lease, halt, paint);
+    let case = Case {
+        kills: &stage.kills,
+        arrivals: arrivals.as_ref(),
+        majority: None,
+        lease: options.cast.lease,
+        halt: played.as_ref().err(),
+    };
+    let report = report::report(scene, &case, paint);
     conclude(&report, played, paint)
 }
 
+/// Plays under the live view.
+async fn shown(
+    playing: impl Future<Output = Result<(), Halt>>,
+    looking: JoinHandle<()>,
+    scene: &Arc<Scene>,
+    paint: Paint,
+) -> Result<(), Halt> {
+    let showing = tokio::spawn(view::show(Arc::clone(scene), paint));
+    let played = playing.await;
+    // The last news and the last line.
+    sleep(LAST_LOOK).await;
+    looking.abort();
+    showing.abort();
+    let _ = showing.await;
+    played
+}
+
 fn introduce(options: &Options, server: &str, is_monitored: bool) {
-    say(&format!("one lock on {server}, lease {:?}", options.lease));
-    say(&format!(
-        "{} processes with {} readers and {} writers, for {:?}",
-        options.processes, options.readers, options.writers, options.seconds
-    ));
+    options.cast.introduce(server);
     let all_else = "all else by what the processes tell";
     say(&match (is_monitored, options.no_monitor) {
         (true, _) => format!("the order is judged by MONITOR, {all_else}\n"),

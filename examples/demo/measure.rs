@@ -1,6 +1,7 @@
 //! Pure: how long things took.
 
 use crate::record::{Mode, Request};
+use std::ops::Range;
 
 pub(crate) struct Waits {
     pub(crate) longest_ns: u64,
@@ -19,8 +20,8 @@ pub(crate) fn waits(requests: &[Request]) -> Option<Waits> {
 }
 
 /// From each call of release that let somebody in who waited, until the first guard in another process, sorted.
-/// Those within a lease of a kill are left out: there the dead are waited for, and that is measured by itself.
-pub(crate) fn hand_overs(requests: &[Request], kills_ns: &[u64], lease_ns: u64) -> Vec<u64> {
+/// Those soon after a kill are left out: there the dead are waited for, and that is measured by itself.
+pub(crate) fn hand_overs(requests: &[Request], after_kills: &[Range<u64>]) -> Vec<u64> {
     let mut order: Vec<_> = requests.iter().filter(|r| r.entered.is_some()).collect();
     order.sort_unstable_by_key(|r| r.entered);
     // The last release so far: of all, and of the writers.
@@ -40,9 +41,7 @@ pub(crate) fn hand_overs(requests: &[Request], kills_ns: &[u64], lease_ns: u64) 
         }
         let end = ends[usize::from(request.mode == Mode::Read)];
         let Some((released, process)) = end else { continue };
-        let near_a_kill = kills_ns
-            .iter()
-            .any(|kill| (*kill..kill + lease_ns * 3 / 2).contains(&entered));
+        let near_a_kill = after_kills.iter().any(|after| after.contains(&entered));
         if request.asked < released && process != request.process && last_counted != Some(released) && !near_a_kill {
             found.push(entered - released);
             last_counted = Some(released);
@@ -73,6 +72,7 @@ mod tests {
             token: entered,
             held_until: released,
             released: Some(released),
+            votes: None,
             killed: None,
         }
     }
@@ -87,8 +87,8 @@ mod tests {
             held(1, Mode::Write, 7, 41, 50),  // in the same process
             held(2, Mode::Write, 51, 52, 53), // did not wait
         ];
-        assert_eq!(hand_overs(&requests, &[], 10), [2, 4]);
-        assert_eq!(hand_overs(&requests, &[30], 10), [2]);
+        assert_eq!(hand_overs(&requests, &[]), [2, 4]);
+        assert_eq!(hand_overs(&requests, std::slice::from_ref(&(30..45))), [2]);
     }
 
     #[test]

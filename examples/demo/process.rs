@@ -2,7 +2,7 @@
 
 use crate::record::now_ns;
 use crate::stage::Scene;
-use crate::worker::{SERVER, WorkerArgs};
+use crate::worker::{SERVERS, WorkerArgs};
 use clap::ValueEnum;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ pub(crate) struct Process {
 
 impl Process {
     /// This program once more, as a worker.
-    pub(crate) fn start(args: &WorkerArgs, server: &str, scene: &Arc<Scene>) -> Result<Self, String> {
+    pub(crate) fn start(args: &WorkerArgs, servers: &[String], scene: &Arc<Scene>) -> Result<Self, String> {
         let number = args.process;
         let failed = |error| format!("cannot start process {number}: {error}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.arg("worker").env(SERVER, server);
+        command.arg("worker").env(SERVERS, servers.join("\n"));
         command.args(["--process", &number.to_string(), "--prefix", &args.prefix]);
         command.args(["--lease-ms", &args.lease_ms.to_string()]);
         command.args([

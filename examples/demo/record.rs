@@ -44,8 +44,8 @@ pub(crate) enum Event {
     Entered { token: u64 },
     /// The guard still said so after this time.
     Holds,
-    /// The same, and release is about to be called.
-    Releasing,
+    /// The same, and release is about to be called. Of a quorum: how many servers keep the hold.
+    Releasing { votes: Option<usize> },
     /// Release has returned.
     Left,
     /// The guard says that it is lost.
@@ -68,6 +68,8 @@ pub(crate) struct Request {
     pub(crate) held_until: u64,
     /// When release was called.
     pub(crate) released: Option<u64>,
+    /// How many servers of a quorum kept the hold then.
+    pub(crate) votes: Option<usize>,
     /// When its process was killed, if that was before the request was over.
     pub(crate) killed: Option<u64>,
 }
@@ -103,6 +105,7 @@ impl History {
                 token: 0,
                 held_until: 0,
                 released: None,
+                votes: None,
                 killed: None,
             });
             return;
@@ -126,9 +129,10 @@ impl History {
                 }
             }
             Event::Holds => request.held_until = at,
-            Event::Releasing => {
+            Event::Releasing { votes } => {
                 request.held_until = at;
                 request.released = Some(at);
+                request.votes = votes;
             }
             Event::Left => {
                 self.open.remove(&index);

@@ -1,6 +1,9 @@
 //! The table at the end.
 
-use crate::judge::{Arrival, Breach, overlaps, passed_by_arrival, passed_by_sight, tokens_out_of_order};
+use crate::judge::{
+    Absence, Arrival, Breach, conflicting_tokens, overlaps, passed_by_arrival, passed_by_sight, tokens_out_of_order,
+    votes_of_the_absent,
+};
 use crate::measure::{hand_overs, percentile, waits};
 use crate::record::{History, Request};
 use crate::stage::{Halt, Kill, Scene};
@@ -18,21 +21,82 @@ pub(crate) struct Report {
     pub(crate) broken: Vec<String>,
 }
 
-/// Judges what happened. Without arrivals, by what was seen in the queue.
-pub(crate) fn report(
-    scene: &Scene,
-    kills: &[Kill],
-    arrivals: Option<&HashMap<String, Arrival>>,
-    lease: Duration,
-    halt: Option<&Halt>,
-    paint: Paint,
-) -> Report {
+/// What is to be judged, beside the scene.
+pub(crate) struct Case<'a> {
+    pub(crate) kills: &'a [Kill],
+    /// Without them the order is judged by what was seen in the queue.
+    pub(crate) arrivals: Option<&'a HashMap<String, Arrival>>,
+    pub(crate) majority: Option<Majority<'a>>,
+    pub(crate) lease: Duration,
+    pub(crate) halt: Option<&'a Halt>,
+}
+
+/// The servers of a quorum.
+pub(crate) struct Majority<'a> {
+    pub(crate) servers: usize,
+    pub(crate) absences: &'a [Absence],
+    /// How long after their restart the killed servers voted again, in ns.
+    pub(crate) returned: Option<u64>,
+}
+
+/// Judges what happened.
+pub(crate) fn report(scene: &Scene, case: &Case<'_>, paint: Paint) -> Report {
     let history = scene.history();
     let requests = &history.requests;
     let mut table = Table::new(paint);
     let of_kinds = format!("{} read, {} write", history.reads, history.writes);
     table.row("grants", &history.grants().to_string(), &of_kinds);
-    let (passed, placed) = match arrivals {
+    order(&mut table, scene, case, requests);
+    table.breaches(
+        "overlaps",
+        &overlaps(requests),
+        "conflicting holds at one time",
+        requests,
+    );
+    match &case.majority {
+        None => table.breaches("tokens out of order", &tokens_out_of_order(requests), "", requests),
+        Some(majority) => {
+            table.breaches("tokens out of order", &conflicting_tokens(requests), "", requests);
+            votes(&mut table, requests, majority);
+        }
+    }
+    match case.halt {
+        None => still_open(&mut table, &history),
+        Some(Halt::Stuck(what)) => table.broken.push(what.clone()),
+        // Nobody was told to come to an end.
+        Some(Halt::Trouble(_)) => {}
+    }
+    let (lost, first) = (history.lost.len(), first_of(&history.lost));
+    if case.majority.is_some() {
+        // That is what a quorum is for.
+        table.judged("holds lost", &lost.to_string(), &first, lost > 0);
+        table
+            .broken
+            .extend((lost > 0).then(|| format!("{lost} holds were lost, {first}")));
+    } else {
+        table.row("holds lost", &lost.to_string(), &first);
+    }
+    table.row("errors", &history.errors.len().to_string(), &first_of(&history.errors));
+    times(&mut table, requests, case.kills);
+    if let Some(Majority {
+        returned: Some(after), ..
+    }) = case.majority
+    {
+        let quarantine = millis(case.lease.as_nanos() as u64);
+        let beside = format!("after the restart of servers 1 and 2; their quarantine: {quarantine}");
+        table.row("all vote again", &millis(after), &beside);
+    }
+    for kill in case.kills {
+        recovery(&mut table, kill);
+    }
+    Report {
+        text: table.text,
+        broken: table.broken,
+    }
+}
+
+fn order(table: &mut Table, scene: &Scene, case: &Case<'_>, requests: &[Request]) {
+    let (passed, placed) = match case.arrivals {
         Some(arrivals) => {
             let (passed, placed) = passed_by_arrival(requests, arrivals);
             if placed * 2 < requests.len() {
@@ -47,42 +111,37 @@ pub(crate) fn report(
             )
         }
         None => {
-            let sights = scene.sights();
-            let by_owner = sights
-                .iter()
-                .filter_map(|(request, sight)| Some((request.splitn(3, ':').nth(2)?, *sight)));
-            let by_owner = by_owner.map(|(owner, sight)| (owner.to_owned(), sight)).collect();
-            let (passed, seen) = passed_by_sight(requests, &by_owner);
-            (
-                passed,
-                format!("{seen} of {} requests seen in the queue", requests.len()),
-            )
+            let (passed, seen) = passed_by_sight(requests, &scene.sights());
+            let queue = match case.majority {
+                None => "in the queue",
+                Some(_) => "at one place of a majority",
+            };
+            (passed, format!("{seen} of {} requests seen {queue}", requests.len()))
         }
     };
     table.breaches("order inversions", &passed, &placed, requests);
-    table.breaches(
-        "overlaps",
-        &overlaps(requests),
-        "conflicting holds at one time",
-        requests,
-    );
-    table.breaches("tokens out of order", &tokens_out_of_order(requests), "", requests);
-    match halt {
-        None => still_open(&mut table, &history),
-        Some(Halt::Stuck(what)) => table.broken.push(what.clone()),
-        // Nobody was told to come to an end.
-        Some(Halt::Trouble(_)) => {}
+}
+
+fn votes(table: &mut Table, requests: &[Request], majority: &Majority<'_>) {
+    let told: Vec<_> = requests.iter().filter_map(|request| request.votes).collect();
+    let of = majority.servers;
+    let all = told.iter().filter(|votes| **votes == of).count();
+    let least = told.iter().min().copied().unwrap_or_default();
+    let beside = format!("servers kept a hold at its end; {of} kept {all} of {}", told.len());
+    table.row("fewest votes", &least.to_string(), &beside);
+    let absent = votes_of_the_absent(requests, of, majority.absences);
+    let is_bad = !absent.is_empty();
+    if let Some(first) = absent.first() {
+        let begun = begun(requests);
+        let what = described(&requests[*first], begun);
+        table.broken.push(format!("a server voted in its quarantine: {what}"));
     }
-    table.row("holds lost", &history.lost.len().to_string(), &first_of(&history.lost));
-    table.row("errors", &history.errors.len().to_string(), &first_of(&history.errors));
-    times(&mut table, requests, kills, lease);
-    for kill in kills {
-        recovery(&mut table, kill);
-    }
-    Report {
-        text: table.text,
-        broken: table.broken,
-    }
+    let beside = "of servers that were away or in quarantine";
+    table.judged("false votes", &absent.len().to_string(), beside, is_bad);
+}
+
+fn begun(requests: &[Request]) -> u64 {
+    requests.iter().map(|request| request.asked).min().unwrap_or_default()
 }
 
 fn first_of(messages: &[String]) -> String {
@@ -102,7 +161,7 @@ fn still_open(table: &mut Table, history: &History) {
     table.judged("never granted", &open.to_string(), "of live processes", is_bad);
 }
 
-fn times(table: &mut Table, requests: &[Request], kills: &[Kill], lease: Duration) {
+fn times(table: &mut Table, requests: &[Request], kills: &[Kill]) {
     if let Some(waits) = waits(requests) {
         table.row(
             "longest wait",
@@ -110,8 +169,9 @@ fn times(table: &mut Table, requests: &[Request], kills: &[Kill], lease: Duratio
             &format!("mean {}", millis(waits.mean_ns)),
         );
     }
-    let kills: Vec<_> = kills.iter().map(|kill| kill.at).collect();
-    let hand_overs = hand_overs(requests, &kills, lease.as_nanos() as u64);
+    let after = |kill: &Kill| kill.at..kill.at + kill.bound.as_nanos() as u64 * 3 / 2;
+    let after_kills: Vec<_> = kills.iter().map(after).collect();
+    let hand_overs = hand_overs(requests, &after_kills);
     if let (Some(p50), Some(p99)) = (percentile(&hand_overs, 50), percentile(&hand_overs, 99)) {
         let count = format!("p99 {}, {} from process to process", millis(p99), hand_overs.len());
         table.row("hand-over p50", &millis(p50), &count);
@@ -176,7 +236,7 @@ impl Table {
 
     fn breaches(&mut self, name: &str, found: &[Breach], beside: &str, requests: &[Request]) {
         self.judged(name, &found.len().to_string(), beside, !found.is_empty());
-        let begun = requests.iter().map(|request| request.asked).min().unwrap_or_default();
+        let begun = begun(requests);
         for (first, second) in found.iter().take(DESCRIBED) {
             let (first, second) = (&requests[*first], &requests[*second]);
             self.broken.push(format!(

@@ -31,8 +31,8 @@ impl Server {
         }
     }
 
-    /// On a socket in a directory of its own: no port that somebody else could take.
-    async fn start() -> Result<Self, String> {
+    /// A private one, on a socket in a directory of its own: no port that somebody else could take.
+    pub(crate) async fn start() -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("fairlock-demo-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let (child, binary) = match spawn(&dir) {
@@ -55,6 +55,23 @@ impl Server {
                 Err(error)
             }
         }
+    }
+
+    /// SIGKILL. Its socket refuses connections from then on.
+    pub(crate) async fn kill(&mut self) -> Result<(), String> {
+        let Some((child, _)) = &mut self.private else {
+            return Err(format!("{} is not ours to kill", self.name));
+        };
+        let killed = child.kill().await;
+        killed.map_err(|error| format!("cannot kill {}: {error}", self.name))
+    }
+
+    /// Starts a killed one again, which has forgotten everything.
+    pub(crate) async fn restart(&mut self) -> Result<(), String> {
+        if let Some((child, dir)) = &mut self.private {
+            (*child, _) = spawn(dir)?;
+        }
+        self.until_up().await
     }
 
     async fn until_up(&mut self) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! What happens, in order: who starts, who is killed, and when it is over.
 
-use crate::Options;
+use crate::Cast;
 use crate::judge::Sight;
 use crate::process::Process;
 use crate::record::{History, Mode, Request, now_ns};
@@ -37,6 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) holders: Vec<String>,
     /// Requests in order.
     pub(crate) queue: Vec<String>,
+    /// Of a quorum: a line for each server.
+    pub(crate) servers: Vec<String>,
 }
 
 /// What the tasks of the parent share.
@@ -84,7 +86,7 @@ impl Scene {
         lock(&self.ended).insert(number);
     }
 
-    fn tell(&self, news: String) {
+    pub(crate) fn tell(&self, news: String) {
         self.news().push((now_ns(), news));
     }
 }
@@ -99,23 +101,21 @@ pub(crate) struct Kill {
 }
 
 pub(crate) struct Stage {
-    options: Options,
-    /// What dead waiters may cost.
-    grace: Duration,
-    server: String,
+    pub(crate) cast: Cast,
+    /// Several are a quorum.
+    servers: Vec<String>,
     prefix: String,
-    scene: Arc<Scene>,
+    pub(crate) scene: Arc<Scene>,
     live: Vec<Process>,
     started: usize,
     pub(crate) kills: Vec<Kill>,
 }
 
 impl Stage {
-    pub(crate) fn new(options: Options, grace: Duration, server: String, prefix: String, scene: Arc<Scene>) -> Self {
+    pub(crate) fn new(cast: Cast, servers: Vec<String>, prefix: String, scene: Arc<Scene>) -> Self {
         Self {
-            options,
-            grace,
-            server,
+            cast,
+            servers,
             prefix,
             scene,
             live: Vec::new(),
@@ -124,43 +124,50 @@ impl Stage {
         }
     }
 
-    /// The whole of it.
-    pub(crate) async fn play(&mut self) -> Result<(), Halt> {
-        let count = self.options.processes;
+    /// The whole of it, on one server. `grace`: what dead waiters may cost.
+    pub(crate) async fn play(&mut self, waiters: u32, grace: Duration) -> Result<(), Halt> {
+        let seconds = self.cast.seconds;
+        let begun = self.open().await?;
+        let at = |part: f64| begun + seconds.mul_f64(part);
+        sleep_until(at(0.25)).await;
+        self.kill_a_holder().await?;
+        sleep_until(at(0.6)).await;
+        self.kill_the_head_of_the_queue(waiters as usize, grace).await?;
+        sleep_until(at(1.0).max(Instant::now() + Duration::from_secs(1))).await;
+        self.close().await
+    }
+
+    /// All processes start and contend. Returns since when.
+    pub(crate) async fn open(&mut self) -> Result<Instant, Halt> {
+        let count = self.cast.processes;
         for index in 0..count {
             let (readers, writers) = self.share(index);
             self.start(readers, writers)?;
         }
         self.until_ready().await?;
-        let begun = Instant::now();
-        let at = |part: f64| begun + self.options.seconds.mul_f64(part);
-        let (first, second, end) = (at(0.25), at(0.6), at(1.0));
         self.tell_all("go").await?;
         self.scene.tell(format!("{count} processes contend"));
-        sleep_until(first).await;
-        self.kill_a_holder().await?;
-        sleep_until(second).await;
-        self.kill_the_head_of_the_queue().await?;
-        sleep_until(end.max(Instant::now() + Duration::from_secs(1))).await;
+        Ok(Instant::now())
+    }
+
+    /// Nobody asks any more.
+    pub(crate) async fn close(&mut self) -> Result<(), Halt> {
         self.scene
             .tell("nobody asks any more; who waits still enters".to_owned());
         self.tell_all("stop").await?;
         for process in &mut self.live {
             // Those that do not end are counted as still waiting.
-            process.ended(self.options.lease + PATIENCE).await;
+            process.ended(self.cast.lease + PATIENCE).await;
         }
         Ok(())
     }
 
     /// How many readers and writers the process with this index has.
     fn share(&self, index: usize) -> (u32, u32) {
-        let count = self.options.processes;
+        let count = self.cast.processes;
         let of = |all: u32, index: usize| (all as usize / count + usize::from(index < all as usize % count)) as u32;
         // The odd readers go to the first processes and the odd writers to the last: each has something to do.
-        (
-            of(self.options.readers, index),
-            of(self.options.writers, count - 1 - index),
-        )
+        (of(self.cast.readers, index), of(self.cast.writers, count - 1 - index))
     }
 
     fn start(&mut self, readers: u32, writers: u32) -> Result<usize, String> {
@@ -168,16 +175,16 @@ impl Stage {
         let args = WorkerArgs {
             process: self.started,
             prefix: self.prefix.clone(),
-            lease_ms: self.options.lease.as_millis() as u64,
+            lease_ms: self.cast.lease.as_millis() as u64,
             readers,
             writers,
-            lie: self.options.sabotage.filter(|_| self.started == 2),
+            lie: self.cast.sabotage.filter(|_| self.started == 2),
         };
-        self.live.push(Process::start(&args, &self.server, &self.scene)?);
+        self.live.push(Process::start(&args, &self.servers, &self.scene)?);
         Ok(self.started)
     }
 
-    async fn kill_a_holder(&mut self) -> Result<(), Halt> {
+    pub(crate) async fn kill_a_holder(&mut self) -> Result<(), Halt> {
         let victim = self.live[0].number;
         self.hold_in(0).await?;
         self.scene.tell(format!(
@@ -185,7 +192,7 @@ impl Stage {
         ));
         sleep(PAUSE).await;
         let killed = self.live.remove(0);
-        let lease = self.options.lease;
+        let lease = self.cast.lease;
         let at = self
             .kill(killed, lease, format!("process {victim}, which held"))
             .await?;
@@ -199,8 +206,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn kill_the_head_of_the_queue(&mut self) -> Result<(), Halt> {
-        let count = self.options.waiters as usize;
+    async fn kill_the_head_of_the_queue(&mut self, count: usize, grace: Duration) -> Result<(), Halt> {
         let victim = self.start(0, 0)?;
         self.until_ready().await?;
         self.tell_all("pause").await?;
@@ -224,7 +230,7 @@ impl Stage {
         let at = self
             .kill(
                 killed,
-                self.grace,
+                grace,
                 format!("process {victim} with {count} waiters at the head"),
             )
             .await?;
@@ -260,17 +266,18 @@ impl Stage {
 
     /// How many tasks a process has that come and go. Those with higher numbers were told to come.
     fn share_of(&self, process: usize) -> u32 {
-        let index = if process <= self.options.processes {
-            process - 1
-        } else {
-            0
-        };
+        let index = if process <= self.cast.processes { process - 1 } else { 0 };
         let (readers, writers) = self.share(index);
         readers + writers
     }
 
     async fn kill(&mut self, mut process: Process, bound: Duration, what: String) -> Result<u64, String> {
         let at = process.kill(&self.scene).await?;
+        self.killed(at, bound, what);
+        Ok(at)
+    }
+
+    pub(crate) fn killed(&mut self, at: u64, bound: Duration, what: String) {
         self.scene.tell(format!("SIGKILL to {what}"));
         self.kills.push(Kill {
             what,
@@ -278,11 +285,10 @@ impl Stage {
             bound,
             recovered: None,
         });
-        Ok(at)
     }
 
     /// Waits for the first grant after this time. If none comes, the table will say so.
-    async fn until_recovered(&mut self, at: u64, after: u64) {
+    pub(crate) async fn until_recovered(&mut self, at: u64, after: u64) {
         let scene = Arc::clone(&self.scene);
         let next = move || {
             let history = scene.history();
@@ -312,7 +318,7 @@ impl Stage {
         }
     }
 
-    async fn until(&self, what: &str, reached: impl Fn() -> bool) -> Result<(), Halt> {
+    pub(crate) async fn until(&self, what: &str, reached: impl Fn() -> bool) -> Result<(), Halt> {
         let begun = Instant::now();
         while !reached() {
             let ended = lock(&self.scene.ended).clone();
@@ -323,7 +329,7 @@ impl Stage {
             if let Some(why) = lock(&self.scene.blind).clone() {
                 return Err(Halt::Trouble(format!("cannot read the lock's keys: {why}")));
             }
-            if begun.elapsed() > self.options.lease * 2 + PATIENCE {
+            if begun.elapsed() > self.cast.lease * 2 + PATIENCE {
                 return Err(Halt::Stuck(format!("waited in vain until {what}")));
             }
             sleep(Duration::from_millis(5)).await;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, interval, sleep};
 
-const LOOK: Duration = Duration::from_millis(40);
+pub(crate) const LOOK: Duration = Duration::from_millis(40);
 const REDRAW: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(1);
 const SHOWN: usize = 6;
@@ -35,8 +35,10 @@ pub(crate) async fn look(mut redis: MultiplexedConnection, key: String, scene: A
         }
         if let Ok((state, queue, mut leases)) = reply {
             let mut sights = scene.sights();
-            for request in &queue {
-                let sight = sights.entry(request.clone()).or_insert(Sight { first: ended, last: 0 });
+            for owner in queue.iter().filter_map(|request| owner_of(request)) {
+                let sight = sights
+                    .entry(owner.to_owned())
+                    .or_insert(Sight { first: ended, last: 0 });
                 sight.last = begun;
             }
             drop(sights);
@@ -45,15 +47,27 @@ pub(crate) async fn look(mut redis: MultiplexedConnection, key: String, scene: A
                 leases = vec![packed.holder.clone()];
             }
             leases.retain(|request| !queue.contains(request));
-            let holders = leases.iter().map(|request| request[1..].to_owned()).collect();
+            let holders = leases.iter().filter_map(|request| owner_of(request));
+            let holders = holders.map(str::to_owned).collect();
             let mode = match packed.mode() {
                 "" => "free".to_owned(),
                 mode => mode.to_owned(),
             };
-            scene.set_snapshot(Snapshot { mode, holders, queue });
+            let servers = Vec::new();
+            scene.set_snapshot(Snapshot {
+                mode,
+                holders,
+                queue,
+                servers,
+            });
         }
         sleep(LOOK).await;
     }
+}
+
+/// The owner in the name of a request. Every worker names one.
+pub(crate) fn owner_of(request: &str) -> Option<&str> {
+    request.splitn(3, ':').nth(2)
 }
 
 /// Colours, where they are wanted.
@@ -151,11 +165,8 @@ fn frame(scene: &Scene, begun: u64, paint: Paint) -> String {
     let lock = scene.snapshot();
     let (reads, writes) = granted(scene);
     let holders: Vec<_> = lock.holders.iter().map(|owner| who(scene, owner)).collect();
-    let owners = lock
-        .queue
-        .iter()
-        .take(SHOWN)
-        .map(|request| request.rsplit(':').next().unwrap_or_default());
+    let owners = lock.queue.iter().take(SHOWN);
+    let owners = owners.map(|request| owner_of(request).unwrap_or_default());
     let first: Vec<_> = owners.map(|owner| who(scene, owner)).collect();
     let more = if lock.queue.len() > first.len() { ", ..." } else { "" };
 
@@ -168,8 +179,10 @@ fn frame(scene: &Scene, begun: u64, paint: Paint) -> String {
         format!("mode      {}", lock.mode),
         format!("inside    {:<3} {}", holders.len(), holders.join(", ")),
         format!("queue     {:<3} {}{more}", lock.queue.len(), first.join(", ")),
-        String::new(),
     ];
+    rows.extend(lock.servers.iter().map(|server| format!("server    {server}")));
+    rows.push(String::new());
+    let told = rows.len();
     let news = scene.news();
     let recent = news.iter().skip(news.len().saturating_sub(SHOWN));
     rows.extend(recent.map(|(at, text)| format!("{:5.1} s   {text}", since(begun, *at))));
@@ -179,7 +192,7 @@ fn frame(scene: &Scene, begun: u64, paint: Paint) -> String {
         // A line that wraps would make the frame higher than it counts.
         let row: String = row.chars().take(width.saturating_sub(1)).collect();
         let row = if index == 0 { paint.bold(&row) } else { row };
-        let row = if index > 4 { paint.dim(&row) } else { row };
+        let row = if index >= told { paint.dim(&row) } else { row };
         let _ = writeln!(text, "{row}");
     }
     text

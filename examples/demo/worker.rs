@@ -1,8 +1,9 @@
 //! One of the processes that contend: does what its standard input says, and tells its record on standard output.
 
+use crate::lock::{Connected, Hold, Lock};
 use crate::record::{Event, Line, Mode, now_ns};
 use clap::{Args, ValueEnum};
-use fairlock::{Access, Acquire, Client, Owner, RwLock};
+use fairlock::{Error, Owner};
 use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// The variable with the server's URL: arguments can be read by others, and it may hold a password.
-pub(crate) const SERVER: &str = "FAIRLOCK_DEMO_SERVER";
+/// The variable with the servers' URLs, one a line: arguments can be read by others, and a URL may hold a password.
+pub(crate) const SERVERS: &str = "FAIRLOCK_DEMO_SERVERS";
 pub(crate) const LOCK: &str = "demo";
 
 /// A guard is asked so often whether it is still held.
@@ -64,28 +65,26 @@ enum Stay {
 
 #[derive(Clone)]
 struct Worker {
-    lock: RwLock,
+    lock: Lock,
     lie: Option<Lie>,
 }
 
 type Failure = Box<dyn std::error::Error>;
 
 pub(crate) async fn work(args: WorkerArgs) -> Result<(), Failure> {
-    let server = std::env::var(SERVER)?;
-    let client = Client::builder()
-        .lease(Duration::from_millis(args.lease_ms))
-        .prefix(&args.prefix)
-        .label(format!("demo-process-{}", args.process))
-        .connect(server)
-        .await?;
-    // The server knows the scripts from here on, so that nothing about the lock itself is sent twice.
-    let warm_up = client.rw_lock(format!("warm-up-{}", args.process));
-    warm_up.write().acquire_fair().await?.release().await?;
-
+    let servers = std::env::var(SERVERS)?;
+    let servers: Vec<_> = servers.lines().collect();
+    let connected = Connected::to(&servers, &args).await?;
     let worker = Worker {
-        lock: client.rw_lock(LOCK),
+        lock: connected.lock(LOCK),
         lie: args.lie,
     };
+    // The server knows the scripts from here on, so that nothing about the lock itself is sent twice. New servers of a
+    // quorum grant it after their quarantine.
+    worker
+        .warm_up(connected.lock(&format!("warm-up-{}", args.process)))
+        .await?;
+
     let (duty, orders) = watch::channel(Duty::Pause);
     let mut tasks = JoinSet::new();
     for task in 1..=args.readers + args.writers {
@@ -129,7 +128,7 @@ pub(crate) async fn work(args: WorkerArgs) -> Result<(), Failure> {
     while let Some(ended) = tasks.join_next().await {
         ended?;
     }
-    client.shutdown().await;
+    connected.shutdown().await;
     Ok(())
 }
 
@@ -154,12 +153,25 @@ impl Worker {
     async fn once(self, mode: Mode, task: u32, stay: Stay) {
         // One for each request: it names the request where the server's commands are watched.
         let owner = Owner::new();
-        let lock = self.lock.with_owner(&owner);
         let request = owner.uuid().simple().to_string();
         self.tell(now_ns(), &request, Event::Asked { mode, task });
-        let done = match mode {
-            Mode::Read => self.enter(lock.read(), &request, stay).await,
-            Mode::Write => self.enter(lock.write(), &request, stay).await,
+        let done = match (&self.lock, mode) {
+            (Lock::One(lock), Mode::Read) => {
+                let asking = lock.with_owner(&owner).read().acquire_fair();
+                self.enter(asking, &request, stay).await
+            }
+            (Lock::One(lock), Mode::Write) => {
+                let asking = lock.with_owner(&owner).write().acquire_fair();
+                self.enter(asking, &request, stay).await
+            }
+            (Lock::Several(lock), Mode::Read) => {
+                let asking = lock.with_owner(&owner).read().acquire_fair();
+                self.enter(asking, &request, stay).await
+            }
+            (Lock::Several(lock), Mode::Write) => {
+                let asking = lock.with_owner(&owner).write().acquire_fair();
+                self.enter(asking, &request, stay).await
+            }
         };
         if let Err(error) = done {
             let error = error.to_string();
@@ -167,10 +179,22 @@ impl Worker {
         }
     }
 
-    async fn enter<M: Access>(&self, acquire: Acquire<M>, request: &str, stay: Stay) -> Result<(), fairlock::Error> {
-        let guard = acquire.acquire_fair().await?;
+    async fn warm_up(&self, lock: Lock) -> Result<(), Error> {
+        match lock {
+            Lock::One(lock) => lock.write().acquire_fair().await?.release().await,
+            Lock::Several(lock) => lock.write().acquire_fair().await?.release().await,
+        }
+    }
+
+    async fn enter<H: Hold>(
+        &self,
+        asking: impl Future<Output = Result<H, Error>>,
+        request: &str,
+        stay: Stay,
+    ) -> Result<(), Error> {
+        let guard = asking.await?;
         let begun = Instant::now();
-        let token = guard.fencing_token().get();
+        let token = guard.token().await?;
         let mut event = Event::Entered { token };
         loop {
             // Held after this time, hence at this time.
@@ -180,7 +204,7 @@ impl Worker {
                 self.tell(at, request, Event::Lost { reason });
                 return Ok(());
             }
-            let last = matches!(event, Event::Releasing);
+            let last = matches!(event, Event::Releasing { .. });
             self.tell(at, request, event);
             if last {
                 break;
@@ -191,12 +215,12 @@ impl Worker {
                     let left = time.saturating_sub(begun.elapsed());
                     sleep(left.min(LOOK)).await;
                     if left <= LOOK {
-                        event = Event::Releasing;
+                        event = Event::Releasing { votes: guard.votes() };
                     }
                 }
                 Stay::UntilTold(leave) => {
                     tokio::select! {
-                        () = leave.notified() => event = Event::Releasing,
+                        () = leave.notified() => event = Event::Releasing { votes: guard.votes() },
                         () = sleep(LOOK) => {}
                     }
                 }
@@ -211,8 +235,10 @@ impl Worker {
         let request = request.to_owned();
         let mut line = Line { at_ns, request, event };
         match (self.lie, &mut line.event) {
-            (Some(Lie::Overlap), Event::Holds | Event::Releasing) => line.at_ns += 50_000_000,
-            (Some(Lie::Order), Event::Entered { .. } | Event::Holds | Event::Releasing) => line.at_ns += 300_000_000,
+            (Some(Lie::Overlap), Event::Holds | Event::Releasing { .. }) => line.at_ns += 50_000_000,
+            (Some(Lie::Order), Event::Entered { .. } | Event::Holds | Event::Releasing { .. }) => {
+                line.at_ns += 300_000_000
+            }
             (Some(Lie::Token), Event::Entered { token }) => *token -= 1_000_000_000,
             _ => {}
         }

@@ -16,6 +16,7 @@ pub(crate) const ALL_LOCKS: &str = "*";
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Event {
     /// The time of the event, by the server's clock.
     pub at: SystemTime,
@@ -36,6 +37,11 @@ pub struct Event {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum EventKind {
     /// The request could not enter at once and took its place in the queue.
     Queued,

@@ -26,6 +26,7 @@ pub(crate) struct Snapshot {
 /// them, and the next layout may have others. They are for diagnosis, not for decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RawState {
     /// The last token or ticket that was given out.
     pub seq: u64,

@@ -5,6 +5,7 @@ use std::fmt;
 /// A client of the server, as that client introduced itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ClientInfo {
     /// The client's name: the names of its requests begin with it.
     pub id: String,

@@ -154,7 +154,7 @@ pub enum Error {
     },
 
     /// A semaphore or a bounded lock cannot have that limit, or a request cannot have so many permits of it.
-    #[error("a {what} of {given} of lock {lock:?} is refused: it must be between 1 and {most}")]
+    #[error("{what} {given} for lock {lock:?} is refused: it must be between 1 and {most}")]
     InvalidPermits {
         /// The lock's name.
         lock: String,
@@ -251,6 +251,11 @@ pub enum Error {
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum LostReason {
     /// The client could not renew the hold in time: the process was frozen, its executor was blocked, or the server was
     /// out of reach, for longer than the lease.

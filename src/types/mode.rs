@@ -5,6 +5,11 @@ use std::time::Duration;
 
 /// Whether a request shares the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Mode {
     /// A reader shares the lock with other readers.
     Read,
@@ -66,6 +71,11 @@ mod sealed {
 /// [`Error::PolicyMismatch`](crate::Error::PolicyMismatch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Policy {
     /// First come, first served. Nobody starves.
     #[default]

@@ -22,6 +22,7 @@ tokio::task_local! {
 ///
 /// [`Error::OwnerWaiting`]: crate::Error::OwnerWaiting
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Owner(Uuid);
 
 impl Owner {

@@ -13,6 +13,13 @@ local function floor(name, run)
   end)
 end
 
+-- A lock as a client's first cycle leaves it, with the lease of a holder.
+floor('prepare', function(keys, args)
+  call('DEL', keys[1], keys[2], keys[3])
+  call('HSET', keys[1], 's', FREE, 'policy', '2', 'seq', '0')
+  if args[2] ~= '' then call('ZADD', keys[3], DEADLINE, args[2]) end
+end)
+
 -- As part of a script that ends like a release.
 local function part(name, run)
   floor(name, function(keys, args)

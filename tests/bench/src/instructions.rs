@@ -10,7 +10,7 @@ use crate::env::{Env, connect, connection, listening};
 use crate::monitor::{self, Monitor};
 use crate::p1::Plain;
 use crate::report::Report;
-use crate::{instructions_client, instructions_floor};
+use crate::{instructions_client, instructions_floor, kinds};
 use fairlock::{Client, ReadGuard, WriteGuard};
 use fairlock_support::server::{PATIENCE, Server, eventually};
 use redis::aio::MultiplexedConnection;
@@ -73,6 +73,7 @@ impl Rows {
         self.floors(server, env).await;
         self.grants(server, env).await;
         waits.measure(server, env, self).await;
+        kinds::instructions(server, env, self).await;
     }
 
     /// The least that comparable commands cost.

@@ -13,6 +13,7 @@ mod hot;
 mod instructions;
 mod instructions_client;
 mod instructions_floor;
+mod kinds;
 mod languages;
 mod lua;
 mod masters;
@@ -32,7 +33,10 @@ mod p9;
 mod page;
 mod peers;
 mod picture;
+mod quorum;
 mod report;
+mod ring;
+mod runs;
 mod svg;
 mod worker;
 
@@ -89,7 +93,7 @@ struct Run {
 }
 
 /// The rows in their order.
-const ROWS: [&str; 14] = [
+const ROWS: [&str; 15] = [
     "p1",
     "p2",
     "p3",
@@ -101,6 +105,7 @@ const ROWS: [&str; 14] = [
     "p9",
     "p10",
     "mix",
+    "runs",
     "masters",
     "instructions",
     "peers",
@@ -122,6 +127,7 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
         "p9" => p9::run(env, retention.take().expect("begun"), report).await,
         "p10" => p10::run(env, report).await,
         "mix" => mixes::run(env, report).await,
+        "runs" => runs::run(env, report).await,
         "masters" => masters::run(env, report).await,
         "instructions" => instructions::run(env, report).await,
         "peers" => languages::run(env, report).await,

@@ -9,6 +9,7 @@ use crate::handover::Handover;
 use crate::hot;
 use crate::peers::{Kind, Locks};
 use crate::report::{Goal, Report, median};
+use crate::ring::Ring;
 use crate::worker::Worker;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     for kind in Kind::ALL {
         all.push((kind, Locks::connect(kind, &env.server.url()).await));
     }
+    let mut ring = Ring::new(env, PROCESSES).await;
     let mut workers = Vec::new();
     for _ in 0..PROCESSES {
         workers.push(env.worker("hot").await);
@@ -40,12 +42,13 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
     let slices = env.times(10);
     let length = Duration::from_millis(30);
-    let (mut floors, mut server) = (Vec::new(), Vec::new());
+    let (mut floors, mut server, mut rings) = (Vec::new(), Vec::new(), Vec::new());
     let mut rates = vec![[const { Vec::new() }; Kind::ALL.len()]; SETTINGS.len()];
     for _ in env.rounds("p4 hot lock") {
-        let mut floor = Vec::new();
+        let (mut floor, mut turns) = (Vec::new(), Vec::new());
         let mut grants = [const { [const { Vec::new() }; Kind::ALL.len()] }; SETTINGS.len()];
         for _ in 0..slices {
+            turns.push(ring.turns(env, length).await as f64 / length.as_secs_f64());
             for ((_, _, tasks), grants) in SETTINGS.iter().zip(&mut grants) {
                 for ((kind, locks), grants) in all.iter().zip(grants) {
                     for _ in 0..10 {
@@ -64,6 +67,7 @@ pub async fn run(env: &Env, report: &mut Report) {
             }
         }
         floors.push(median(&floor));
+        rings.push(median(&turns));
         server.push(server_time(env, &all[0].1).await);
         for (rates, grants) in rates.iter_mut().zip(&grants) {
             for (rates, grants) in rates.iter_mut().zip(grants) {
@@ -79,12 +83,7 @@ pub async fn run(env: &Env, report: &mut Report) {
             .map(|(rate, floor)| rate * floor / 1e6)
             .collect();
         report.row(key, title, Goal::AtLeast(0.8), &bounded);
-        let best = |round: usize| peers.iter().map(|rates| rates[round]).fold(1.0, f64::max);
-        let above: Vec<f64> = ours
-            .iter()
-            .enumerate()
-            .map(|(round, rate)| rate / best(round))
-            .collect();
+        let above = beside_best(ours, peers);
         report.row(
             &format!("{key}_peers"),
             "the same / the best peer's",
@@ -96,12 +95,29 @@ pub async fn run(env: &Env, report: &mut Report) {
             report.beside(&format!("{key}_peer_{}", kind.name()), "per second", rates);
         }
     }
+    beside_the_ring(report, &rings, &rates[SETTINGS.len() - 1]);
     report.beside("p4_floor", "us, p50", &floors);
     report.beside(
         "p4_server",
         "us of the server's time in scripts per grant of ours, 64 tasks",
         &server,
     );
+}
+
+/// Who hands over between processes cannot be faster than a token that goes around.
+fn beside_the_ring(report: &mut Report, rings: &[f64], [ours, peers @ ..]: &[Vec<f64>; Kind::ALL.len()]) {
+    let title = "turns of a token among 8 processes, and nothing else / the best peer's grants";
+    report.row("p4_ring_peers", title, Goal::None, &beside_best(rings, peers));
+    let title = "grants of ours, 8 processes / turns of that token";
+    report.row("p4_ring", title, Goal::None, &beside_best(ours, &[rings.to_vec()]));
+    report.beside("p4_ring_turns", "per second", rings);
+}
+
+/// In each round: these rates / the best one of others.
+fn beside_best(rates: &[f64], others: &[Vec<f64>]) -> Vec<f64> {
+    let best = |round: usize| others.iter().map(|rates| rates[round]).fold(1.0, f64::max);
+    let rounds = rates.iter().enumerate();
+    rounds.map(|(round, rate)| rate / best(round)).collect()
 }
 
 /// A grant is a call of acquire and one of release.

@@ -222,9 +222,13 @@ fn why(results: &Results, key: &str) -> Option<String> {
             "Without a queue there is no hand-over: a caller that releases asks again at once and gets the lock, \
              while the others pause between two tries. So a polling lock's rate here is nearly that of p1, one \
              process that serves itself. Row p7 and the picture of waits show what that costs the others. fairlock \
-             has {} and {} grants a second for tasks and processes.",
+             has {} and {} grants a second for tasks and processes. A token that goes around 8 processes, without any \
+             lock, makes {} turns a second here, {} of the best peer's grants (p4_ring_peers): no lock that is handed \
+             from process to process reaches the peers' rate on this machine.",
             number("p4_grants"),
             number("p4_processes_grants"),
+            number("p4_ring_turns"),
+            number("p4_ring_peers"),
         )),
         "p8" => {
             let floor = results.number("p8_floor")?;

@@ -14,7 +14,7 @@
 
 use crate::env::{connect, plain};
 use distkit::DistkitRedisKey;
-use fairlock::Client;
+use fairlock::{Client, Quorum};
 use redis::aio::ConnectionManager;
 use rlock::AcquireOptions;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub enum Locks {
     Rslock(rslock::LockManager),
     Rlock(rlock::async_lock::RLock),
     Distkit(ConnectionManager),
+    /// Over several servers: not one of [`Kind`].
+    Quorum(Quorum),
 }
 
 impl Locks {
@@ -88,6 +90,7 @@ impl Locks {
     pub fn mutex(&self, name: &str) -> Mutex {
         match self {
             Self::Fairlock(client) => Mutex::Fairlock(client.rw_lock(name)),
+            Self::Quorum(quorum) => Mutex::Quorum(quorum.rw_lock(name)),
             Self::Rslock(manager) => Mutex::Rslock(manager.clone(), name.to_owned()),
             Self::Rlock(locks) => Mutex::Rlock(locks.clone(), name.to_owned()),
             // Its owner is the handle.
@@ -98,6 +101,7 @@ impl Locks {
 
 pub enum Mutex {
     Fairlock(fairlock::RwLock),
+    Quorum(fairlock::QuorumLock),
     Rslock(rslock::LockManager, String),
     Rlock(rlock::async_lock::RLock, String),
     Distkit(Arc<distkit::lock::Mutex>),
@@ -105,6 +109,7 @@ pub enum Mutex {
 
 pub enum Held {
     Fairlock(fairlock::WriteGuard),
+    Quorum(fairlock::QuorumGuard<fairlock::Write>),
     Rslock(rslock::LockGuard),
     Rlock(rlock::async_lock::RLockGuard),
     Distkit(distkit::lock::MutexGuard),
@@ -114,6 +119,7 @@ impl Mutex {
     pub async fn acquire(&self) -> Held {
         match self {
             Self::Fairlock(lock) => Held::Fairlock(lock.write().acquire_fair().await.expect("granted")),
+            Self::Quorum(lock) => Held::Quorum(lock.write().acquire_fair().await.expect("granted")),
             Self::Rslock(manager, name) => Held::Rslock(manager.acquire(name.as_str(), LEASE).await.expect("granted")),
             Self::Rlock(locks, name) => {
                 let guard = locks.acquire_mutex_with_options(name, of_rlock()).await;
@@ -128,6 +134,7 @@ impl Held {
     pub async fn release(self) {
         match self {
             Self::Fairlock(guard) => guard.release().await.expect("released"),
+            Self::Quorum(guard) => guard.release().await.expect("released"),
             Self::Rslock(guard) => guard.release().await,
             Self::Rlock(mut guard) => guard.release().await.expect("released"),
             Self::Distkit(guard) => {

@@ -1,7 +1,7 @@
 //! This program started again as another process. The two talk in lines, over the worker's stdin and stdout; it ends
 //! when its stdin does, hence also when whoever started it is gone.
 
-use crate::{handover, hot, instructions_client};
+use crate::{handover, hot, instructions_client, ring};
 use fairlock_support::server::PATIENCE;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin, Stdout};
@@ -24,6 +24,7 @@ pub async fn run(args: Args) {
         "handover" => handover::worker(&args.url, &mut line).await,
         "cycles" => instructions_client::worker(&args.url, &mut line).await,
         "hot" => hot::worker(&args.url, &mut line).await,
+        "ring" => ring::worker(&args.url, &mut line).await,
         job => panic!("no such job: {job}"),
     }
 }

@@ -92,6 +92,80 @@ fn links_lead_to_files_and_tests_that_exist() {
     );
 }
 
+/// The labels of a page's links `[text][label]` and ``[`label`]``, outside of code.
+fn references(page: &str) -> Vec<&str> {
+    let text = page.split("```").step_by(2);
+    let labels = text.flat_map(|text| {
+        let full = text.split("][").skip(1);
+        let short = text.split('[').skip(1).filter(|rest| {
+            let after = rest.split_once(']').and_then(|(_, after)| after.chars().next());
+            rest.starts_with('`') && !matches!(after, Some('(' | '[' | ':'))
+        });
+        full.chain(short)
+    });
+    labels
+        .filter_map(|rest| rest.split_once(']'))
+        .map(|(label, _)| label)
+        .collect()
+}
+
+/// Readers in the repository follow the definitions at the end of a page.
+#[test]
+fn every_reference_of_a_page_has_its_definition() {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (path, text) in pages() {
+        for label in references(&text) {
+            seen += 1;
+            if !text.lines().any(|line| line.starts_with(&format!("[{label}]: "))) {
+                wrong.push(format!("{}: [{label}]", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links without a definition:\n{}", wrong.join("\n"));
+    assert!(seen > 100, "only {seen} references were found: has their form changed?");
+}
+
+/// rustdoc copies a link to a file as it is, and there is no such file beside its page. So `src/guide.rs` defines each link
+/// to another page or an item once more, before the page.
+#[test]
+fn links_between_pages_lead_to_items_in_rustdoc() {
+    let guide = read_to_string(Path::new(ROOT).join("src/guide.rs")).expect("src/guide.rs");
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (path, text) in pages() {
+        let include = format!(
+            "include_str!(\"../docs/{}\")",
+            path.file_name().expect("a file").display()
+        );
+        // What the guide has between the page before and this one.
+        let Some(definitions) = guide.split("pub mod ").find(|item| item.contains(&include)) else {
+            continue;
+        };
+        for (label, target) in text
+            .lines()
+            .filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
+        {
+            let shown = target.starts_with("../src/") || !target.starts_with("../") || target == "../design.md";
+            seen += usize::from(shown);
+            if shown && !definitions.contains(&format!("\"[{label}]: crate::")) {
+                wrong.push(format!("{}: src/guide.rs does not define [{label}]", path.display()));
+            }
+        }
+        let inline = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        for (target, _) in inline.filter(|(target, _)| !target.starts_with("../") && target.contains(".md")) {
+            wrong.push(format!("{}: {target} needs a definition", path.display()));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "links that lead nowhere in rustdoc:\n{}",
+        wrong.join("\n")
+    );
+    assert!(
+        seen > 100,
+        "only {seen} definitions were found: has their form changed?"
+    );
+}
+
 #[test]
 fn every_cell_of_the_table_of_failures_has_its_test() {
     let page = &pages()[&Path::new(ROOT).join("docs/failures.md")];
@@ -159,6 +233,30 @@ fn commands_of_the_pages_name_what_exists() {
             assert!(file.exists() || directory.exists(), "{}: {example}", path.display());
         }
     }
+}
+
+#[test]
+fn the_hosted_ci_calls_targets_that_exist() {
+    let root = Path::new(ROOT);
+    let makefile = read_to_string(root.join("Makefile")).expect("Makefile");
+    let mut called = 0;
+    for workflow in read_dir(root.join(".github/workflows")).expect("the hosted CI") {
+        let path = workflow.expect("a file").path();
+        let text = read_to_string(&path).expect("a workflow");
+        let words = text.lines().filter_map(|line| line.split_once("run: make "));
+        let words = words.flat_map(|(_, words)| words.split(' '));
+        let is_target =
+            |word: &&str| !word.starts_with('-') && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        for target in words.filter(is_target) {
+            called += 1;
+            assert!(
+                makefile.contains(&format!("\n{target}:")),
+                "{}: make {target}",
+                path.display()
+            );
+        }
+    }
+    assert!(called > 5, "found {called} calls of make");
 }
 
 /// The numbers that the guide to leases computes with are the code's.

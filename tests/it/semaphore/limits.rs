@@ -17,14 +17,18 @@ async fn numbers_that_cannot_be_are_refused_before_anything_is_sent() {
         (4, 5, ("number of permits", 5, 4)),
     ] {
         let refused = client.semaphore("a", limit).permits(permits).try_acquire().await;
-        let Err(Error::InvalidPermits {
+        let error = refused.expect_err("a number that cannot be");
+        let (what, given, most) = expected;
+        let told = format!("{what} {given} for lock \"a\" is refused: it must be between 1 and {most}");
+        assert_eq!(error.to_string(), told);
+        let Error::InvalidPermits {
             lock,
             what,
             given,
             most,
-        }) = refused
+        } = error
         else {
-            panic!("{limit} {permits}: {refused:?}");
+            panic!("{limit} {permits}: {error:?}");
         };
         assert_eq!((lock.as_str(), (what, given, most)), ("a", expected));
     }

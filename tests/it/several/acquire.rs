@@ -4,7 +4,7 @@ use super::Setting;
 use crate::observe::{LONG, View, client, ms};
 use crate::proxy::Proxy;
 use crate::server::{Server, in_time, soon};
-use fairlock::{Error, Owner};
+use fairlock::{Error, Mode, Owner};
 use fairlock_support::random;
 use futures::future::join_all;
 
@@ -72,6 +72,44 @@ async fn a_lock_named_twice_is_acquired_once_to_write() {
         assert_eq!((view.mode.as_str(), view.holds), ("write", 1), "{name}");
     }
     all.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn permits_are_acquired_among_locks_in_the_order_of_names() {
+    let s = Setting::new().await;
+    let gpus = s.client.semaphore("b", 4);
+    let [a, _, c] = &s.mine;
+    let inside = gpus.permits(3).acquire_fair().await.unwrap();
+    let all = s.client.all().write(c).permits(&gpus, 2).write(a);
+    let all = tokio::spawn(all.acquire_fair());
+    s.server.until_queued("b", 1).await;
+    assert_eq!(View::of(&s.server, "a").await.holds, 1);
+    assert!(View::of(&s.server, "c").await.is_free());
+    inside.release().await.unwrap();
+    let all = soon("all of them", all).await.unwrap().unwrap();
+    assert_eq!(gpus.status().await.unwrap().used, 2);
+    assert!(all.fencing_token(gpus.lock()).is_some());
+    all.release().await.unwrap();
+    assert_eq!(gpus.status().await.unwrap().used, 0);
+}
+
+#[tokio::test]
+async fn a_semaphore_named_twice_is_acquired_once_with_the_most_permits() {
+    let s = Setting::new().await;
+    let gpus = s.client.semaphore("gpu", 4);
+    let all = s.client.all().permits(&gpus, 1).permits(&gpus, 3).read(gpus.lock());
+    let all = all.try_acquire().await.unwrap().expect("they are free");
+    assert_eq!(gpus.status().await.unwrap().used, 3);
+    all.release().await.unwrap();
+    let alone = s.client.all().permits(&gpus, 4).write(gpus.lock());
+    let alone = alone.try_acquire().await.unwrap().expect("it is free");
+    assert_eq!(gpus.status().await.unwrap().mode, Some(Mode::Write));
+    alone.release().await.unwrap();
+
+    let calls = s.server.script_calls().await;
+    let too_many = s.client.all().write(&s.mine[0]).permits(&gpus, 5).acquire_fair().await;
+    assert!(matches!(too_many, Err(Error::InvalidPermits { given: 5, .. })));
+    assert_eq!(s.server.script_calls().await, calls);
 }
 
 #[tokio::test]

@@ -321,18 +321,11 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("lock::rw_lock::an_owner_may_ask_again_right_after_its_future_was_dropped"),
     },
     Mutant {
-        name: "batch-not-finished", file: "src/types/timers.rs",
-        edits: &[("const FINISH_PATIENCE: Duration = Duration::from_secs(3);", "const FINISH_PATIENCE: Duration = Duration::ZERO;")],
+        name: "batch-not-finished", file: "src/engine/follow_up.rs",
+        edits: &[("next.filter(|next| *next <= GRACE)", "next.filter(|next| *next <= GRACE && !next.is_zero())")],
         seen: "draft: more work left",
         story: "Who is told that there is more to do does not do it: the rest of a thousand readers enter by their renewals.",
         check: Check::It("queue::evict::the_next_of_more_than_a_batch_of_readers_enter_after_an_eviction"),
-    },
-    Mutant {
-        name: "never-has-done-with-it", file: "src/engine/finish.rs",
-        edits: &[("&& begun.elapsed() < FINISH_PATIENCE {", "&& begun.elapsed() < FINISH_PATIENCE * 1000 {")],
-        seen: "found here, by a server of nonsense",
-        story: "A server that always says that there is more to do keeps a release busy for ever.",
-        check: Check::Attack("wild::a_server_that_never_has_done_with_it_does_not_keep_a_release_waiting"),
     },
     Mutant {
         name: "displaced-ask-in-another-order", file: "src/state/table.rs",
@@ -743,14 +736,14 @@ pub const ALL: &[Mutant] = &[
     // ---- several locks
     Mutant {
         name: "all-in-the-order-of-naming", file: "src/all.rs",
-        edits: &[("            one.name().cmp(other.name()).then(by_mode)\n", "            let _ = (one, other);\n            by_mode\n")],
+        edits: &[("            one.name().cmp(other.name()).then(by_share)\n", "            let _ = (one, other);\n            by_share\n")],
         seen: "invented",
         story: "Several locks are acquired in the order in which they are named: two transfers in opposite directions wait for each other.",
         check: Check::It("several::acquire::locks_are_acquired_in_the_order_of_their_names"),
     },
     Mutant {
         name: "all-takes-the-weaker-of-two", file: "src/all.rs",
-        edits: &[("(*mode == Mode::Read).cmp(&(*other_mode == Mode::Read))", "(*mode == Mode::Write).cmp(&(*other_mode == Mode::Write))")],
+        edits: &[("other_share.strength().cmp(&share.strength())", "share.strength().cmp(&other_share.strength())")],
         seen: "invented",
         story: "A lock that is named to read and to write is acquired to read only.",
         check: Check::It("several::acquire::a_lock_named_twice_is_acquired_once_to_write"),
@@ -876,8 +869,8 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
     },
     Mutant {
-        name: "nobody-looks-after-a-cut", file: "src/engine/finish.rs",
-        edits: &[("    follow_up(session, lock, next);\n", "    let _ = lock;\n")],
+        name: "nobody-looks-after-a-cut", file: "src/engine/release.rs",
+        edits: &[("                follow_up(session, &first.lock, next);\n", "                let _ = next;\n")],
         seen: "invented",
         story: "A release is told when the leases of dead waiters end, and nobody looks then: the next one waits for its own renewal.",
         check: Check::Attack("simulation::dead::fifty_dead_waiters_cost_a_second_together"),
@@ -890,7 +883,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("protocol::order::tests::a_request_that_had_a_place_and_an_upgrade_need_no_room"),
     },
     Mutant {
-        name: "nobody-looks-again-after-a-cut", file: "src/engine/finish.rs",
+        name: "nobody-looks-again-after-a-cut", file: "src/engine/follow_up.rs",
         edits: &[("next.filter(|next| *next <= GRACE)", "next.filter(|next| next.is_zero())")],
         seen: "draft",
         story: "A script cut the leases of dead waiters, and its client does not look when they end: the living wait for somebody's renewal.",

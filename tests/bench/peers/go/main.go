@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 )
@@ -34,15 +35,18 @@ type peer struct {
 }
 
 func main() {
-	if len(os.Args) != 2 || strings.HasPrefix(os.Args[1], "-") {
-		fmt.Fprintln(os.Stderr, "usage: driver redis://HOST:PORT\nDrives Go's locks for `make bench ARGS=peers`: commands on stdin, replies on stdout.")
+	if len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-") {
+		fmt.Fprintln(os.Stderr, "usage: driver redis://HOST:PORT...\nDrives Go's locks for `make bench ARGS=peers`: commands on stdin, replies on stdout.")
 		os.Exit(2)
 	}
-	options, err := redis.ParseURL(os.Args[1])
-	check(err)
-	client := redis.NewClient(options)
+	var clients []*redis.Client
+	for _, url := range os.Args[1:] {
+		options, err := redis.ParseURL(url)
+		check(err)
+		clients = append(clients, redis.NewClient(options))
+	}
 	ctx := context.Background()
-	peers := peersOf(ctx, client)
+	peers := peersOf(ctx, clients)
 	for _, peer := range peers {
 		fmt.Printf("peer %s %s %s\n", peer.name, peer.version, peer.note)
 	}
@@ -116,13 +120,18 @@ func contend(ctx context.Context, peer peer, contenders int, length time.Duratio
 	return fmt.Sprintf("%d %d %d", sum, all, changed)
 }
 
-func peersOf(ctx context.Context, client *redis.Client) []peer {
-	locks := redsync.New(goredis.NewPool(client))
+// Of several servers redsync wants a majority, and the floor knows the first.
+func peersOf(ctx context.Context, clients []*redis.Client) []peer {
+	var pools []redsyncredis.Pool
+	for _, client := range clients {
+		pools = append(pools, goredis.NewPool(client))
+	}
+	locks := redsync.New(pools...)
 	redsyncVersion, clientVersion := version("github.com/go-redsync/redsync/v4"), version("github.com/redis/go-redis/v9")
 	often := redsync.WithRetryDelay(time.Millisecond)
 	return []peer{
 		{"floor", clientVersion, "go-redis: SET NX PX and EVALSHA on one connection", func() handle {
-			return newFloor(ctx, client)
+			return newFloor(ctx, clients[0])
 		}},
 		{"redsync", redsyncVersion, "polls every 50 to 250 ms, its default", func() handle {
 			return mutexOf(locks, "peers-redsync")

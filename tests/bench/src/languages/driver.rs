@@ -58,11 +58,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Builds and starts a driver. An error says what is missing here: a toolchain, packages, the network.
-    pub async fn start(kind: Kind, url: &str) -> Result<Self, Vec<Missing>> {
+    /// Builds and starts a driver of locks over these servers: more than one only in Go. An error says what is missing here: a toolchain, packages, the network.
+    pub async fn start(kind: Kind, urls: &[String]) -> Result<Self, Vec<Missing>> {
         let started = match toolchain::build(kind).await {
             Ok(mut command) => {
-                command.arg(url);
+                command.args(urls);
                 Worker::of(command).map_err(|error| format!("the driver does not start: {error}"))
             }
             Err(why) => Err(why),

@@ -29,12 +29,11 @@ pub async fn contestants(url: &str) -> Vec<Contestant> {
     for kind in Kind::ALL {
         let locks = Locks::connect(kind, url).await;
         let name = format!("peers-{}", kind.name());
-        let mutex = locks.mutex(&name);
         let note = match kind {
             Kind::Fairlock => "a queue, in order; its write lock",
             _ => "polls every 1 ms",
         };
-        let local = Local::Lock { locks, name, mutex };
+        let local = Local::new(locks, &name);
         all.push(Contestant::new(
             LANGUAGE,
             kind.name(),
@@ -55,6 +54,14 @@ fn version(name: &str) -> String {
 }
 
 impl Local {
+    pub fn new(locks: Locks, name: &str) -> Self {
+        Self::Lock {
+            mutex: locks.mutex(name),
+            locks,
+            name: name.to_owned(),
+        }
+    }
+
     pub async fn cycles(&mut self, n: usize) -> f64 {
         let begun = Instant::now();
         for _ in 0..n {

@@ -13,9 +13,12 @@ mod toolchain;
 
 use crate::env::Env;
 use crate::report::{Report, median};
-use contestant::{Contestant, FLOOR};
+pub use contestant::{Contestant, Side};
+pub use driver::{Driver, Kind as DriverKind};
+pub use local::Local;
+
+use contestant::FLOOR;
 use cost::Meter;
-use driver::Driver;
 use fairlock_support::server::Server;
 use serde_json::json;
 use std::time::Duration;
@@ -37,7 +40,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     let mut missing = Vec::new();
     let mut drivers = Vec::new();
     for driver in driver::ALL {
-        match Driver::start(driver, &server.url()).await {
+        match Driver::start(driver, &[server.url()]).await {
             Ok(driver) => {
                 missing.extend(driver.missing.iter().cloned());
                 contestants.extend(driver.contestants(drivers.len()));

@@ -25,7 +25,7 @@ const NPM: [&str; 5] = [
     "--loglevel=error",
 ];
 
-/// The command that starts the driver, but for the server's URL.
+/// The command that starts the driver, but for the servers' URLs.
 pub async fn build(kind: Kind) -> Result<Command, String> {
     let (sources, built) = (Path::new(SOURCES), Path::new(BUILT));
     if !sources.is_dir() {
