@@ -196,7 +196,7 @@ class Story:
 
     def renew(self):
         requests = {self.some(): 0 for _ in range(self.random.choice([0, 0, 1, 2, 4]))}
-        return ("renew", self.events, [word for request in requests for word in (request, HOUR)])
+        return ("renew", self.events, [word for request in requests for word in (request, HOUR - self.random.randint(0, 5000))])
 
     def downgrade(self):
         write = self.some("w")
@@ -212,9 +212,9 @@ class Story:
     def place(self):
         draw = self.random.random
         ticket = self.random.choice(self.tickets or [1]) + self.random.choice([0, 1, 10**9]) if draw() < 0.8 else ""
-        token = self.random.choice([self.lock.token, self.lock.first, self.lock.token - 1]) if ticket and draw() < 0.7 else ""
-        counter = self.lock.seq + self.random.choice([-5, 10**9]) if draw() < 0.2 else ""
-        return ("place", self.events, [self.some(), HOUR, ticket, max(token, 1) if token else token, max(counter, 1) if counter else counter])
+        token = self.random.choice([self.lock.token, self.lock.first, self.lock.token - 1]) if ticket and draw() < 0.7 else 0
+        counter = max(self.lock.seq + self.random.choice([-5, 10**9]), 1) if draw() < 0.2 else ""
+        return ("place", self.events, [self.some(), HOUR, ticket, token if token > 0 else "", counter])
 
     def step(self):
         """A lease ends, a client goes deaf, or a call."""
@@ -296,7 +296,7 @@ class Story:
         return self.check_next(reply[0], lock, answer, now_ms)
 
     def check_next(self, next_ms, lock, answer, now_ms):
-        deadlines = [deadline for request, deadline in lock.leases.items()]
+        deadlines = lock.leases.values()
         if not deadlines:
             return check("next ms", next_ms, -1)
         if not 0 < next_ms <= max(min(deadlines) - now_ms, 0) or answer.cut and next_ms > GRACE_MS:
@@ -305,7 +305,7 @@ class Story:
 
     def check_status(self, lock, status, slack_ms):
         """`slack_ms`: by how much the moment of the call is not known."""
-        holders = {status[5 + 1][n]: status[6][n + 1:n + 4] for n in range(0, len(status[6]), 4)}
+        holders = {status[6][n]: status[6][n + 1:n + 4] for n in range(0, len(status[6]), 4)}
         waiters = {status[7][n]: status[7][n + 1:n + 3] for n in range(0, len(status[7]), 3)}
         check("the holders", sorted(holders), sorted(lock.holders))
         check("the queue", list(waiters), lock.queue())
@@ -318,7 +318,7 @@ class Story:
         for request, words in [*holders.items(), *waiters.items()]:
             found, right = int(words[0] if request in holders else words[1]), lock.leases[request]
             if request not in lock.past and not right <= found <= right + slack_ms:
-                raise Difference(f"the deadline of {request} is {found}, and the judge says {right} and {slack_ms} ms more at most")
+                raise Difference(f"the deadline of {request} is {found}, and not {right} or up to {slack_ms} ms more")
             lock.leases[request] = found
         if status[8]:
             names = ["seq", "token", "first", "near", "keep", "cap", "reads", "writes", "waiting", "sole", "more", "up", "holder"]

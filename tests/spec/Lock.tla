@@ -89,8 +89,7 @@ RenewOne(r) ==
 (* The user leaves, at any time. *)
 Leave(r) ==
     /\ Lives(r)
-    /\ \A w \in Requests : Lower[w] = r => ~UnderWay(w, "downgrade")
-    /\ ~UnderWay(r, "downgrade")
+    /\ \A w \in Requests : Lower[w] = r => ~Is(w, {"lowering"})
     /\ claim' = [claim EXCEPT ![r] = Over(@)]
     /\ UNCHANGED <<s, past, calls, replies, messages, left, snap, excused, peak, right>>
 
@@ -101,10 +100,11 @@ ReleaseOne(r) ==
     /\ Send("release", r, 0)
     /\ UNCHANGED <<s, past, replies, messages, claim, left, snap, excused, peak, right>>
 
+(* The user has given the write guard up. *)
 DowngradeOne(w) ==
-    /\ Lower[w] # 0 /\ Is(w, {"held"}) /\ Is(Lower[w], {"idle", "asked"})
+    /\ Lower[w] # 0 /\ Is(w, {"held", "lowering"}) /\ Is(Lower[w], {"idle", "asked"})
     /\ ~UnderWay(w, "downgrade")
-    /\ claim' = [claim EXCEPT ![Lower[w]].is = "asked"]
+    /\ claim' = [claim EXCEPT ![Lower[w]].is = "asked", ![w].is = "lowering"]
     /\ Send("downgrade", w, 0)
     /\ UNCHANGED <<s, past, replies, messages, left, snap, excused, peak, right>>
 
@@ -117,7 +117,8 @@ Run(c) ==
                                           !.token = IF Base[c.r] # 0 THEN claim[Base[c.r]].token ELSE 0], past, 0)
       [] c.op = "renew" -> LET done == Renew(s, <<c.r>>, past, 0) IN [state |-> done.state, reply |-> done.reply[1]]
       [] c.op = "downgrade" ->
-            LET done == Downgrade(s, c.r, Lower[c.r], past, 0) IN [state |-> done.state, reply |-> [is |-> "told", told |-> done.reply]]
+            LET done == Downgrade(s, c.r, Lower[c.r], past, 0)
+            IN [state |-> done.state, reply |-> [is |-> "told", told |-> done.reply]]
       [] c.op = "release" ->
             LET done == Release(s, <<c.r>>, past, 0) IN [state |-> done.state, reply |-> [is |-> "told", told |-> done.reply[1]]]
 
@@ -219,7 +220,8 @@ Reply(p) ==
         /\ claim' = IF again THEN [claim EXCEPT ![r] = own, ![Again[r]] = [Idle EXCEPT !.is = "asked", !.ticket = c.ticket]]
                     ELSE IF p.op = "downgrade"
                     THEN [claim EXCEPT ![r] = own,
-                                       ![n] = IF c.is = "held" /\ p.proves /\ told # -1 /\ told <= c.token THEN lower ELSE Over(@)]
+                                       ![n] = IF c.is = "lowering" /\ p.proves /\ told # -1 /\ told <= c.token
+                                              THEN lower ELSE Over(@)]
                     ELSE [claim EXCEPT ![r] = own]
         /\ IF again
            THEN calls' = calls \cup {[op |-> "acquire", r |-> Again[r], ticket |-> c.ticket, late |-> FALSE, knew |-> FALSE]}
@@ -302,6 +304,7 @@ Fair ==
     /\ \A r \in Requests :
           /\ WF_vars(ExecuteOf(r)) /\ WF_vars(ReplyOf(r))
           /\ WF_vars(Resend(r)) /\ WF_vars(RenewOne(r)) /\ WF_vars(ReleaseOne(r)) /\ WF_vars(HandOut(r))
+          /\ WF_vars(Is(r, {"lowering"}) /\ DowngradeOne(r))
           /\ WF_vars(Is(r, {"held"}) /\ Leave(r))
           /\ WF_vars(Is(r, {"over"}) /\ LeaseEnds(r))
 

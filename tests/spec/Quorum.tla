@@ -117,7 +117,8 @@ Renewed(r, i) ==
     LET done == Renew(at[i], <<r>>, {}, 0)
         says == done.reply[1]
         v == vote[r][i]
-        heard == IF v.is = "granted" /\ (says.is # "holds" \/ (IF r \in Writes THEN says.token ELSE says.first) > v.token) THEN [v EXCEPT !.is = "void", !.proven = FALSE]
+        interrupted == says.is # "holds" \/ (IF r \in Writes THEN says.token ELSE says.first) > v.token
+        heard == IF v.is = "granted" /\ interrupted THEN [v EXCEPT !.is = "void", !.proven = FALSE]
                  ELSE IF v.is = "granted" THEN [v EXCEPT !.proven = TRUE] ELSE Heard(v, i, says)
     IN  /\ v.is \in {"waits", "granted"} /\ heard # v
         /\ at' = [at EXCEPT ![i] = done.state]

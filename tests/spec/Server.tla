@@ -185,7 +185,8 @@ Place(s, r, ticket, token, counter, past, clock) ==
         same == IF r \in Writes THEN e.token = token ELSE e.first <= token
         behind == Waiting(e) # {} /\ Before(e.wait[First(e)], First(e), place, r)
         moved == [aged EXCEPT !.wait[r] = place]
-        given == [aged EXCEPT !.holds = @ \ {r}, !.wait = [t \in Waiting(e) \cup {r} |-> IF t = r THEN place ELSE e.wait[t]]]
+        left == Without(aged, {r})
+        given == [left EXCEPT !.wait = [t \in Waiting(left) \cup {r} |-> IF t = r THEN place ELSE left.wait[t]]]
         next == IF r \notin Known(e) THEN e
                 ELSE IF ticket > 0 /\ r \in Waiting(e) /\ e.wait[r][1] # -1 THEN Admit(moved, clock)
                 ELSE IF ticket > 0 /\ token > 0 /\ r \in e.holds /\ same /\ alone /\ behind THEN Admit(given, clock)

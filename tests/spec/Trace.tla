@@ -52,7 +52,9 @@ EndsAfter(e, t, longest) ==
             near == IF e.op = "renew" /\ end > e.now + longest THEN e.now + longest ELSE end
         IN IF r \in e.cut /\ near > e.now + 1000 THEN e.now + 1000 ELSE near]
 
-(* What is not as it must be.  A reader that enters may share a token of before. *)
+TicketOf(e) == IF e.op = "acquire" /\ e.how.ticket > 0 THEN e.how.ticket ELSE Number(s, e.clock)
+
+(* What is not as it must be. *)
 Mistakes(e, past, t, reply) ==
     (IF Replied(e, t, reply) THEN {} ELSE {"reply"})
     \cup (IF t.holds \ s.holds = e.entered THEN {} ELSE {"entered"})
@@ -61,7 +63,7 @@ Mistakes(e, past, t, reply) ==
     \cup (IF e.entered # {} /\ e.token # t.token THEN {"token"} ELSE {})
     \cup (IF e.cut \subseteq Known(t) \ Own(e) THEN {} ELSE {"cut"})
     \cup (IF TokensGrow(s, t) THEN {} ELSE {"TokensGrow"})
-    \cup (IF NobodyOvertakes(s, t, IF e.op = "acquire" /\ e.how.ticket > 0 THEN e.how.ticket ELSE Number(s, e.clock)) THEN {} ELSE {"NobodyOvertakes"})
+    \cup (IF NobodyOvertakes(s, t, TicketOf(e)) THEN {} ELSE {"NobodyOvertakes"})
 
 Start == s' = Empty /\ ends' = NoEnds /\ cap' = 0 /\ wrong' = <<>>
 
@@ -88,5 +90,4 @@ Server1 == Exclusive(s) /\ NobodyIsBoth(s)
 Order2 == Ordered(s)
 Stuck4 == HeadIsStuck(s)
 Upgrades9 == OneUpgradeWaits(s)
-Walked == i <= Len(Log) => ENABLED Next
 ==========================================================================================

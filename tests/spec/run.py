@@ -27,7 +27,8 @@ def jar():
             if not shutil.which(program):
                 sys.exit(f"spec: needs {program}; on Debian install default-jre-headless and maven")
         print(f"spec: getting {ARTIFACT}", flush=True)
-        subprocess.run(["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={TARGET}"], check=True)
+        copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={TARGET}"]
+        subprocess.run(copy, check=True)
     return found
 
 
@@ -39,8 +40,10 @@ def tlc(folder, module, liveness=False, quiet=False):
     command += ["-metadir", str(folder / "states"), "-config", f"{module}.cfg"]
     command += ["-lncheck", "final"] if liveness else []
     said = []
+    # Whoever waits for TLC has patience, and others use this machine.
     nice = ["nice", "-n", "19"] if shutil.which("nice") else []
-    with subprocess.Popen(nice + command + [module], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen([*nice, *command, module], cwd=folder, **pipes) as process:
         for line in process.stdout:
             said.append(line)
             progress = re.match(r"Progress\(\d+\).*: (.*)", line)
@@ -53,7 +56,7 @@ def verdict(said):
     """None if nothing was wrong; otherwise the invariant that does not hold, or what else TLC said."""
     if "Model checking completed. No error has been found." in said:
         return None
-    broken = re.search(r"Invariant (\w+) is violated|Action property (.+) is violated|Temporal properties were violated|Deadlock reached", said)
+    broken = re.search(r"Invariant (\w+) is violated|Action property (.+) is violated|Temporal properties were violated", said)
     if not broken:
         errors = re.findall(r"Error: (?!The behavior|TLC threw)(.*(?:\n.+)?)", said)
         return "TLC: " + (errors[0] if errors else said[-400:]).replace("\n", " ")

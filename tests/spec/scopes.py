@@ -14,28 +14,36 @@ PLAIN = [request("w", 1, 1, again=4), request("r", 2, 1), request("w", 3, 2), re
 THREE = [request("w", 1, 1), request("r", 2, 1), request("w", 3, 2)]
 DOWNGRADE = [request("w", 1, 1, named=True, lower=2), request("r", 1, 1, named=True), request("w", 2, 2), request("r", 3, 1)]
 
+TWO = THREE[:2]
+
 SCOPES = {
-    "loss": dict(small=True, requests=THREE, flight=1, ends=1, copies=1, losses=1,
-                 what="three owners; a lease ends too early, a call comes twice and late, a reply or a message is lost"),
-    "upgrade": dict(small=True, requests=TWO_UPGRADES[:3], flight=1, ends=1, what="an owner upgrades beside a reader; a lease ends"),
-    "conflict": dict(requests=TWO_UPGRADES, flight=2, ends=1, what="two owners upgrade; a lease ends"),
+    "owners": dict(small=True, requests=THREE, flight=1, ends=1, what="three owners of two clients; a lease ends too early"),
+    "late": dict(small=True, requests=TWO, flight=1, ends=1, copies=1, losses=1,
+                 what="a writer and a reader; a call comes twice and late, a reply or a message is lost, a lease ends too early"),
+    "upgrade": dict(small=True, requests=TWO_UPGRADES[:3], flight=1, ends=1,
+                    what="an owner upgrades beside a reader; a lease ends too early"),
+    "accident": dict(small=True, requests=TWO, flight=1, accidents=1,
+                     what="the server loses its state, or goes back to an earlier one"),
+    "accident-late": dict(requests=TWO, flight=1, copies=1, accidents=1, what="the same, and a call comes twice and late"),
+    "loss": dict(requests=THREE, flight=1, ends=1, copies=1, losses=1, what="three owners with every fault but an accident"),
+    "accidents": dict(requests=THREE, flight=2, ends=1, copies=1, accidents=1, what="three owners, an accident and other faults"),
+    "conflict": dict(requests=TWO_UPGRADES, flight=2, ends=1, what="two owners upgrade"),
     "crowd": dict(requests=UPGRADE, flight=2, ends=1, copies=1, losses=1, what="an upgrade, a writer and a reader, with every fault"),
     "again": dict(requests=PLAIN, flight=2, ends=2, copies=1, what="a waiter loses its place and asks again with its ticket"),
     "downgrade": dict(requests=DOWNGRADE, flight=2, ends=1, losses=1, what="a writer falls back to reading, and others wait"),
-    "accident": dict(small=True, requests=THREE[:2], flight=1, copies=1, accidents=1,
-                     what="the server loses its state, or goes back to an earlier one"),
-    "accidents": dict(requests=THREE, flight=2, ends=1, copies=1, accidents=1, what="the same with three owners"),
     "writers": dict(requests=THREE, policy="w", flight=2, ends=1, copies=1, what="writers first"),
     "readers": dict(requests=THREE, policy="r", flight=2, ends=1, copies=1, what="readers first"),
 }
 LIVE = {
-    "live": dict(small=True, requests=THREE[1:], flight=1, ends=1, losses=1, properties="Granted5 Left6",
-                 what="everybody enters or is told why not, and leaves nothing, although messages get lost"),
-    "live3": dict(requests=THREE, flight=3, ends=1, losses=1, properties="Granted5 Left6", what="the same with three owners"),
+    "live": dict(small=True, requests=TWO, flight=1, properties="Granted5 Left6",
+                 what="everybody enters or is told why not, and leaves nothing, although no message need arrive"),
+    "live-faults": dict(requests=THREE, flight=3, ends=1, losses=1, copies=1, properties="Granted5 Left6",
+                        what="the same with three owners and faults"),
 }
 TWO_WRITERS = [request("w", 1, 1), request("w", 2, 2)]
 QUORUMS = {
-    "quorum": dict(small=True, requests=TWO_WRITERS, losses=1, what="two writers race at three servers; a reply or a message is lost"),
+    "quorum": dict(small=True, requests=TWO_WRITERS, what="two writers race at three servers"),
+    "lost": dict(requests=TWO_WRITERS, losses=1, what="the same, and a reply or a message is lost"),
     "leases": dict(requests=TWO_WRITERS, losses=1, ends=1, what="the same, and a lease ends"),
     "crash": dict(requests=TWO_WRITERS, crashes=1, what="a server comes back without its data"),
     "mixed": dict(requests=[request("w", 1, 1), request("r", 2, 2)], losses=1, ends=1, what="a writer and a reader"),

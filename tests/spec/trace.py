@@ -114,7 +114,8 @@ class Batch:
             "try": str(when == "try").upper(), "most": when[1:] if when[0] == "m" else "-1",
             "policy": f'"{policy[:1]}"', "limit": policy[1:] or "0",
             "ticket": str(self.numbers.us(int(ticket))) if ticket and ticket[0] != "u" else "0",
-            "upgrade": str(ticket.startswith("u")).upper(), "token": str(self.numbers.us(int(ticket[1:] or 0))) if ticket[:1] == "u" else "0",
+            "upgrade": str(ticket.startswith("u")).upper(),
+            "token": str(self.numbers.us(int(ticket[1:] or 0))) if ticket.startswith("u") else "0",
         }
         return "[" + ", ".join(f"{key} |-> {value}" for key, value in values.items()) + "]"
 
@@ -168,7 +169,7 @@ def batches(found):
         yield batch
 
 
-def traced(path, prepared, tlc, limit=None):
+def traced(path, prepared, tlc):
     found, left_out = segments(path)
     moments = [record["at"] for segment in found for record in segment]
     tokens = [n for segment in found for record in segment for _, _, n in record["notes"] if n > 1]
@@ -190,6 +191,7 @@ def traced(path, prepared, tlc, limit=None):
             return 1
         checked += sum(map(len, batch))
         print(f"spec: {checked:,} of {len(moments):,} calls are as specified", flush=True)
-    print(f"spec: {len(found):,} histories of {len({record['lock'] for segment in found for record in segment}):,} locks follow the "
-          f"specification; {left_out:,} calls behind a loss left out")
+    locks = {segment[0]["lock"] for segment in found}
+    print(f"spec: {len(found):,} histories of {len(locks):,} locks follow the specification; "
+          f"{left_out:,} calls behind a loss left out")
     return 0
