@@ -108,6 +108,7 @@ pub mod owners {}
 #[doc = "[`Error::Deadlock`]: crate::Error::Deadlock"]
 #[doc = "[`Blocked`]: crate::Blocked"]
 #[doc = "[`Owner::scope`]: crate::Owner::scope"]
+#[doc = "[`hold_at_least`]: crate::Acquire::hold_at_least"]
 #[doc = "[`ClientBuilder::deadlock_timeout`]: crate::ClientBuilder::deadlock_timeout\n\n"]
 #[doc = include_str!("../docs/deadlocks.md")]
 pub mod deadlocks {}
