@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture conformance lint features msrv deny docs-rs semver package
+	bench-page picture conformance spec lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -110,8 +110,12 @@ fuzz: ## Feed whatever the client reads to its parsers, guided by coverage: MINU
 			-max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -print_final_stats=1 || exit 1; \
 	done
 
-conformance: setup ## The protocol's suite, and the client in Python beside this one
+conformance: setup ## The protocol's suite, the client in Python beside this one, and the second judge
 	cargo test --test it -- conformance:: --nocapture
+
+# TLC is got through Maven: tests/spec/README.md.
+spec: ## Check the specification in TLA+: e.g. ARGS=all, ARGS=--mutants, ARGS="--trace FILE"
+	@python3 -B tests/spec/run.py $(ARGS)
 
 # What is public: see Cargo.toml.
 FEATURES = tls-rustls,cluster,sentinel

@@ -62,8 +62,9 @@ if stands and place then
     local head = call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
     local before = tonumber(head[2] or score)
     if head[1] and (before < score or before == score and head[1] < request) then
-      count_down(request)
+      -- In the queue first, so that it is no read hold any more for an upgrade of its owner.
       call('ZADD', QUEUE, int(score), request)
+      count_down(request)
       waiting = waiting + 1
       if named then call('HSET', LOCK, 'q:' .. named, request) end
       note('queued', request)

@@ -1,6 +1,6 @@
 //! Guards: holds on a lock, which the client renews and which may be lost.
 
-use crate::engine::finish::finish;
+use crate::engine::follow_up::follow_up;
 use crate::engine::runtime;
 use crate::engine::seal;
 use crate::engine::session::Handle;
@@ -231,12 +231,12 @@ impl<M> Guard<M> {
                     }
                     if released {
                         tell(hold, HoldEnd::Released);
-                        finish(session, &request.lock, next).await;
+                        follow_up(session, &request.lock, next);
                         return Ok(());
                     }
                     let reason = LostReason::UnknownToServer;
                     tell(hold, HoldEnd::Lost(reason));
-                    finish(session, &request.lock, next).await;
+                    follow_up(session, &request.lock, next);
                     return Err(Error::Lost {
                         lock: shown(&request.lock.name),
                         reason,

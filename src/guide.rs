@@ -204,6 +204,8 @@ pub mod cluster {}
 #[doc = include_str!("../docs/failover.md")]
 pub mod failover {}
 
+#[doc = "[`observe`]: crate::observe"]
+#[doc = "[command]: crate::guide::command"]
 #[doc = "[`Client`]: crate::Client"]
 #[doc = "[`ClientBuilder::quarantine`]: crate::ClientBuilder::quarantine"]
 #[doc = "[`ClientBuilder::wait_for_replicas`]: crate::ClientBuilder::wait_for_replicas"]
@@ -215,10 +217,12 @@ pub mod failover {}
 pub mod quorum {}
 
 #[doc = "[`observe`]: crate::observe"]
+#[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[command]: crate::guide::command\n\n"]
 #[doc = include_str!("../docs/observing.md")]
 pub mod observing {}
 
+#[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[deadlocks]: crate::guide::deadlocks\n\n"]
 #[doc = include_str!("../docs/command.md")]
 pub mod command {}
@@ -230,6 +234,7 @@ pub mod command {}
 #[doc = include_str!("../docs/client.md")]
 pub mod client {}
 
-#[doc = "[scale]: crate::guide::scale\n\n"]
+#[doc = "[scale]: crate::guide::scale"]
+#[doc = "[a hot lock]: crate::guide::tuning#a-hot-lock\n\n"]
 #[doc = include_str!("../docs/scripts.md")]
 pub mod scripts {}

@@ -71,7 +71,8 @@
 //! processes](guide::owners), [semaphores](guide::semaphores), [several locks](guide::several_locks),
 //! [deadlocks](guide::deadlocks), [leader election](guide::election), [tuning](guide::tuning), [coming from Redisson,
 //! redsync, rslock](guide::migration), [clusters](guide::cluster), [fail-over](guide::failover), [a majority of
-//! servers](guide::quorum), [scale](guide::scale), [questions](guide::faq), and more in [`guide`]. The page [`design`] says how fairlock works.
+//! servers](guide::quorum), [scale](guide::scale), [questions](guide::faq), and more in [`guide`]. The page [`design`]
+//! says how fairlock works.
 //!
 //! # When to use it, and when not
 //!

@@ -1,7 +1,7 @@
 //! The lock, as users name it: a handle that makes requests and reads the state.
 
 use crate::acquire::Acquire;
-use crate::engine::finish::finish;
+use crate::engine::follow_up::follow_up;
 use crate::engine::runtime;
 use crate::engine::session::{Handle, Session};
 use crate::events::Events;
@@ -251,7 +251,7 @@ impl RwLock {
         let call = session.call(&self.lock, session.shared.lease);
         let evicted = call.evict(&owner.name()).await;
         let (number, next) = evicted.map_err(|error| Error::of_server(&self.lock.name, error))?;
-        finish(session, &self.lock, next).await;
+        follow_up(session, &self.lock, next);
         tracing::warn!(lock = %self.lock.name, %owner, requests = number, "evicted");
         Ok(number)
     }

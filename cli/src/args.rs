@@ -44,14 +44,17 @@ pub(crate) enum Command {
     ///
     /// On Linux the kernel kills COMMAND when fairlock is killed. That excludes a set-user-ID program and COMMAND's own
     /// children. fairlock does not wait for processes that COMMAND leaves in the background.
+    ///
+    /// With several --url a majority of the servers keeps the lock, so that the loss of any minority of them neither loses
+    /// it nor lets others in. New servers, and those that lost their data, do not vote before the longest lease is over.
     #[cfg(unix)]
     Run(RunArgs),
 
     /// Run a command while this process leads an election
     ///
     /// Of all processes that campaign under one NAME one leads at a time, in the order in which they came. fairlock runs
-    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again.
-    /// When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
+    /// COMMAND while it leads. When the term is lost, fairlock ends COMMAND as `fairlock run` does, and campaigns again,
+    /// also while the server is away. When COMMAND ends by itself, fairlock resigns and exits with COMMAND's status.
     ///
     /// COMMAND finds the term's number in FAIRLOCK_TOKEN and the election's name in FAIRLOCK_NAME. Signals and groups of
     /// processes are those of `fairlock run`. After INT, TERM or HUP fairlock does not campaign again.
@@ -100,6 +103,8 @@ pub(crate) enum Command {
     /// OWNER loses all its holds of the lock and its places in the queue, and the next waiter enters at once. OWNER learns
     /// of the loss a moment later, or much later if its process is frozen. Until then OWNER believes that it holds the
     /// lock, and only fencing tokens keep the two holders apart. End the process first if you can.
+    ///
+    /// With several --url fairlock evicts OWNER at all servers of the quorum.
     Evict(EvictArgs),
 
     /// Check whether a server is fit for locks
@@ -107,6 +112,9 @@ pub(crate) enum Command {
     /// fairlock looks at the server's version, role, memory policy, persistence and clock, and measures the latency. It
     /// tries every right that users of locks need, on a lock of its own, and removes that lock again. Each finding says
     /// what to do.
+    ///
+    /// With several --url fairlock looks at each server of the quorum and at all of them together: whether they are
+    /// independent, agree on the quorum's name and longest lease, and how far their clocks are apart.
     Doctor(OutputArgs),
 
     /// Print a completion script for a shell
@@ -160,9 +168,9 @@ pub(crate) struct RunArgs {
     #[arg(long, short = 'n')]
     pub(crate) no_wait: bool,
     /// How long others wait if this process dies; also how long this process may be cut off from the server without
-    /// losing the lock
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
-    pub(crate) lease: Duration,
+    /// losing the lock [default: 10s, or a quorum's longest lease if that is shorter]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) lease: Option<Duration>,
     /// Hold the lock at most this long, then end COMMAND [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,
@@ -332,7 +340,7 @@ pub(crate) struct EvictArgs {
 }
 
 /// `30s`, `10m`, `1h 30m`; a bare number is seconds, as in flock(1).
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
     match seconds {
         Some(Ok(duration)) => Ok(duration),

@@ -187,7 +187,7 @@ fn section(wait: &Wait, subject: &str) -> String {
         text += "  Nobody holds the lock: the next renewal grants it to the first waiter.\n";
     } else {
         text += "  Held by\n";
-        text += &show::holders(holders);
+        text += &show::holders(holders, None);
     }
     let ahead = wait.ahead();
     if !ahead.is_empty() {

@@ -59,6 +59,7 @@ pub(crate) async fn is_deadlock(client: &Client, circle: &[Edge<'_>]) -> Result<
         let mut later = Found {
             name: edge.lock.name.clone(),
             status: client.rw_lock(edge.lock.name.as_str()).status().await?,
+            votes: None,
         };
         crate::locks::complete(client, &mut later).await?;
         if !edge.is_in(&later.status) {

@@ -6,26 +6,36 @@ use crate::outcome::{Failure, Outcome};
 use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
-use fairlock::Client;
+use fairlock::{Client, Error};
 
 pub(crate) async fn run(server: &ServerArgs, args: ElectArgs) -> Outcome {
-    let builder = builder(args.lease, args.label.clone(), &args.command);
+    let connecting = server.connect(builder(Some(args.lease), args.label.as_deref(), &args.command));
     let terms = async |client: &Client, signals: &mut Signals, complaints: &Complaints| {
         while_leading(client, &args, signals, complaints).await
     };
-    with_signals(server, builder, terms).await
+    with_signals(connecting, terms).await
 }
 
 /// Campaigns and runs the command, term after term, until the command ends by itself or a signal comes.
 async fn while_leading(client: &Client, args: &ElectArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
     // An election is the write lock of its name.
     let lock = client.rw_lock(args.name.as_str());
+    let mut led = false;
     loop {
         let guard = tokio::select! {
             biased;
             signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-            guard = Box::pin(lock.write().acquire_fair()) => guard?,
+            guard = Box::pin(lock.write().acquire_fair()) => guard,
         };
+        let guard = match guard {
+            // Candidates that wait outlast an outage. So does the one that led when it began; each try takes a lease.
+            Err(away @ Error::Unavailable { .. }) if led => {
+                complaints.add(format!("{away}: campaigning again"));
+                continue;
+            }
+            guard => guard?,
+        };
+        led = true;
         let variables = variables(&args.name, Some(guard.fencing_token()));
         let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
         match settle(guard, &ended, signals, complaints).await {

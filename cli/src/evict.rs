@@ -2,16 +2,23 @@
 
 use crate::args::EvictArgs;
 use crate::json;
-use crate::locks;
+use crate::locks::{Eye, Found};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
-use crate::server::ServerArgs;
+use crate::quorum::Target;
 use crate::show;
 use crate::text::{count, safe};
-use fairlock::{Owner, RwLock};
+use fairlock::Owner;
 use serde_json::json;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-pub(crate) async fn run(server: &ServerArgs, args: &EvictArgs) -> Outcome {
+/// What an eviction did.
+pub(crate) struct Evicted {
+    pub(crate) requests: usize,
+    /// At how many servers of a quorum, and how many there are.
+    pub(crate) servers: Option<(usize, usize)>,
+}
+
+pub(crate) async fn run(target: &Target, args: &EvictArgs) -> Outcome {
     let owner: Owner = args.owner.parse().map_err(|_| {
         let what = format!("not an owner: {}", safe(&args.owner));
         Failure::usage(format!(
@@ -19,39 +26,56 @@ pub(crate) async fn run(server: &ServerArgs, args: &EvictArgs) -> Outcome {
             uuid::Uuid::nil()
         ))
     })?;
-    let client = server.client().await?;
-    let lock = client.rw_lock(args.name.as_str());
-    if !args.yes && !confirmed(&lock, &owner).await? {
-        client.shutdown().await;
+    let eye = Eye::open(target).await?;
+    if !args.yes && !confirmed(&eye, &args.name, &owner).await? {
+        eye.shutdown().await;
         complain("nothing was evicted");
         return Ok(Status::NO);
     }
-    let requests = lock.evict(&owner).await?;
-    let known = match requests {
-        0 => locks::must_exist(server, &lock).await,
-        _ => Ok(()),
-    };
-    client.shutdown().await;
-    known?;
+    let evicted = evict(&eye, &args.name, &owner).await?;
+    eye.shutdown().await;
     if args.output.json {
-        let owner = owner.to_string();
-        json::document(&json!({"lock": args.name, "owner": owner, "evicted": requests}))?;
-    } else if requests > 0 {
-        let requests = count(requests, "request", "requests");
-        say(&format!("evicted {owner} from {}: {requests}\n", safe(&args.name)))?;
+        let (owner, servers) = (owner.to_string(), evicted.servers.map(|(answers, _)| answers));
+        let document = json!({"lock": args.name, "owner": owner, "evicted": evicted.requests, "servers": servers});
+        json::document(&document)?;
+    } else if evicted.requests > 0 {
+        let requests = count(evicted.requests, "request", "requests");
+        let servers = evicted
+            .servers
+            .map(|(answers, all)| format!(" at {answers} of {all} servers"));
+        let servers = servers.unwrap_or_default();
+        say(&format!(
+            "evicted {owner} from {}: {requests}{servers}\n",
+            safe(&args.name)
+        ))?;
     } else {
         complain(&format!("{owner} neither holds {} nor waits for it", safe(&args.name)));
     }
-    Ok(if requests > 0 { Status::OK } else { Status::NO })
+    Ok(if evicted.requests > 0 { Status::OK } else { Status::NO })
 }
 
-async fn confirmed(lock: &RwLock, owner: &Owner) -> Result<bool, Failure> {
+/// Fails if there is no such lock.
+async fn evict(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<Evicted, Failure> {
+    let evicted = match eye {
+        Eye::One(_, client) => Evicted {
+            requests: client.rw_lock(name).evict(owner).await?,
+            servers: None,
+        },
+        Eye::Several(fleet) => fleet.evict(name, owner).await?,
+    };
+    if evicted.requests == 0 {
+        eye.must_exist(name).await?;
+    }
+    Ok(evicted)
+}
+
+async fn confirmed(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<bool, Failure> {
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Err(Failure::usage(
             "cannot ask whether to evict, because there is no terminal: add --yes",
         ));
     }
-    let status = lock.status().await?;
+    let Found { status, .. } = eye.status(name).await?.0;
     if status.holding + status.waiting == 0 {
         // The eviction changes nothing, so there is nothing to ask.
         return Ok(true);
@@ -60,10 +84,10 @@ async fn confirmed(lock: &RwLock, owner: &Owner) -> Result<bool, Failure> {
     let waiters: Vec<_> = status.waiters.iter().filter(|waiter| waiter.owner == *owner).collect();
     let mut question = String::new();
     if !holders.is_empty() {
-        question += &format!("{} is held by\n{}", safe(lock.name()), show::holders(holders));
+        question += &format!("{} is held by\n{}", safe(name), show::holders(holders, None));
     }
     if !waiters.is_empty() {
-        question += &format!("{} is waited for by\n{}", safe(lock.name()), show::waiters(waiters));
+        question += &format!("{} is waited for by\n{}", safe(name), show::waiters(waiters));
     }
     question += "Until the owner learns of the eviction, it believes that it holds the lock. Evict it? [y/N] ";
     let mut stderr = io::stderr();

@@ -1,10 +1,12 @@
 //! The locks of a server, each with its status, in the order in which operators want to see them.
 
 use crate::outcome::{Failure, Status};
+use crate::quorum::merge::Votes;
+use crate::quorum::{Fleet, Target};
 use crate::server::ServerArgs;
 use crate::text::safe;
 use fairlock::redis::{ErrorKind, ServerErrorKind};
-use fairlock::{Client, Error, RwLock};
+use fairlock::{Client, Error};
 use futures::stream::StreamExt;
 
 /// The command asks for the status of so many locks at a time.
@@ -14,6 +16,8 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Found {
     pub(crate) name: String,
     pub(crate) status: fairlock::Status,
+    /// Of a quorum.
+    pub(crate) votes: Option<Votes>,
 }
 
 impl Found {
@@ -25,6 +29,68 @@ impl Found {
     pub(crate) fn order(&self, other: &Self) -> std::cmp::Ordering {
         let busy = |found: &Self| (found.status.waiting, found.status.holding);
         busy(other).cmp(&busy(self)).then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+/// The way to the locks: of one server, or of the servers of a quorum.
+pub(crate) enum Eye<'a> {
+    One(&'a ServerArgs, Client),
+    Several(Fleet<'a>),
+}
+
+impl<'a> Eye<'a> {
+    pub(crate) async fn open(target: &'a Target) -> Result<Self, Failure> {
+        Ok(match target {
+            Target::One(server) => Self::One(server, server.client().await?),
+            Target::Several(servers) => Self::Several(Fleet::open(servers).await?),
+        })
+    }
+
+    /// Finds all locks whose names match, in no particular order. The second list says what could not be seen, and why.
+    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
+        match self {
+            Self::One(server, client) => find(server, client, pattern).await,
+            Self::Several(fleet) => fleet.find(pattern).await,
+        }
+    }
+
+    /// The status of one lock. Of a quorum also what each server says.
+    pub(crate) async fn status(&self, name: &str) -> Result<(Found, Vec<Result<fairlock::Status, String>>), Failure> {
+        match self {
+            Self::One(_, client) => {
+                let found = Found {
+                    name: name.to_owned(),
+                    status: client.rw_lock(name).status().await?,
+                    votes: None,
+                };
+                Ok((found, Vec::new()))
+            }
+            Self::Several(fleet) => fleet.status(name).await,
+        }
+    }
+
+    /// Fails if no server knows the lock. A lock stays known for a minute after its last lease.
+    pub(crate) async fn must_exist(&self, name: &str) -> Result<(), Failure> {
+        let (exists, prefix) = match self {
+            Self::One(server, client) => (client.rw_lock(name).exists().await?, server.prefix.as_str()),
+            Self::Several(fleet) => (fleet.knows(name).await, fleet.prefix()),
+        };
+        match exists {
+            true => Ok(()),
+            false => {
+                let (prefix, name) = (safe(prefix), safe(name));
+                let message =
+                    format!("no such lock under prefix {prefix}: {name} (never used, or unused for a minute)");
+                Err(Failure::new(Status::NO_LOCK, message))
+            }
+        }
+    }
+
+    pub(crate) async fn shutdown(&self) {
+        match self {
+            Self::One(_, client) => client.shutdown().await,
+            Self::Several(fleet) => fleet.shutdown().await,
+        }
     }
 }
 
@@ -61,7 +127,11 @@ async fn look(
         Err(error) => return Err(error.into()),
     };
     match client.rw_lock(name.as_str()).status().await {
-        Ok(status) => Ok(Ok(Found { name, status })),
+        Ok(status) => Ok(Ok(Found {
+            name,
+            status,
+            votes: None,
+        })),
         Err(error @ Error::Server { .. }) => Ok(Err(error.to_string())),
         Err(error) => Err(error.into()),
     }
@@ -78,14 +148,4 @@ pub(crate) async fn complete(client: &Client, found: &mut Found) -> Result<(), F
         found.status.waiters.extend(more.waiters);
     }
     Ok(())
-}
-
-/// Fails if the server does not know the lock. A lock stays known for a minute after its last lease.
-pub(crate) async fn must_exist(server: &ServerArgs, lock: &RwLock) -> Result<(), Failure> {
-    if lock.exists().await? {
-        return Ok(());
-    }
-    let (prefix, name) = (safe(&server.prefix), safe(lock.name()));
-    let message = format!("no such lock under prefix {prefix}: {name} (never used, or unused for a minute)");
-    Err(Failure::new(Status::NO_LOCK, message))
 }

@@ -2,19 +2,19 @@
 
 use crate::args::LsArgs;
 use crate::json;
-use crate::locks::{self, Found};
+use crate::locks::{Eye, Found};
 use crate::outcome::{Outcome, Status, complain, say};
-use crate::server::ServerArgs;
+use crate::quorum::Target;
 use crate::text::{self, Table, safe, span};
 use fairlock::Holder;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
-    let client = server.client().await?;
-    let (mut found, complaints) = locks::find(server, &client, args.pattern.as_deref()).await?;
+pub(crate) async fn run(target: &Target, args: &LsArgs) -> Outcome {
+    let eye = Eye::open(target).await?;
+    let (mut found, complaints) = eye.find(args.pattern.as_deref()).await?;
     complaints.iter().for_each(|text| complain(text));
-    client.shutdown().await;
+    eye.shutdown().await;
     found.retain(|found| args.all || found.in_use());
     found.sort_by(Found::order);
     if args.output.json {
@@ -22,7 +22,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
         return Ok(Status::OK);
     }
     if found.is_empty() {
-        let prefix = safe(&server.prefix);
+        let prefix = safe(target.prefix());
         let matching = args
             .pattern
             .as_deref()
@@ -34,7 +34,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &LsArgs) -> Outcome {
         });
         return Ok(Status::OK);
     }
-    let locks = format!("LOCK (prefix {})", safe(&server.prefix));
+    let locks = format!("LOCK (prefix {})", safe(target.prefix()));
     let mut table = Table::new([&locks, "MODE", "HOLDING", "WAITING", "HELD", "WAITED", "HELD BY"]);
     for lock in &found {
         let status = &lock.status;
@@ -72,6 +72,8 @@ fn summary(found: &Found) -> Value {
         "longest_hold_ms": longest_hold(found).map(json::ms),
         "longest_wait_ms": longest_wait(found).map(json::ms),
         "holder": oldest(found).map(json::holder),
+        "votes": found.votes.as_ref().and_then(|votes| votes.of_holders.iter().min()),
+        "servers": found.votes.as_ref().map(|votes| votes.servers),
     })
 }
 
@@ -88,6 +90,14 @@ fn oldest(found: &Found) -> Option<&Holder> {
     found.status.holders.iter().max_by_key(|holder| holder.held_for)
 }
 
+/// Of how many servers of a quorum the holder with the fewest votes has them: `2 of 3 servers`. `None`: of all, or there is
+/// only one.
+fn fewest_votes(found: &Found) -> Option<String> {
+    let votes = found.votes.as_ref()?;
+    let fewest = votes.of_holders.iter().min()?;
+    (*fewest < votes.servers).then(|| format!("{fewest} of {} servers", votes.servers))
+}
+
 pub(crate) fn held_by(found: &Found) -> String {
     let Some(holder) = oldest(found) else {
         return "-".to_owned();
@@ -98,8 +108,12 @@ pub(crate) fn held_by(found: &Found) -> String {
         None => origin,
         Some(since) => format!("{}: {origin}", text::expired(since)),
     };
-    match found.status.holding {
+    let all = match found.status.holding {
         1 => named,
         n => format!("{named} and {} more", n - 1),
+    };
+    match fewest_votes(found) {
+        None => all,
+        Some(votes) => format!("{all}, at {votes}"),
     }
 }

@@ -20,6 +20,7 @@ mod locks;
 mod ls;
 mod manual;
 mod outcome;
+mod quorum;
 mod rights;
 #[cfg(unix)]
 mod run;
@@ -34,6 +35,7 @@ mod watch;
 use args::{Cli, Command};
 use clap::FromArgMatches;
 use outcome::{Failure, Outcome, Status, complain, say};
+use quorum::Target;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -70,21 +72,24 @@ fn start(cli: Cli) -> Outcome {
     // One thread: a command is killed together with the thread that started it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Status::BROKEN, format!("cannot start: {error}")))?;
-    let server = cli.server;
+    let target = || Target::of(&cli.server);
     let outcome = runtime.block_on(async {
         match cli.command {
             #[cfg(unix)]
-            Command::Run(args) => run::run(&server, args).await,
+            Command::Run(args) => run::run(&target()?, args).await,
             #[cfg(unix)]
-            Command::Elect(args) => elect::run(&server, args).await,
-            Command::Leader(args) => leader::run(&server, &args).await,
-            Command::Ls(args) => ls::run(&server, &args).await,
-            Command::Show(args) => show::run(&server, &args).await,
-            Command::Watch(args) => watch::run(&server, &args).await,
-            Command::Top(args) => top::run(&server, &args).await,
-            Command::Blockers(args) => blockers::run(&server, &args).await,
-            Command::Evict(args) => evict::run(&server, &args).await,
-            Command::Doctor(args) => doctor::run(&server, &args).await,
+            Command::Elect(args) => elect::run(target()?.one(NO_ELECTION, None)?, args).await,
+            Command::Leader(args) => leader::run(target()?.one(NO_ELECTION, None)?, &args).await,
+            Command::Ls(args) => ls::run(&target()?, &args).await,
+            Command::Show(args) => show::run(&target()?, &args).await,
+            Command::Watch(args) => watch::run(target()?.one(NO_EVENTS, Some("watch"))?, &args).await,
+            Command::Top(args) => top::run(&target()?, &args).await,
+            Command::Blockers(args) => {
+                let command = format!("blockers {}", text::safe(&args.subject));
+                blockers::run(target()?.one(NO_CHAIN, Some(&command))?, &args).await
+            }
+            Command::Evict(args) => evict::run(&target()?, &args).await,
+            Command::Doctor(args) => doctor::run(&target()?, &args).await,
             Command::Completions { shell } => manual::completions(shell),
             Command::Man { page } => manual::man(page.as_deref()),
         }
@@ -93,3 +98,8 @@ fn start(cli: Cli) -> Outcome {
     runtime.shutdown_background();
     outcome
 }
+
+// What does not exist where several servers are a quorum, and why.
+const NO_ELECTION: &str = "a quorum has no elections";
+const NO_EVENTS: &str = "each server of a quorum has events of its own";
+const NO_CHAIN: &str = "blockers follows the locks of one server";

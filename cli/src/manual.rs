@@ -19,7 +19,8 @@ const STATUSES: Section = (
      doctor: something is wrong
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
-69   the server does not answer or refuses; doctor: it is a Sentinel or a node of a cluster
+69   the server does not answer or refuses; no majority of several servers answers;
+     doctor: it is a Sentinel or a node of a cluster
 70   something else went wrong, such as a missing terminal
 128+N  signal N ended fairlock; 141: nobody reads the output any more",
 );
@@ -41,7 +42,7 @@ const ELECT_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
 64   wrong usage, or a name or a time that cannot be
-69   the server does not answer or refuses
+69   the server does not answer the first campaign, or refuses
 70   something else went wrong
 76   the term was lost before COMMAND ended by itself or by a signal
 126  COMMAND cannot be executed
@@ -51,13 +52,13 @@ const ELECT_STATUSES: Section = (
 
 const VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL  the server, unless --url names one. The list of processes shows a password in --url,
-           and does not show one in REDIS_URL.",
+    "REDIS_URL  the server, unless --url names one; the servers of a quorum, with blanks between them.
+           The list of processes shows a password in --url, and does not show one in REDIS_URL.",
 );
 
 const RUN_VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL       the server, unless --url names one
+    "REDIS_URL       the server, unless --url names one; the servers of a quorum, with blanks between them
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
 FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
@@ -102,6 +103,17 @@ evicted   an operator evicted the holder or waiter
 With --json an object with \"event\": \"missed\" stands for events that fairlock missed.",
 );
 
+const QUORUM: Section = (
+    "SEVERAL SERVERS",
+    "With 3, 5, 7 or 9 --url a majority of these servers keeps each lock: a quorum. Its locks are others
+than those of the single servers: their prefix is PREFIX.q.
+run, ls, show, top, evict and doctor work on a quorum. watch and blockers look at one of its servers:
+give them a single --url and --prefix PREFIX.q. elect, leader, and of run the options --and,
+--semaphore, --max-queue and --at-least need locks of a single server.
+The servers keep the quorum's name and its longest lease. Only the first client has to name them, by
+--quorum and --longest-lease; all clients must name the same.",
+);
+
 const DOCTOR_RIGHTS: Section = (
     "WHAT DOCTOR DOES TO THE SERVER",
     "Doctor tries commands on the keys of a lock with a random name and deletes the keys. Doctor
@@ -113,7 +125,7 @@ field \"fit_for\" does: locking, looking or nothing.",
 
 fn sections(name: &str) -> &'static [Section] {
     match name {
-        "fairlock" => &[STATUSES, VARIABLES, EXAMPLES],
+        "fairlock" => &[STATUSES, VARIABLES, QUORUM, EXAMPLES],
         "run" => &[RUN_STATUSES, RUN_VARIABLES, NOT_PROMISED, RUN_EXAMPLES],
         "elect" => &[ELECT_STATUSES, RUN_VARIABLES, NOT_PROMISED],
         "watch" => &[WATCH_FORM, STATUSES],

@@ -79,14 +79,16 @@ impl Probe {
 
     /// The commands, in an order that leaves nothing behind.
     fn commands(&self) -> Vec<(Task, Cmd)> {
-        use Task::{Connect, Events, Evict, Find, Functions, Inspect, Introduce, Lock, Look, Status, Unheard};
+        use Task::{
+            Connect, Events, Evict, Find, Functions, Inspect, Introduce, Lock, Look, Quarantine, Status, Unheard,
+        };
         let (state, queue, leases) = (&*self.state, &*self.queue, &*self.leases);
         let (introduction, audience) = (&*self.introduction, &*self.audience);
         let none = "0000000000000000000000000000000000000000";
         // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(Task, &[&str]); 41] = [
+        let commands: [(Task, &[&str]); 43] = [
             (Connect, &["PING"]),
             (Look, &["TIME"]),
             (Connect, &["EVAL", "return 1", "1", state]),
@@ -126,6 +128,8 @@ impl Probe {
             (Connect, &["SMEMBERS", audience]),
             (Find, &["SCAN", "0"]),
             (Inspect, &["INFO", "server"]),
+            (Quarantine, &["INFO", "server"]),
+            (Quarantine, &["GET", introduction]),
             (Lock, &["DEL", state]),
             (Lock, &["DEL", queue, leases, audience]),
             (Introduce, &["DEL", introduction]),
@@ -205,7 +209,7 @@ mod tests {
         let elsewhere = ["subscribe", "unsubscribe", "psubscribe", "punsubscribe"];
         for task in Task::ALL
             .into_iter()
-            .filter(|task| *task <= Task::Evict || *task == Task::Functions)
+            .filter(|task| *task <= Task::Quarantine || *task == Task::Functions)
         {
             for command in task.commands().iter().filter(|command| !elsewhere.contains(command)) {
                 assert!(tried.contains(&(task, format!("+{command}"))), "{task:?}: {command}");

@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::child::{Child, status_of};
 use crate::complaints::Complaints;
 use crate::outcome::{Failure, Outcome, Status};
-use crate::server::ServerArgs;
+use crate::quorum::{self, Target};
 use crate::signals::{ENDING, Signals};
 use crate::text::{safe, span};
 use fairlock::{Access, Acquire, AllGuard, Client, ClientBuilder, Error, FencingToken, Guard, LostReason, RwLock};
@@ -26,12 +26,21 @@ const FORWARDED: [Signal; 6] = [
 /// A longer grace would overflow the clock.
 const LONGEST_GRACE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
-    let builder = builder(args.lease, args.label.clone(), &args.command);
-    let outcome = with_signals(server, builder, async |client, signals, complaints| {
+pub(crate) async fn run(target: &Target, args: RunArgs) -> Outcome {
+    let server = match target {
+        Target::One(server) => server,
+        Target::Several(servers) => return quorum::run::run(servers, args).await,
+    };
+    let connecting = server.connect(builder(args.lease, args.label.as_deref(), &args.command));
+    let outcome = with_signals(connecting, async |client: &Client, signals, complaints| {
         with_client(client, &args, signals, complaints).await
     });
-    outcome.await.map_err(|failure| Failure {
+    outcome.await.map_err(|failure| chosen(&args, failure))
+}
+
+/// With the exit status that the command line chooses.
+pub(crate) fn chosen(args: &RunArgs, failure: Failure) -> Failure {
+    Failure {
         status: match failure.status {
             Status::UNAVAILABLE => Status(args.unavailable_status),
             Status::LOST => Status(args.lost_status),
@@ -39,22 +48,41 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs) -> Outcome {
             status => status,
         },
         ..failure
-    })
+    }
 }
 
 /// The client that runs a command, which gives the client its label.
-pub(crate) fn builder(lease: Duration, label: Option<String>, command: &[OsString]) -> ClientBuilder {
-    let label = label.or_else(|| label_of(command.first()?));
-    Client::builder()
-        .lease(lease)
-        .label(label.unwrap_or_else(|| "fairlock".to_owned()))
+pub(crate) fn builder(lease: Option<Duration>, given: Option<&str>, command: &[OsString]) -> ClientBuilder {
+    let builder = Client::builder().label(label(given, command));
+    match lease {
+        Some(lease) => builder.lease(lease),
+        None => builder,
+    }
+}
+
+pub(crate) fn label(given: Option<&str>, command: &[OsString]) -> String {
+    let of_command = || label_of(command.first()?);
+    given
+        .map(str::to_owned)
+        .or_else(of_command)
+        .unwrap_or_else(|| "fairlock".to_owned())
+}
+
+/// What the command is connected to while it runs another command.
+pub(crate) trait Connected {
+    async fn shutdown(&self);
+}
+
+impl Connected for Client {
+    async fn shutdown(&self) {
+        Self::shutdown(self).await;
+    }
 }
 
 /// Does what a command under a lock needs: listens to signals, connects, and ends with all complaints written.
-pub(crate) async fn with_signals(
-    server: &ServerArgs,
-    builder: ClientBuilder,
-    job: impl AsyncFnOnce(&Client, &mut Signals, &Complaints) -> Outcome,
+pub(crate) async fn with_signals<C: Connected>(
+    connecting: impl Future<Output = Result<C, Failure>>,
+    job: impl AsyncFnOnce(&C, &mut Signals, &Complaints) -> Outcome,
 ) -> Outcome {
     // Before the first call to the server, so that an interrupted command leaves nothing behind.
     let signals = Signals::listen(&FORWARDED);
@@ -62,7 +90,7 @@ pub(crate) async fn with_signals(
     let client = tokio::select! {
         biased;
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-        client = server.connect(builder) => client,
+        client = connecting => client,
     };
     let complaints = Complaints::start();
     let outcome = match client {
@@ -133,14 +161,17 @@ async fn under<M: Access>(
         None => request,
     };
     let acquiring = async {
-        match (args.no_wait, args.wait) {
-            (true, _) => request.try_acquire().await,
-            (false, Some(limit)) => request.try_acquire_for(limit).await,
-            (false, None) => request.acquire_fair().await.map(Some),
-        }
+        let guard = match (args.no_wait, args.wait) {
+            (true, _) => request.try_acquire().await?,
+            (false, Some(limit)) => request.try_acquire_for(limit).await?,
+            (false, None) => Some(request.acquire_fair().await?),
+        };
+        Ok(guard.map(|guard| {
+            let variables = variables(&args.name, Some(guard.fencing_token()));
+            (guard, variables)
+        }))
     };
-    let variables = |guard: &Guard<M>| variables(&args.name, Some(guard.fencing_token()));
-    run_under(acquiring, variables, args, signals, complaints).await
+    run_under(acquiring, args, signals, complaints).await
 }
 
 /// The same under several locks.
@@ -159,13 +190,6 @@ async fn under_all(
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
     };
-    let acquiring = async {
-        match (args.no_wait, args.wait) {
-            (true, _) => request.try_acquire().await,
-            (false, Some(limit)) => request.try_acquire_for(limit).await,
-            (false, None) => request.acquire_fair().await.map(Some),
-        }
-    };
     let variables = |all: &AllGuard| {
         let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
         let lines = locks
@@ -177,11 +201,22 @@ async fn under_all(
         variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
         variables
     };
-    run_under(acquiring, variables, args, signals, complaints).await
+    let acquiring = async {
+        let all = match (args.no_wait, args.wait) {
+            (true, _) => request.try_acquire().await?,
+            (false, Some(limit)) => request.try_acquire_for(limit).await?,
+            (false, None) => Some(request.acquire_fair().await?),
+        };
+        Ok(all.map(|all| {
+            let variables = variables(&all);
+            (all, variables)
+        }))
+    };
+    run_under(acquiring, args, signals, complaints).await
 }
 
 /// What the command finds in its environment.
-type Variables = Vec<(&'static str, String)>;
+pub(crate) type Variables = Vec<(&'static str, String)>;
 
 pub(crate) fn variables(name: &str, token: Option<FencingToken>) -> Variables {
     let token = token.map(|token| token.to_string()).unwrap_or_default();
@@ -214,27 +249,25 @@ impl Held for AllGuard {
     }
 }
 
-async fn run_under<H: Held>(
-    acquiring: impl Future<Output = Result<Option<H>, Error>>,
-    variables: impl FnOnce(&H) -> Variables,
+pub(crate) async fn run_under<H: Held>(
+    acquiring: impl Future<Output = Result<Option<(H, Variables)>, Error>>,
     args: &RunArgs,
     signals: &mut Signals,
     complaints: &Complaints,
 ) -> Outcome {
-    let guard = tokio::select! {
+    let acquired = tokio::select! {
         biased;
         // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-        guard = Box::pin(acquiring) => guard?,
+        acquired = Box::pin(acquiring) => acquired?,
     };
-    let Some(guard) = guard else {
+    let Some((guard, variables)) = acquired else {
         let why = match args.wait {
             Some(limit) if !limit.is_zero() => format!("not acquired within {}", span(limit)),
             _ => "busy".to_owned(),
         };
         return Err(Failure::new(Status::BUSY, format!("{}: {why}", safe(&args.name))));
     };
-    let variables = variables(&guard);
     let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
     settle(guard, &ended, signals, complaints).await
 }

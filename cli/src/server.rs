@@ -1,5 +1,7 @@
-//! The server: which one is meant, how the command connects to it, and what the command says when that fails.
+//! The server: which one is meant, how the command connects to it, and what the command says when that fails. Several
+//! servers are a quorum: see `quorum.rs`.
 
+use crate::args::duration;
 use crate::outcome::{Failure, Status};
 use crate::text::safe;
 use clap::Args;
@@ -18,13 +20,14 @@ const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 /// How often the command tries to connect: a busy machine may need longer than the two seconds that the library allows.
 const ATTEMPTS: usize = 5;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
     /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH. The server may be a node of a cluster,
-    /// or a Sentinel with one master
+    /// or a Sentinel with one master. Repeat --url for a quorum: 3, 5, 7 or 9 independent servers, of which a majority
+    /// keeps each lock
     /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
     #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
-    url: Option<String>,
+    url: Vec<String>,
     /// The prefix of the locks' keys
     #[arg(
         long,
@@ -34,6 +37,13 @@ pub(crate) struct ServerArgs {
         help_heading = "Server"
     )]
     pub(crate) prefix: String,
+    /// The quorum's name, the same in all its clients [default: the name that the servers keep]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Server")]
+    pub(crate) quorum: Option<String>,
+    /// The longest lease of any client of the quorum, the same in all of them. For so long a restarted server does not
+    /// vote [default: the time that the servers keep, or 30s]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration, help_heading = "Server")]
+    pub(crate) longest_lease: Option<Duration>,
 }
 
 /// What a server says that it is.
@@ -45,21 +55,37 @@ enum Kind {
 }
 
 impl ServerArgs {
-    pub(crate) fn url(&self) -> Result<String, Failure> {
-        let url = match (&self.url, std::env::var("REDIS_URL")) {
-            (Some(url), _) => url.clone(),
-            (None, Ok(url)) => url,
-            (None, Err(VarError::NotPresent)) => String::new(),
+    /// All URLs that are named.
+    pub(crate) fn urls(&self) -> Result<Vec<String>, Failure> {
+        let urls = match (self.url.is_empty(), std::env::var("REDIS_URL")) {
+            (false, _) => self.url.clone(),
+            (true, Ok(urls)) => urls.split_whitespace().map(str::to_owned).collect(),
+            (true, Err(VarError::NotPresent)) => Vec::new(),
             // Another server than the one that was meant is the worst choice.
-            (None, Err(VarError::NotUnicode(_))) => {
+            (true, Err(VarError::NotUnicode(_))) => {
                 let what = "cannot read the server's URL: REDIS_URL is not UTF-8";
                 return Err(Failure::usage(format!("{what}; write it like {DEFAULT_URL}")));
             }
         };
-        Ok(match url.as_str() {
-            "" => DEFAULT_URL.to_owned(),
-            _ => url,
+        Ok(match urls.concat().is_empty() {
+            true => vec![DEFAULT_URL.to_owned()],
+            false => urls,
         })
+    }
+
+    /// The URL of a single server.
+    pub(crate) fn url(&self) -> Result<String, Failure> {
+        self.urls().map(|urls| urls.into_iter().next().unwrap_or_default())
+    }
+
+    /// The same for one of several servers, and another prefix.
+    pub(crate) fn at(&self, url: String, prefix: String) -> Self {
+        Self {
+            url: vec![url],
+            prefix,
+            quorum: None,
+            longest_lease: None,
+        }
     }
 
     /// The URL without its secrets. A URL that cannot be parsed is not shown, because its password may be anywhere.

@@ -2,37 +2,101 @@
 
 use crate::args::ShowArgs;
 use crate::json;
-use crate::locks;
+use crate::locks::{Eye, Found};
 use crate::outcome::{Outcome, Status, say};
-use crate::server::ServerArgs;
+use crate::quorum::Target;
+use crate::quorum::merge::Votes;
 use crate::text::{self, Table, count, origin, safe, span};
 use fairlock::{Holder, RawState, Waiter};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::time::Duration;
 
-pub(crate) async fn run(server: &ServerArgs, args: &ShowArgs) -> Outcome {
-    let client = server.client().await?;
-    let lock = client.rw_lock(args.name.as_str());
-    let status = lock.status().await?;
-    let known = match status.holding + status.waiting {
-        0 => locks::must_exist(server, &lock).await,
-        _ => Ok(()),
+pub(crate) async fn run(target: &Target, args: &ShowArgs) -> Outcome {
+    if args.raw {
+        let command = format!("show --raw {}", safe(&args.name));
+        target.one("each server of a quorum has a state of its own", Some(&command))?;
+    }
+    let eye = Eye::open(target).await?;
+    let (found, servers) = eye.status(&args.name).await?;
+    if !found.in_use() {
+        eye.must_exist(&args.name).await?;
+    }
+    eye.shutdown().await;
+    let servers: Vec<Server> = match &eye {
+        Eye::One(..) => Vec::new(),
+        Eye::Several(fleet) => fleet.shown().zip(servers).collect(),
     };
-    client.shutdown().await;
-    known?;
     if args.output.json {
-        let mut document = json::status(&args.name, &status);
-        if args.raw {
-            document["raw"] = json::raw(&status.raw);
-        }
-        json::document(&document)?;
+        json::document(&document(&found, &servers, args.raw))?;
     } else {
-        let raw = if args.raw { state(&status.raw) } else { String::new() };
-        say(&(page(&args.name, &status) + &raw))?;
+        let raw = if args.raw {
+            state(&found.status.raw)
+        } else {
+            String::new()
+        };
+        say(&(page(&found) + &of_servers(&servers) + &raw))?;
     }
     Ok(Status::OK)
 }
 
-fn page(name: &str, status: &fairlock::Status) -> String {
+/// A server of a quorum, and what it says of the lock.
+type Server = (String, Result<fairlock::Status, String>);
+
+fn document(found: &Found, servers: &[Server], raw: bool) -> Value {
+    let mut document = json::status(&found.name, &found.status);
+    if raw {
+        document["raw"] = json::raw(&found.status.raw);
+    }
+    if let Some(votes) = &found.votes {
+        for (at, votes) in votes.of_holders.iter().enumerate() {
+            document["holders"][at]["votes"] = (*votes).into();
+        }
+        let server = |(server, status): &Server| match status {
+            Ok(status) => json!({
+                "server": server,
+                "holding": status.holding,
+                "waiting": status.waiting,
+                "quarantine_ms": quarantine(status).map(json::ms),
+            }),
+            Err(why) => json!({"server": server, "error": why}),
+        };
+        document["servers"] = servers.iter().map(server).collect();
+    }
+    document
+}
+
+/// How long the server will not vote, if it has restarted and somebody has asked it since: then nobody holds the lock there.
+fn quarantine(status: &fairlock::Status) -> Option<Duration> {
+    let nobody = status.holders.iter().find(|holder| holder.owner.uuid().is_nil());
+    nobody.map(|nobody| nobody.lease_left)
+}
+
+/// What each server says. Empty: there is one server.
+fn of_servers(servers: &[Server]) -> String {
+    if servers.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(["SERVER", "HOLDING", "WAITING", "STATE"]).indented("  ");
+    for (server, status) in servers {
+        let (holding, waiting, state) = match status {
+            Ok(status) => {
+                let state = match quarantine(status) {
+                    Some(left) => format!("in quarantine, votes in {}", span(left)),
+                    None => "votes".to_owned(),
+                };
+                let holding = status.holding - usize::from(quarantine(status).is_some());
+                (holding.to_string(), status.waiting.to_string(), state)
+            }
+            Err(why) => ("-".to_owned(), "-".to_owned(), safe(why)),
+        };
+        table.row([safe(server), holding, waiting, state]);
+    }
+    format!("\nServers:\n{}", table.render())
+}
+
+fn page(found: &Found) -> String {
+    let status = &found.status;
     let state = match status.mode {
         None => "free".to_owned(),
         Some(mode) if status.is_expired() => {
@@ -55,12 +119,12 @@ fn page(name: &str, status: &fairlock::Status) -> String {
     let policy = text::policy(status.policy);
     let mut page = format!(
         "{}: {state}, {holding}, {} waiting, {policy}\n",
-        safe(name),
+        safe(&found.name),
         status.waiting
     );
     if !status.holders.is_empty() {
         page += "\nHolding:\n";
-        page += &holders(&status.holders);
+        page += &holders(&status.holders, found.votes.as_ref());
         more(&mut page, status.holding, status.holders.len());
     }
     if !status.waiters.is_empty() {
@@ -87,20 +151,26 @@ fn more(page: &mut String, all: usize, shown: usize) {
     }
 }
 
-/// A table of requests, with three columns beside their origin.
-fn table([times, lease, last]: [&str; 3]) -> Table {
-    Table::new(["OWNER", "MODE", "LABEL", "PROCESS", "HOST", times, lease, last]).indented("  ")
+/// A table of requests, with further columns beside their origin.
+fn table<'a>(further: impl IntoIterator<Item = &'a str>) -> Table {
+    let origin = ["OWNER", "MODE", "LABEL", "PROCESS", "HOST"];
+    Table::new(origin.into_iter().chain(further)).indented("  ")
 }
 
-pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> String {
-    let mut table = table(["HELD", "LEASE LEFT", "TOKEN"]);
-    for holder in holders {
+/// `votes`: a column of a quorum.
+pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>, votes: Option<&Votes>) -> String {
+    let mut table = table(
+        ["HELD", "LEASE LEFT", "TOKEN"]
+            .into_iter()
+            .chain(votes.map(|_| "SERVERS")),
+    );
+    for (at, holder) in holders.into_iter().enumerate() {
         let [label, process, host] = origin(&holder.client);
         let mode = match holder.holds {
             0 | 1 => text::share(holder.mode, holder.permits),
             holds => format!("{} x{holds}", text::share(holder.mode, holder.permits)),
         };
-        table.row([
+        let cells = [
             holder.owner.to_string(),
             mode,
             label,
@@ -109,7 +179,9 @@ pub(crate) fn holders<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> Stri
             span(holder.held_for),
             text::lease(holder.lease_left, holder.expired_for),
             holder.token.to_string(),
-        ]);
+        ];
+        let votes = votes.map(|votes| format!("{} of {}", votes.of_holders[at], votes.servers));
+        table.row(cells.into_iter().chain(votes));
     }
     table.render()
 }

@@ -102,17 +102,17 @@ pub(crate) fn origin_in_short(client: &ClientInfo) -> String {
     }
 }
 
-/// Rows under a heading. Each column is as wide as its widest cell.
+/// Rows under a heading, each as long as the heading. Each column is as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     indent: &'static str,
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
-        let heading = heading.map(str::to_owned).into();
+    pub(crate) fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
+        let heading = heading.into_iter().map(str::to_owned);
         Self {
-            rows: vec![heading],
+            rows: vec![heading.collect()],
             indent: "",
         }
     }
@@ -122,8 +122,8 @@ impl Table {
         self
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, row: [String; N]) {
-        self.rows.push(row.into());
+    pub(crate) fn row(&mut self, row: impl IntoIterator<Item = String>) {
+        self.rows.push(row.into_iter().collect());
     }
 
     pub(crate) fn render(&self) -> String {

@@ -2,13 +2,13 @@
 
 use crate::args::TopArgs;
 use crate::json;
-use crate::locks::{self, Found};
+use crate::locks::{Eye, Found};
 use crate::ls::{held_by, longest_hold, longest_wait};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
-use crate::server::ServerArgs;
+use crate::quorum::Target;
 use crate::text::{self, count, origin_in_short, safe, span};
 use crate::watch::interrupted;
-use fairlock::{Client, Mode, Waiter};
+use fairlock::{Mode, Waiter};
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -24,20 +24,16 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use unicode_width::UnicodeWidthStr;
 
-pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
-    let client = server.client().await?;
+pub(crate) async fn run(target: &Target, args: &TopArgs) -> Outcome {
+    let eye = Eye::open(target).await?;
     let mut screen = Screen {
-        server: format!("{}   prefix {}", server.shown(), server.prefix),
+        server: format!("{}   prefix {}", target.shown(), target.prefix()),
         pattern: args.pattern.clone(),
         locks: Vec::new(),
         at: SystemTime::now(),
         selected: None,
         paused: false,
         trouble: None,
-    };
-    let eye = Eye {
-        server,
-        client: &client,
     };
     let complaints = screen.look(&eye).await?;
     let is_live = !args.output.json && !args.once && io::stdout().is_terminal();
@@ -54,14 +50,8 @@ pub(crate) async fn run(server: &ServerArgs, args: &TopArgs) -> Outcome {
     } else {
         say(&lines(&screen.drawn(args.size)))
     };
-    client.shutdown().await;
+    eye.shutdown().await;
     done.map(|()| Status::OK)
-}
-
-/// The way to the server's locks.
-struct Eye<'a> {
-    server: &'a ServerArgs,
-    client: &'a Client,
 }
 
 /// The state of the screen.
@@ -153,7 +143,7 @@ fn keys() -> mpsc::UnboundedReceiver<Key> {
 impl Screen {
     /// Looks again. Returns what is wrong with single locks.
     async fn look(&mut self, eye: &Eye<'_>) -> Result<Vec<String>, Failure> {
-        let (mut locks, complaints) = locks::find(eye.server, eye.client, self.pattern.as_deref()).await?;
+        let (mut locks, complaints) = eye.find(self.pattern.as_deref()).await?;
         locks.retain(Found::in_use);
         locks.sort_by(Found::order);
         self.locks = locks;

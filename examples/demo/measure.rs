@@ -88,7 +88,7 @@ mod tests {
             held(2, Mode::Write, 51, 52, 53), // did not wait
         ];
         assert_eq!(hand_overs(&requests, &[]), [2, 4]);
-        assert_eq!(hand_overs(&requests, &[30..45]), [2]);
+        assert_eq!(hand_overs(&requests, std::slice::from_ref(&(30..45))), [2]);
     }
 
     #[test]

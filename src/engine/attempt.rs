@@ -5,7 +5,7 @@
 //! has its request released in the background, whatever ended it: that is the attempt's `Drop`.
 
 use super::call::Call;
-use super::finish::{finish, follow_up};
+use super::follow_up::follow_up;
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
@@ -189,7 +189,7 @@ impl Attempt {
             [Mode::Read, Mode::Write].map(|mode| RequestName::write(mode, session.shared.id, number, request.owner()));
         let call = session.call(&request.lock, self.lease);
         let (_, next) = call.release(&[read.as_str(), write.as_str()]).await?;
-        finish(session, &request.lock, next).await;
+        follow_up(session, &request.lock, next);
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl Attempt {
                     if told.is_some() {
                         request.claim().on_reply(sent, Answer::Granted { token });
                     }
-                    finish(self.session(), &request.lock, next).await;
+                    follow_up(self.session(), &request.lock, next);
                     return Ok(told.is_some_and(|told| told <= token));
                 }
                 Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,

@@ -9,7 +9,8 @@ use super::session::Session;
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::Snapshot;
-use crate::protocol::waits;
+use crate::protocol::waits::{self, Note};
+use crate::state::NamedOwners;
 use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::state::waits::{Edge, Graph, MOST_HOLDERS, Wait};
@@ -29,6 +30,8 @@ use tokio::time::{sleep, timeout};
 const MOST_WAITS: usize = 64;
 /// Looks at 1, 2, 4, ... time-outs; from here on every so many. The note is written as often.
 const LONGEST_PAUSE: u32 = 64;
+/// A note lasts at least so long.
+const LEAST_NOTE: Duration = Duration::from_secs(60);
 /// The notes that are written at the same time.
 const AT_ONCE: usize = 32;
 
@@ -36,8 +39,8 @@ const AT_ONCE: usize = 32;
 pub(super) trait Reader {
     /// Who holds the lock, and whether the request waits there. `None`: it does not, or the lock is not followed.
     async fn wait(&self, lock: &Arc<Lock>, request: &str) -> Result<Option<Wait>, RedisError>;
-    /// What these owners have noted: requests and their locks.
-    async fn notes(&self, owners: &[String]) -> Result<Vec<(String, Arc<Lock>)>, RedisError>;
+    /// What these owners have noted.
+    async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError>;
 }
 
 /// Looks for deadlocks, for ever.
@@ -57,9 +60,10 @@ pub(super) async fn find_deadlocks(session: &Session) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) if is_transient(&error) => tracing::debug!(%error, "no look for deadlocks"),
+                // For lack of a right, or of memory, which may come back.
                 Err(error) => {
-                    tracing::warn!(%error, "the server refuses what a look for deadlocks needs: looking no more");
-                    return;
+                    tracing::warn!(%error, "the server refuses what a look for deadlocks needs: looking again later");
+                    sleep(period.saturating_mul(LONGEST_PAUSE)).await;
                 }
             }
         }
@@ -78,13 +82,19 @@ struct Detector<'a> {
 impl Detector<'_> {
     /// Notes and looks for what is due. Returns whether any named owner waits.
     async fn round(&mut self) -> Result<bool, RedisError> {
-        let waiting = self.session.shared.registry.waiting_owners();
+        let NamedOwners { waiting, held } = self.session.shared.registry.of_named_owners();
         // A request that came since the last round has not waited for a whole time-out.
         let next = |number| self.rounds.get(number).map_or(0, |rounds| rounds.saturating_add(1));
         self.rounds = waiting
             .iter()
             .map(|request| (request.number, next(&request.number)))
             .collect();
+        let mut holds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for request in &held {
+            if let Some(owner) = waits::named_owner(&request.name) {
+                holds.entry(owner).or_default().push(&request.name);
+            }
+        }
         let mut by_owner: BTreeMap<&str, Vec<&Arc<Request>>> = BTreeMap::new();
         let mut by_lock: BTreeMap<&Arc<str>, Vec<&Arc<Request>>> = BTreeMap::new();
         for request in waiting.iter().filter(|request| self.rounds[&request.number] > 0) {
@@ -93,27 +103,37 @@ impl Detector<'_> {
                 by_lock.entry(&request.lock.state).or_default().push(request);
             }
         }
-        self.note(&by_owner).await?;
+        self.note(&by_owner, &holds).await?;
         let is_due = |request: &&Arc<Request>| is_look_due(self.rounds[&request.number]);
         for requests in by_lock.values().filter(|requests| requests.iter().any(is_due)) {
-            self.look(requests).await?;
+            self.look(requests, &holds).await?;
         }
         Ok(!waiting.is_empty())
     }
 
     /// Writes the notes of owners that wait, and deletes those of owners that wait no more.
-    async fn note(&mut self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>) -> Result<(), RedisError> {
+    async fn note(
+        &mut self,
+        waiting: &BTreeMap<&str, Vec<&Arc<Request>>>,
+        holds: &BTreeMap<&str, Vec<&str>>,
+    ) -> Result<(), RedisError> {
         let prefix = &self.session.shared.prefix;
-        // A note outlives the time until it is written again.
-        let lasts = (self.period.saturating_mul(2 * LONGEST_PAUSE)).min(MOST_LEASE);
-        let is_due = |request: &&Arc<Request>| self.rounds[&request.number].is_multiple_of(LONGEST_PAUSE);
+        // A note outlives the time until it is written again, also where rounds take much longer than their period.
+        let lasts = self.period.saturating_mul(2 * LONGEST_PAUSE);
+        let lasts = lasts.clamp(LEAST_NOTE, MOST_LEASE);
+        // An owner that has a note may begin to wait for another lock too.
+        let is_due = |request: &&Arc<Request>| {
+            let rounds = self.rounds[&request.number];
+            rounds == 1 || rounds.is_multiple_of(LONGEST_PAUSE)
+        };
         let mut commands: Vec<(String, Cmd)> = Vec::new();
         for (owner, requests) in waiting {
             if !self.noted.contains(*owner) || requests.iter().any(is_due) {
                 let waits = requests
                     .iter()
                     .map(|request| (request.name.as_str(), &*request.lock.state));
-                commands.push(waits::note(prefix, owner, waits, lasts));
+                let holds = holds.get(owner).into_iter().flatten().copied();
+                commands.push(waits::note(prefix, owner, waits, holds, lasts));
             }
         }
         let over = self.noted.iter().filter(|owner| !waiting.contains_key(owner.as_str()));
@@ -134,8 +154,8 @@ impl Detector<'_> {
         sent
     }
 
-    /// Looks from one lock, for all requests that wait there.
-    async fn look(&self, requests: &[&Arc<Request>]) -> Result<(), RedisError> {
+    /// Looks from one lock, for all requests that wait there. `holds`: the holds of their owners.
+    async fn look(&self, requests: &[&Arc<Request>], holds: &BTreeMap<&str, Vec<&str>>) -> Result<(), RedisError> {
         let Some(first) = requests.first() else { return Ok(()) };
         let seen = self.session.look(&first.lock, &first.name).await?;
         let mine = requests.iter().filter_map(|request| {
@@ -144,7 +164,11 @@ impl Detector<'_> {
         });
         let mine: Vec<_> = mine.collect();
         let waits: Vec<_> = mine.iter().map(|(_, wait)| wait).collect();
-        let graph = graph_of(self.session, &waits).await?;
+        let mut graph = graph_of(self.session, &waits).await?;
+        for (_, wait) in &mine {
+            let holds = holds.get(wait.owner.as_str()).into_iter().flatten();
+            graph.tell(&wait.request, holds.map(|hold| (*hold).to_owned()));
+        }
         for (request, wait) in &mine {
             if let Some(circle) = graph.circle(wait)
                 && is_still(self.session, &circle).await?
@@ -206,7 +230,14 @@ async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<Graph, RedisEr
             .map(str::to_owned),
     );
     while !open.is_empty() && graph.len() < MOST_WAITS {
-        for (request, lock) in reader.notes(&std::mem::take(&mut open)).await? {
+        let notes = reader.notes(&std::mem::take(&mut open)).await?;
+        let noted = notes.into_iter().flat_map(|Note { waits, mut holds }| {
+            for (request, _) in &waits {
+                graph.tell(request, holds.drain(..));
+            }
+            waits
+        });
+        for (request, lock) in noted.collect::<Vec<_>>() {
             let Some(wait) = reader.wait(&lock, &request).await? else {
                 continue;
             };
@@ -247,20 +278,16 @@ impl Reader for Session {
         Ok(Wait::read(lock, request, &seen))
     }
 
-    async fn notes(&self, owners: &[String]) -> Result<Vec<(String, Arc<Lock>)>, RedisError> {
+    async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError> {
         let prefix = &self.shared.prefix;
         let keys: Vec<_> = owners.iter().map(|owner| waits::key_of(prefix, owner)).collect();
         let texts = self
             .route
             .texts(Lane::Background, call_limit(self.shared.lease), &keys)
             .await;
-        let notes = owners
-            .iter()
-            .zip(texts)
-            .filter_map(|(owner, text)| Some((owner, text?)));
-        Ok(notes
-            .flat_map(|(owner, text)| waits::read(prefix, owner, &text))
-            .collect())
+        let noted = owners.iter().zip(texts);
+        let notes = noted.filter_map(|(owner, text)| Some(waits::read(prefix, owner, &text?)));
+        Ok(notes.collect())
     }
 }
 

@@ -4,7 +4,7 @@ pub(crate) mod attempt;
 pub(crate) mod call;
 pub(crate) mod confirm;
 mod deadlock;
-pub(crate) mod finish;
+pub(crate) mod follow_up;
 pub(crate) mod progress;
 pub(crate) mod release;
 pub(crate) mod renew;

@@ -1,7 +1,7 @@
 //! The releaser: one task that releases what was dropped. It batches by lock and tries until the leases must be over,
 //! because nobody else can tell the server.
 
-use super::finish::finish;
+use super::follow_up::follow_up;
 use super::seal::seal_chunk;
 use super::session::Session;
 use crate::protocol::script::CHUNK;
@@ -77,7 +77,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
         };
         match released {
             Ok((_, next)) => {
-                finish(session, &first.lock, next).await;
+                follow_up(session, &first.lock, next);
                 break;
             }
             Err(error) if Instant::now() < gone_by && !session.shared.registry.has_ended() => {

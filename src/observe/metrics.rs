@@ -38,6 +38,8 @@ mod recorded {
     const LOST: &str = "fairlock_lost_total";
     const RENEWALS: &str = "fairlock_renewals_total";
     const RECONNECTS: &str = "fairlock_reconnects_total";
+    const UNREACHED: &str = "fairlock_unreached";
+    const VOTES_LOST: &str = "fairlock_votes_lost_total";
 
     /// Describes all metrics to the recorder, and starts all counters and gauges at zero. A counter that appeared with
     /// its first event would show no increase.
@@ -45,7 +47,10 @@ mod recorded {
         describe();
         for mode in labels.modes {
             drop((gauge!(WAITING, "mode" => *mode), gauge!(HELD, "mode" => *mode)));
-            drop(counter!(REQUEUED, "mode" => *mode));
+            drop((
+                counter!(REQUEUED, "mode" => *mode),
+                counter!(VOTES_LOST, "mode" => *mode),
+            ));
             for outcome in labels.outcomes {
                 drop(counter!(ACQUISITIONS, "mode" => *mode, "outcome" => *outcome));
             }
@@ -56,6 +61,7 @@ mod recorded {
                 drop(counter!(LOST, "mode" => *mode, "reason" => *reason));
             }
         }
+        drop(gauge!(UNREACHED));
         for connection in labels.connections {
             drop(gauge!(DISCONNECTED, "connection" => *connection));
             drop(counter!(RECONNECTS, "connection" => *connection));
@@ -81,6 +87,8 @@ mod recorded {
         counter(LOST, "Holds that were lost, by reason");
         counter(RENEWALS, "Calls that renew all that is due of one lock");
         counter(RECONNECTS, "Reconnects after a lost connection");
+        gauge(UNREACHED, "Servers of a quorum that the client has never reached");
+        counter(VOTES_LOST, "Servers that lost a hold which a majority kept");
     }
 
     /// Adds one to a gauge until it is dropped. It keeps that gauge, so a recorder that is installed in between sees
@@ -104,6 +112,10 @@ mod recorded {
 
         pub(crate) fn disconnected(connection: &'static str) -> Self {
             Self::more(gauge!(DISCONNECTED, "connection" => connection))
+        }
+
+        pub(crate) fn unreached() -> Self {
+            Self::more(gauge!(UNREACHED))
         }
     }
 
@@ -145,6 +157,10 @@ mod recorded {
     pub(crate) fn reconnected(connection: &'static str) {
         counter!(RECONNECTS, "connection" => connection).increment(1);
     }
+
+    pub(crate) fn vote_lost(mode: &'static str) {
+        counter!(VOTES_LOST, "mode" => mode).increment(1);
+    }
 }
 
 #[cfg(not(feature = "metrics"))]
@@ -166,6 +182,10 @@ mod ignored {
         pub(crate) fn disconnected(_connection: &'static str) -> Self {
             Self
         }
+
+        pub(crate) fn unreached() -> Self {
+            Self
+        }
     }
 
     pub(crate) fn begin(_labels: &super::Labels) {}
@@ -185,4 +205,6 @@ mod ignored {
     pub(crate) fn renewal(_outcome: &'static str) {}
 
     pub(crate) fn reconnected(_connection: &'static str) {}
+
+    pub(crate) fn vote_lost(_mode: &'static str) {}
 }

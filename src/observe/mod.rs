@@ -28,6 +28,9 @@
 //! | `WARN` | `place in the queue lost ...; asking again`, in the span `acquire` | `lock` |
 //! | `WARN` | `left to their leases`: releases that the server did not confirm | `lock`, `requests`, `error` |
 //! | `WARN` | `evicted`, by this process | `lock`, `owner`, `requests` |
+//! | `WARN` | `a server of the quorum is away`, when the client connects | `server`, `error` |
+//! | `INFO` | `a server of the quorum was reached`, later | `server`, `outage_ms` |
+//! | `WARN` | `vote lost; asking the server again`: a majority keeps the hold | `lock`, `mode`, `server` |
 //! | `INFO` | `connected`, `client shut down` | `server`, `client` |
 //! | `DEBUG` | `acquired`, `not acquired`, in the span `acquire` | as recorded in the span |
 //! | `DEBUG` | `hold ended`, in the span `hold` | as recorded in the span |
@@ -56,6 +59,8 @@
 //! | `fairlock_lost_total` | counter | `mode`, `reason` | holds that were lost |
 //! | `fairlock_renewals_total` | counter | `outcome` | calls that renew all that is due of one lock: `ok`, `failed` |
 //! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
+//! | `fairlock_unreached` | gauge | | servers of a [`Quorum`](crate::Quorum) that the client has never reached |
+//! | `fairlock_votes_lost_total` | counter | `mode` | servers that lost a hold of a quorum which a majority kept |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
 //!   upgrades), `deadlock`, `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already),
@@ -66,6 +71,12 @@
 //!   after a lost subscription this should be rare.
 //! * `connection`: `command`, `subscription`; in a cluster those to all nodes.
 //!
+//! A [`Quorum`](crate::Quorum) has one record for each acquisition and each hold, whatever the number of servers: both spans,
+//! and all metrics with the label `mode`. `source` is `reply` or `message`, and there is no hand-over time, because the hold
+//! begins with the last of several messages. Connections, reconnects and renewals count at each server, so one server that
+//! is down shows as a `fairlock_disconnected` of 2 in each process. With a growing `fairlock_votes_lost_total` the next loss
+//! of a server may cost holds.
+//!
 //! A lost hold counts as over when this process knows of the loss, even while its guard still exists. Times range from
 //! a tenth of a millisecond (a hand-over) to minutes (a queue): give the recorder buckets to match. The repository has
 //! alerts and a dashboard in `ops`, and an exporter in `examples/services`.
@@ -74,7 +85,7 @@ mod metrics;
 
 use crate::protocol::key::Lock;
 use crate::types::error::{Error, LostReason};
-use crate::types::mode::{Access, GrantVia, Permits, Read, When, Write};
+use crate::types::mode::{Access, GrantVia, Mode, Permits, Read, When, Write};
 use metrics::{Labels, One};
 use std::sync::Arc;
 use std::time::Duration;
@@ -355,6 +366,39 @@ impl Outage {
         let (connection, outage_ms) = (self.connection, micros(self.begun.elapsed()) / 1000);
         tracing::info!(connection, outage_ms, "reconnected");
     }
+}
+
+/// A server of a quorum that the client has never reached.
+pub(crate) struct Unreached {
+    server: String,
+    begun: Instant,
+    _unreached: One,
+}
+
+impl Unreached {
+    pub(crate) fn begin(server: &str, error: &dyn std::fmt::Display) -> Self {
+        tracing::warn!(server, %error, "a server of the quorum is away");
+        Self {
+            server: server.to_owned(),
+            begun: Instant::now(),
+            _unreached: One::unreached(),
+        }
+    }
+
+    pub(crate) fn end(self) {
+        let (server, outage_ms) = (&self.server, micros(self.begun.elapsed()) / 1000);
+        tracing::info!(server, outage_ms, "a server of the quorum was reached");
+    }
+}
+
+/// A server lost a hold that a majority keeps, and the client asks it again.
+pub(crate) fn vote_lost(lock: &Lock, mode: Mode, server: &str) {
+    let mode = match mode {
+        Mode::Read => Read::LABEL,
+        Mode::Write => Write::LABEL,
+    };
+    tracing::warn!(lock = %lock.name, mode, server, "vote lost; asking the server again");
+    metrics::vote_lost(mode);
 }
 
 fn micros(duration: Duration) -> u64 {

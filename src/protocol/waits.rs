@@ -2,7 +2,9 @@
 //!
 //! A note is the text under `PREFIX:waits:OWNER`, and expires. It has one entry for each wait of the owner's process:
 //! `REQUEST LENGTH KEY`, with the key of the lock's state and its length in bytes, one entry directly behind the other. A
-//! note is a hint: whoever reads it asks the lock whether the request waits.
+//! note is a hint: whoever reads it asks the lock whether the request waits. An entry with the length 0 and no key names
+//! a hold that its user has. The server may know others of the same client, which end without the owner: those that their
+//! users have left, and late copies of calls.
 
 use super::key::{self, Lock};
 use super::name::RequestName;
@@ -11,20 +13,31 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An owner has one wait, or a few. What else stands in a note is not believed.
-const MOST: usize = 16;
+/// An owner has one wait, or a few, and some holds. What else stands in a note is not believed.
+const MOST: usize = 64;
 
 pub(crate) use super::key::waits as key_of;
 
-/// Returns the key of an owner's note, and the command that writes the note.
+/// What an owner has noted.
+#[derive(Debug, Default)]
+pub(crate) struct Note {
+    /// The requests that wait, and their locks.
+    pub(crate) waits: Vec<(String, Arc<Lock>)>,
+    /// The holds that their users have.
+    pub(crate) holds: Vec<String>,
+}
+
+/// Returns the key of an owner's note, and the command that writes the note. `waits`: requests with the keys of their
+/// locks. `holds`: the holds that their users have.
 pub(crate) fn note<'a>(
     prefix: &str,
     owner: &str,
     waits: impl Iterator<Item = (&'a str, &'a str)>,
+    holds: impl Iterator<Item = &'a str>,
     lasts: Duration,
 ) -> (String, Cmd) {
     let mut text = String::new();
-    for (request, state) in waits.take(MOST) {
+    for (request, state) in waits.chain(holds.map(|request| (request, ""))).take(MOST) {
         // Writing to a string does not fail.
         let _ = write!(text, "{request} {} {state}", state.len());
     }
@@ -42,21 +55,22 @@ pub(crate) fn forget(prefix: &str, owner: &str) -> (String, Cmd) {
     (key, delete)
 }
 
-/// Reads an owner's note: the requests of that owner, and their locks. Others can write notes too, so what is not of the
-/// owner or of the prefix is left out.
-pub(crate) fn read(prefix: &str, owner: &str, mut text: &str) -> Vec<(String, Arc<Lock>)> {
-    let mut waits = Vec::new();
-    while let Some((request, state, rest)) = entry(text).filter(|_| waits.len() < MOST) {
+/// Reads an owner's note. Others can write notes too, so what is not of the owner or of the prefix is left out.
+pub(crate) fn read(prefix: &str, owner: &str, mut text: &str) -> Note {
+    let mut note = Note::default();
+    while let Some((request, state, rest)) = entry(text).filter(|_| note.waits.len() + note.holds.len() < MOST) {
         text = rest;
         if named_owner(request) != Some(owner) {
             continue;
         }
-        if let Some(name) = key::name_of_state(prefix, state) {
+        if state.is_empty() {
+            note.holds.push(request.to_owned());
+        } else if let Some(name) = key::name_of_state(prefix, state) {
             let lock = Lock::of_key(state.to_owned(), name.into());
-            waits.push((request.to_owned(), Arc::new(lock)));
+            note.waits.push((request.to_owned(), Arc::new(lock)));
         }
     }
-    waits
+    note
 }
 
 fn entry(text: &str) -> Option<(&str, &str, &str)> {
@@ -80,7 +94,14 @@ mod tests {
     fn a_note_is_read_as_it_was_written_and_nothing_foreign_is() {
         let states = ["p:{a}", "p:{b 7 ä\n}", "q:{c}", "p:{d}"];
         let requests = ["w0a:1:me", "r0a:2:me", "w0a:3:me", "w0a:4:you"];
-        let (key, set) = note("p", "me", requests.into_iter().zip(states), Duration::from_secs(9));
+        let holds = ["w0a:5:me", "w0a:6:you"].into_iter();
+        let (key, set) = note(
+            "p",
+            "me",
+            requests.into_iter().zip(states),
+            holds,
+            Duration::from_secs(9),
+        );
         assert_eq!(key, "p:waits:me");
         let arg = set.args_iter().nth(2);
         let Some(redis::Arg::Simple(text)) = arg else {
@@ -88,14 +109,16 @@ mod tests {
         };
         let text = std::str::from_utf8(text).expect("UTF-8");
         let read = |owner| -> Vec<(String, String)> {
-            let waits = super::read("p", owner, text).into_iter();
+            let waits = super::read("p", owner, text).waits.into_iter();
             waits.map(|(request, lock)| (request, lock.name.to_string())).collect()
         };
         let expected = [("w0a:1:me", "a"), ("r0a:2:me", "b 7 ä\n")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         assert_eq!(read("me"), expected);
         assert_eq!(read("them"), []);
+        assert_eq!(super::read("p", "me", text).holds, ["w0a:5:me"]);
         for broken in ["", "w0a:1:me", "w0a:1:me 5", "w0a:1:me 99 p:{a}", "w0a:1:me x p:{a}"] {
-            assert!(super::read("p", "me", broken).is_empty(), "{broken:?}");
+            let Note { waits, holds } = super::read("p", "me", broken);
+            assert!(waits.is_empty() && holds.is_empty(), "{broken:?}");
         }
     }
 

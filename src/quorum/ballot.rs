@@ -7,9 +7,9 @@
 use super::members::Members;
 use super::tally::{End, Phase, Step, Tally};
 use crate::engine::attempt::{Attempt, Attempted};
-use crate::engine::finish::follow_up;
+use crate::engine::follow_up::follow_up;
 use crate::engine::session::Handle;
-use crate::observe::{Hold, HoldEnd};
+use crate::observe::{Hold, HoldEnd, vote_lost};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToPlace, Origin};
@@ -348,7 +348,13 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
                 ballot.abandon(End::Lost(LostReason::Shutdown));
                 return;
             }
-            let former = ballot.tally().take(at);
+            let (was_held, former) = {
+                let mut tally = ballot.tally();
+                (tally.keeps(at), tally.take(at))
+            };
+            if was_held {
+                vote_lost(&ballot.wish.lock, ballot.wish.mode, &ballot.members.servers[at].address);
+            }
             if let Some(former) = former {
                 ballot.release(at, former);
             }

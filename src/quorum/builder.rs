@@ -3,7 +3,7 @@
 use super::lock::QuorumLock;
 use super::members::{Members, Plan};
 use crate::engine::runtime;
-use crate::observe;
+use crate::observe::{self, Unreached};
 use crate::protocol::key::{self, Lock};
 use crate::protocol::quarantine::{prefix_of_quorum, read_time, time};
 use crate::target::{IntoServer, Server};
@@ -210,8 +210,8 @@ async fn connect_all(members: &Arc<Members>) -> Result<(), Error> {
         if reached < members.majority() || !is_transient(&source) {
             return Err(Error::of_connect(members.servers[at].address.clone(), source));
         }
-        tracing::warn!(server = members.servers[at].address, error = %source, "the server is away");
-        tokio::spawn(Members::connect_later(Arc::downgrade(members), at));
+        let unreached = Unreached::begin(&members.servers[at].address, &source);
+        tokio::spawn(Members::connect_later(Arc::downgrade(members), at, unreached));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::ballot::Ballot;
 use super::tally::{End, Phase};
-use crate::engine::finish::finish;
+use crate::engine::follow_up::follow_up;
 use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::observe::HoldEnd;
@@ -283,7 +283,7 @@ impl Leaving {
                         [Standing::Unknown] => sent_before,
                         _ => false,
                     };
-                    finish(&session, &request.lock, next).await;
+                    follow_up(&session, &request.lock, next);
                     return Ok(is_held);
                 }
                 Err(error) if is_transient(&error) && Instant::now() < until => {

@@ -2,6 +2,7 @@
 
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
+use crate::observe::Unreached;
 use crate::state::shared::Identity;
 use crate::transport::backoff::Backoff;
 use crate::transport::quarantine::Seat;
@@ -106,7 +107,7 @@ impl Members {
     }
 
     /// Goes on connecting to a server that was away, for as long as the quorum is used.
-    pub(super) async fn connect_later(members: Weak<Self>, at: usize) {
+    pub(super) async fn connect_later(members: Weak<Self>, at: usize, unreached: Unreached) {
         let mut backoff = Backoff::new();
         loop {
             backoff.pause().await;
@@ -114,7 +115,7 @@ impl Members {
                 return;
             };
             match members.connect(at).await {
-                Ok(()) => return,
+                Ok(()) => return unreached.end(),
                 Err(error) if is_transient(&error) => {
                     tracing::debug!(server = members.servers[at].address, %error, "away")
                 }

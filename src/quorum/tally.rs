@@ -55,6 +55,12 @@ impl Vote {
         self.token?;
         self.request.as_ref()?.change(|claim| claim.held_until(now))
     }
+
+    /// An operator evicted the request at this server, so it does not come back there.
+    fn is_evicted(&self) -> bool {
+        let request = self.request.as_ref();
+        request.is_some_and(|request| matches!(request.claim().ended(), Some(EndedBy::Lost(LostReason::Evicted))))
+    }
 }
 
 pub(super) enum Phase {
@@ -186,6 +192,11 @@ impl Tally {
         }
     }
 
+    /// Whether the hold counts, or counted, a vote of that server.
+    pub(super) fn keeps(&self, at: usize) -> bool {
+        matches!(self.phase, Phase::Holds { .. }) && self.votes[at].token.is_some()
+    }
+
     /// Takes the name of a vote that asks again or ends.
     pub(super) fn take(&mut self, at: usize) -> Option<Arc<Request>> {
         let vote = &mut self.votes[at];
@@ -273,10 +284,14 @@ impl Tally {
 
     /// Whether no majority can be had any more.
     fn gives_up(&mut self) -> bool {
-        let without = |vote: &&mut Vote| vote.busy || vote.refused.is_some();
+        let without = |vote: &&Vote| vote.busy || vote.refused.is_some() || vote.is_evicted();
         let spare = self.votes.len() - self.majority();
-        if self.votes.iter_mut().filter(without).count() <= spare {
+        if self.votes.iter().filter(without).count() <= spare {
             return false;
+        }
+        if self.votes.iter().any(Vote::is_evicted) {
+            self.phase = Phase::Over(End::Lost(LostReason::Evicted));
+            return true;
         }
         let is_busy = self.is_answered() && self.votes.iter().any(|vote| vote.busy);
         let refusal = self.votes.iter_mut().find_map(|vote| vote.refused.take());
@@ -335,6 +350,9 @@ impl Tally {
         let Some(request) = vote.request.as_ref().filter(|_| is_used) else {
             return Step::AskAgain;
         };
+        if vote.is_evicted() {
+            return Step::Wait(held_until.or(self.recess_at()));
+        }
         if let Some(end) = request.claim().ended() {
             if let EndedBy::Lost(reason) = end {
                 self.reason = *reason;

@@ -15,4 +15,4 @@ mod sync;
 mod table;
 pub(crate) mod waits;
 
-pub(crate) use table::{Due, FollowUp};
+pub(crate) use table::{Due, FollowUp, NamedOwners};

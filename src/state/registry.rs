@@ -6,7 +6,7 @@
 use super::claim::EndedBy;
 use super::request::{Heard, Request};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
-use super::table::{Due, FollowUp, Table};
+use super::table::{Due, FollowUp, NamedOwners, Table};
 use crate::protocol::key::Lock;
 use crate::types::error::{LostReason, runtime_ended};
 use redis::RedisError;
@@ -58,9 +58,9 @@ impl Registry {
         self.table().leaving(of, now)
     }
 
-    /// The requests of named owners that wait. Owners that are about to let go of something are left out.
-    pub(crate) fn waiting_owners(&self) -> Vec<Arc<Request>> {
-        self.table().waiting_owners()
+    /// The requests of named owners that wait, and those that their users have.
+    pub(crate) fn of_named_owners(&self) -> NamedOwners {
+        self.table().of_named_owners()
     }
 
     /// Takes the locks that are due, with what to do for them, and schedules them again.
@@ -217,7 +217,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn an_owner_that_lets_go_of_something_is_not_searched() {
+    fn what_a_named_owner_has_and_not_what_it_has_left_is_known_beside_its_wait() {
         let (registry, now) = (Registry::new(), Instant::now());
         let lease = Duration::from_secs(9);
         let request = |number: u64, name: &str, lock: &str| {
@@ -238,11 +238,16 @@ mod tests {
             request.claim().on_reply(now, queued);
         }
         held.claim().on_reply(now, Answer::Granted { token: 5 });
-        let searched = || -> Vec<u64> { registry.waiting_owners().iter().map(|request| request.number).collect() };
-        assert_eq!(searched(), [2], "it holds, and waits");
+        let known = || -> [Vec<u64>; 2] {
+            let named = registry.of_named_owners();
+            [named.waiting, named.held].map(|requests| requests.iter().map(|request| request.number).collect())
+        };
+        assert_eq!(known(), [vec![2], vec![1]], "it holds, and waits");
         held.claim().end(EndedBy::Released);
-        assert_eq!(searched(), [0; 0], "the server may still know its hold");
-        registry.remove(&held);
-        assert_eq!(searched(), [2]);
+        assert_eq!(
+            known(),
+            [vec![2], vec![]],
+            "it has left, though the server may still know its hold"
+        );
     }
 }

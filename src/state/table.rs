@@ -5,7 +5,7 @@ use crate::protocol::key::Lock;
 use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,6 +41,14 @@ pub(crate) struct Due {
     /// lease.
     pub(crate) release: Vec<Arc<Request>>,
     pub(crate) follow_up: Option<FollowUp>,
+}
+
+/// Requests of named owners: see [`Table::of_named_owners`].
+#[derive(Debug, Default)]
+pub(crate) struct NamedOwners {
+    pub(crate) waiting: Vec<Arc<Request>>,
+    /// Or about to be held: nobody has released them, and they are not lost.
+    pub(crate) held: Vec<Arc<Request>>,
 }
 
 #[derive(Debug, Default)]
@@ -140,18 +148,22 @@ impl Table {
         requests.find(|request| request.claim().is_leaving(now)).cloned()
     }
 
-    /// The requests of named owners that wait. Left out are owners with a request that is over, because the server may
-    /// still know its hold: such an owner waits and lets go of something.
-    pub(super) fn waiting_owners(&self) -> Vec<Arc<Request>> {
-        let owned = || {
-            self.requests
-                .values()
-                .filter_map(|request| Some((request, named_owner(&request.name)?)))
-        };
-        let over = owned().filter(|(request, _)| request.claim().ended().is_some());
-        let leaving: HashSet<_> = over.map(|(_, owner)| owner).collect();
-        let waiting = owned().filter(|(request, owner)| !leaving.contains(owner) && request.claim().is_waiting());
-        waiting.map(|(request, _)| Arc::clone(request)).collect()
+    /// The requests of named owners that wait, and those that their users have.
+    pub(super) fn of_named_owners(&self) -> NamedOwners {
+        let mut named = NamedOwners::default();
+        for request in self
+            .requests
+            .values()
+            .filter(|request| named_owner(&request.name).is_some())
+        {
+            let claim = request.claim();
+            if claim.is_waiting() {
+                named.waiting.push(Arc::clone(request));
+            } else if claim.ended().is_none() {
+                named.held.push(Arc::clone(request));
+            }
+        }
+        named
     }
 
     /// When to call `take_due` next. The methods that make this time earlier return that.

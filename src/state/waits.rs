@@ -4,7 +4,8 @@
 //! waits in a queue waits for all holders, directly or through those ahead. A circle of such edges is a deadlock if all
 //! edges existed at one moment, because an owner that waits lets go of nothing. One reading cannot know that, so the
 //! edges of a circle are read twice, in the same order: an edge between the same two requests existed all the time in
-//! between, because names of requests are never used again.
+//! between, because names of requests are never used again. A hold that its user does not have is no edge, because it
+//! ends by itself: one that the user has left and the server keeps, or a late copy of a call.
 //!
 //! Only the youngest of a circle is told, by ticket. So a search follows only waits that are older than its own.
 
@@ -39,9 +40,15 @@ pub(crate) struct Edge<'a> {
     holder: &'a str,
 }
 
-/// Waits, by owner.
+/// Waits by owner.
 #[derive(Debug, Default)]
-pub(crate) struct Graph(BTreeMap<String, Vec<Wait>>);
+pub(crate) struct Graph {
+    waits: BTreeMap<String, Vec<Wait>>,
+    /// The holds of owners whose clients have told of all that their users have.
+    holds: BTreeSet<String>,
+    /// These owners, each with the client.
+    told: BTreeSet<(String, String)>,
+}
 
 impl Wait {
     /// What a reading of its lock tells about a request with that ticket. `None`: the lock is not followed, or it has too
@@ -92,6 +99,11 @@ impl Wait {
     }
 }
 
+fn owner_and_client(request: &str) -> Option<(String, String)> {
+    let client = RequestName::read(request)?.client;
+    Some((named_owner(request)?.to_owned(), client.to_owned()))
+}
+
 impl Edge<'_> {
     /// Whether a later reading shows the same two requests, one waiting and one holding.
     pub(crate) fn is_in(&self, later: Option<&Wait>) -> bool {
@@ -103,11 +115,29 @@ impl Edge<'_> {
 
 impl Graph {
     pub(crate) fn add(&mut self, wait: Wait) {
-        self.0.entry(wait.owner.clone()).or_default().push(wait);
+        self.waits.entry(wait.owner.clone()).or_default().push(wait);
+    }
+
+    /// A client has told for an owner which holds its users have. `request`: one of that owner and client.
+    pub(crate) fn tell(&mut self, request: &str, holds: impl IntoIterator<Item = String>) {
+        self.told.extend(owner_and_client(request));
+        self.holds.extend(holds);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
+        self.waits.values().map(Vec::len).sum()
+    }
+
+    /// The holders for which a request waits, and their owners.
+    fn blockers<'a>(&self, wait: &'a Wait) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let is_kept = move |holder: &&String| {
+            let of = owner_and_client(holder);
+            self.holds.contains(*holder) || of.is_none_or(|of| !self.told.contains(&of))
+        };
+        wait.holders
+            .iter()
+            .filter(is_kept)
+            .filter_map(|holder| Some((holder.as_str(), named_owner(holder)?)))
     }
 
     /// A circle that begins and ends with the owner of a wait, over waits that are older than this one. The first edge
@@ -117,15 +147,11 @@ impl Graph {
         let mut open = VecDeque::from([vec![youngest]]);
         while let Some(path) = open.pop_front() {
             let last = path.last()?;
-            for (holder, owner) in last
-                .holders
-                .iter()
-                .filter_map(|holder| Some((holder, named_owner(holder)?)))
-            {
+            for (holder, owner) in self.blockers(last) {
                 if owner == youngest.owner {
-                    return Some(edges(&path, holder));
+                    return Some(self.edges(&path, holder));
                 }
-                let older = self.0.get(owner).into_iter().flatten();
+                let older = self.waits.get(owner).into_iter().flatten();
                 for next in older.filter(|wait| wait.is_older_than(youngest)) {
                     if seen.insert(&next.request) {
                         open.push_back([&path[..], &[next]].concat());
@@ -135,22 +161,18 @@ impl Graph {
         }
         None
     }
-}
 
-/// The edges along a path of waits. The owner of each wait holds the lock of the one before; the last lock has that
-/// holder.
-fn edges<'a>(path: &[&'a Wait], holder: &'a str) -> Vec<Edge<'a>> {
-    let held_by = |wait: &'a Wait, owner: &str| {
-        let mut holders = wait.holders.iter();
-        holders.find(|holder| named_owner(holder) == Some(owner))
-    };
-    let nexts = path.iter().skip(1);
-    let inner = path.iter().zip(nexts).filter_map(|(wait, next)| {
-        let holder = held_by(wait, &next.owner)?;
-        Some(Edge { wait, holder })
-    });
-    let last = path.last().map(|wait| Edge { wait, holder });
-    inner.chain(last).collect()
+    /// The edges along a path of waits. The owner of each wait holds the lock of the one before; the last lock has that
+    /// holder.
+    fn edges<'a>(&self, path: &[&'a Wait], holder: &'a str) -> Vec<Edge<'a>> {
+        let nexts = path.iter().skip(1);
+        let inner = path.iter().zip(nexts).filter_map(|(wait, next)| {
+            let (holder, _) = self.blockers(wait).find(|(_, owner)| *owner == next.owner)?;
+            Some(Edge { wait, holder })
+        });
+        let last = path.last().map(|wait| Edge { wait, holder });
+        inner.chain(last).collect()
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +220,30 @@ mod tests {
         // Of two holders one leads back.
         graph.add(wait("d", 4, &["e"]));
         assert_eq!(circle(&graph, &wait("e", 9, &["b", "c"])).unwrap(), ["e", "c", "d"]);
+    }
+
+    #[test]
+    fn a_hold_that_its_user_does_not_have_closes_no_circle_and_another_hold_of_its_owner_does() {
+        let (older, mut younger) = (wait("a", 1, &["b"]), wait("b", 2, &["a"]));
+        let graph = |of: &str, holds: &[&str]| {
+            let mut graph = Graph::default();
+            graph.add(older.clone());
+            graph.tell(&format!("w0b:3:{of}"), holds.iter().map(|hold| (*hold).to_owned()));
+            graph
+        };
+        assert_eq!(circle(&graph("a", &["w0b:1:a"]), &younger).unwrap(), ["b", "a"]);
+        assert_eq!(
+            circle(&graph("a", &[]), &younger),
+            None,
+            "the older one has left its hold"
+        );
+        assert_eq!(circle(&graph("b", &[]), &younger), None, "so has the younger one");
+        younger.holders.push("w0b:9:a".to_owned());
+        let seen = graph("a", &["w0b:9:a"]);
+        assert_eq!(seen.circle(&younger).unwrap()[0].holder, "w0b:9:a");
+        // Of what the owner holds by another client, nobody has told.
+        younger.holders = vec!["w0c:1:a".to_owned()];
+        assert_eq!(circle(&graph("a", &[]), &younger).unwrap(), ["b", "a"]);
     }
 
     #[test]

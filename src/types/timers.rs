@@ -12,7 +12,7 @@
 //! | [`INTRODUCED_EVERY`], [`ANNOUNCED_EVERY`] | an introduction, an announcement | the next one |
 //! | [`LOOK_AGAIN_AFTER`], [`LOOK_EVERY`] | a watch has begun or its status failed; it has read the status | a watch reads the status |
 //! | [`GRACE`], [`FOLLOW_UP_PATIENCE`] | a script found grants that nobody heard | the watchdog checks the lock; it stops checking |
-//! | [`SHUTDOWN_PATIENCE`], [`FINISH_PATIENCE`] | a shutdown, a caller that finishes others' work | the rest is left to the leases |
+//! | [`SHUTDOWN_PATIENCE`] | a shutdown | the rest is left to the leases |
 
 use std::time::Duration;
 
@@ -47,9 +47,6 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// How long a client without waiters checks a lock whose leases end soon. Where all leases are short this never becomes
 /// otherwise, and then the waiters' own renewals come soon enough.
 pub(crate) const FOLLOW_UP_PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long a caller finishes what scripts left to do: enough for some ten thousand requests a second.
-pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long `shutdown` waits for its releases to be confirmed: one reconnect. What is left expires with its lease.
 pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);

@@ -7,7 +7,7 @@ use tokio::process::{Child, Command};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_fairlock");
 
-/// The command, for one server.
+/// The command, for one server, or for several with blanks between their URLs.
 pub struct Cli {
     pub url: String,
 }
@@ -25,6 +25,11 @@ impl Cli {
         Self { url: server.url() }
     }
 
+    pub fn of_all(servers: &[Server]) -> Self {
+        let urls: Vec<_> = servers.iter().map(Server::url).collect();
+        Self { url: urls.join(" ") }
+    }
+
     pub fn at(url: String) -> Self {
         Self { url }
     }
@@ -32,7 +37,11 @@ impl Cli {
     /// Without a terminal, whoever runs the tests: what it does depends on that.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("setsid");
-        command.args([BINARY, "--url", &self.url]).args(arguments);
+        command.arg(BINARY);
+        for url in self.url.split_whitespace() {
+            command.args(["--url", url]);
+        }
+        command.args(arguments);
         piped(command)
     }
 

@@ -43,6 +43,33 @@ async fn a_leader_that_is_evicted_ends_its_command_and_leads_again_until_a_signa
 }
 
 #[tokio::test]
+async fn a_leader_outlasts_an_outage_and_leads_again() {
+    let mut server = Server::start().await;
+    let options = ["elect", "--lease", "2s", "a", "--"];
+    let command = ["sh", "-c", "echo $FAIRLOCK_TOKEN; exec sleep 600"];
+    let mut child = Cli::of(&server)
+        .command(&[&options[..], &command].concat())
+        .spawn()
+        .unwrap();
+    let mut told = lines(&mut child);
+    let first = line(&mut told).await;
+    let mut complaints = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    server.kill();
+    // The first complaint is about the term, the later ones are about the campaigns.
+    loop {
+        let complaint = soon("a complaint", complaints.next_line()).await.unwrap();
+        if complaint.expect("it campaigns on").contains("did not answer") {
+            break;
+        }
+    }
+    server.start_again().await;
+    assert_ne!(line(&mut told).await, first, "a new term");
+    let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(ended(child).await.status, 128 + 15);
+}
+
+#[tokio::test]
 async fn a_command_that_ends_by_itself_resigns_and_an_observer_sees_both() {
     let server = Server::start().await;
     let cli = Cli::of(&server);

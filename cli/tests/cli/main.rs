@@ -19,6 +19,8 @@ mod elect;
 mod evict;
 mod ls;
 mod manual;
+mod quorum;
+mod quorum_doctor;
 mod refusal;
 mod rights;
 mod run;

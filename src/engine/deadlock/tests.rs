@@ -3,6 +3,7 @@
 use super::{Reader, graph_of, is_look_due, is_still};
 use crate::protocol::key::Lock;
 use crate::protocol::snapshot::{RawState, Snapshot, SnapshotHolder};
+use crate::protocol::waits::Note;
 use crate::state::waits::Wait;
 use crate::types::mode::Policy;
 use fairlock_support::random::{self, Rng};
@@ -156,15 +157,24 @@ impl Reader for Moving {
         Ok(Wait::read(lock, request, &seen))
     }
 
-    async fn notes(&self, owners: &[String]) -> Result<Vec<(String, Arc<Lock>)>, RedisError> {
+    async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError> {
         let world = self.moved();
         let noted = world
             .notes
             .iter()
             .enumerate()
             .filter(|(owner, _)| owners.contains(&name(*owner)));
-        let noted = noted.filter_map(|(_, note)| note.clone());
-        Ok(noted.map(|(lock, request)| (request, lock_of(lock))).collect())
+        let noted = noted.filter_map(|(owner, note)| Some((owner, note.clone()?)));
+        let holds = |owner: usize| {
+            let held = world.locks.iter().filter_map(|places| places.first());
+            held.filter(move |place| place.owner == owner)
+                .map(|place| place.request.clone())
+        };
+        let note = |(owner, (lock, request))| Note {
+            waits: vec![(request, lock_of(lock))],
+            holds: holds(owner).collect(),
+        };
+        Ok(noted.map(note).collect())
     }
 }
 

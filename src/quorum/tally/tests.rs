@@ -145,3 +145,23 @@ fn a_try_that_is_refused_by_more_than_a_minority_is_busy() {
     assert!(tally.weigh(now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
 }
+
+#[test]
+fn an_evicted_vote_is_not_asked_for_again_and_a_majority_of_them_ends_the_request() {
+    let now = Instant::now();
+    let evict = |tally: &Tally, at: usize| {
+        let request = tally.votes[at].request.as_ref().unwrap();
+        request.change(|claim| claim.on_grant(now, 0));
+    };
+    for (answers, holds_first) in [([GRANTED(5); 3], true), ([QUEUED(5); 3], false)] {
+        let mut tally = answered(now, &answers);
+        tally.weigh(now, |_| Some(now));
+        assert_eq!(holds(&tally), holds_first);
+        evict(&tally, 0);
+        assert!(!tally.weigh(now, |_| Some(now)));
+        assert!(matches!(tally.step(0, now, Some(now)), Step::Wait(_)));
+        evict(&tally, 1);
+        assert!(tally.weigh(now, |_| Some(now)));
+        assert!(matches!(tally.phase, Phase::Over(End::Lost(LostReason::Evicted))));
+    }
+}

@@ -69,7 +69,9 @@ pub fn journaled(name: &str, body: &str, most: Option<u64>) -> String {
     let body = once(&body, note, &format!("{note}{NOTE}"));
     // What happened is noted also if nobody listens.
     let body = body.replace("if events and ended > 0 then note(", "if ended > 0 then note(");
-    let body = once(&body, "if events then note(", "do note(");
+    let heard = "if events then note(";
+    assert!(body.contains(heard), "{name}: {heard}");
+    let body = body.replace(heard, "do note(");
     // A run of readers enters without being noted one by one.
     let crowd = "    last = i\n  end\n  reads, waiting";
     let noted = format!("    note('granted', request, int(token))\n{crowd}");

@@ -54,6 +54,24 @@ fn python_believes_no_message_on_the_word_of_a_call_from_before_its_subscription
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A judge written from PROTOCOL.md alone, beside the model of `tests/attack`. Another number is another hundred locks.
+const SEED: &str = "1";
+
+#[tokio::test]
+async fn the_second_judge_finds_no_difference_in_random_calls_on_the_scripts() {
+    let server = Server::start().await;
+    let Some(mut command) = program("judging.py") else {
+        return;
+    };
+    let port = server.port().to_string();
+    command.args(["127.0.0.1", &port, "--seed", SEED, "--locks", "100"]);
+    let output = tokio::task::spawn_blocking(move || command.output());
+    let output = output.await.expect("no panic").expect("python3 runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains(" calls judged, no difference"));
+}
+
 #[tokio::test]
 async fn both_clients_stand_in_one_queue_and_are_granted_by_messages() {
     let server = Server::start().await;

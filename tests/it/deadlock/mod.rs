@@ -1,5 +1,7 @@
 //! Deadlocks: who is told of a circle of owners that wait for each other, and who is not.
 
+mod left;
+
 use crate::server::{Server, connected, eventually, soon};
 use crate::users::LONG;
 use fairlock::{Blocked, Client, Error, Mode, Owner, RwLock, WriteGuard};
@@ -208,6 +210,53 @@ async fn several_looks_of(client: &Client, server: &Server) {
     several_looks(server).await;
     waiting.abort();
     server.until_queued("a", 1).await;
+}
+
+#[tokio::test]
+async fn an_owner_that_begins_a_second_wait_is_followed_there_too() {
+    let server = Server::start().await;
+    // Its notes are written again after 64 s.
+    let one = client(server.url(), "one", Duration::from_secs(1)).await;
+    let two = user(&server, "two").await;
+    let (first, second) = (Owner::new(), Owner::new());
+    let _elsewhere = write(&two.rw_lock("elsewhere")).await;
+    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
+    let _b = write(&two.rw_lock("b").with_owner(&second)).await;
+    let waiting = waits(&server, &one.rw_lock("elsewhere").with_owner(&first), 1).await;
+    eventually("a note", async || noted(&server).await.len() == 1).await;
+    let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
+    let younger = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
+    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
+    assert_eq!(circle(error).1.len(), 2);
+    older.abort();
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_search_for_a_while_does_not_end_it() {
+    let server = Server::start().await;
+    let (one, two) = (user(&server, "one").await, user(&server, "two").await);
+    let (first, second) = (Owner::new(), Owner::new());
+    let right = async |right: &str| {
+        let mut set = redis::cmd("ACL");
+        set.arg("SETUSER").arg("default").arg(right);
+        set.exec_async(&mut server.redis().await).await.unwrap();
+    };
+    right("-mget").await;
+    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
+    let _b = write(&two.rw_lock("b").with_owner(&second)).await;
+    let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
+    let younger = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
+    eventually("refused", async || {
+        let mut log = redis::cmd("ACL");
+        let log: Vec<redis::Value> = log.arg("LOG").query_async(&mut server.redis().await).await.unwrap();
+        !log.is_empty()
+    })
+    .await;
+    right("+mget").await;
+    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
+    assert_eq!(circle(error).1.len(), 2);
+    older.abort();
 }
 
 #[cfg(feature = "cluster")]

@@ -33,9 +33,11 @@ impl Watched {
         let master = Server::start().await;
         let port = master.port().to_string();
         let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await;
+        // A sentinel that was late by two seconds looks at nothing for 30 s ("tilt"). It promotes no replica that lost its
+        // master more than ten times this before the sentinel did, so with less it might never promote ours.
         let config = format!(
             "sentinel monitor {NAME} 127.0.0.1 {port} 2\n\
-             sentinel down-after-milliseconds {NAME} 1500\n\
+             sentinel down-after-milliseconds {NAME} 3500\n\
              sentinel failover-timeout {NAME} 10000\n"
         );
         let sentinels = (0..3).map(async |i| {

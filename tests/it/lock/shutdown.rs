@@ -62,15 +62,23 @@ async fn an_owner_that_waits_for_its_former_request_does_not_enter_after_a_shutd
 
 #[tokio::test]
 async fn shutdown_releases_over_a_new_connection_when_the_old_one_broke() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let leaving = client(proxy.url(), Duration::from_secs(3600)).await;
-    let _held = leaving.rw_lock("a").write().acquire_fair().await.unwrap();
-    let other = client(server.url(), Duration::from_secs(10)).await.rw_lock("a");
-    proxy.cut();
-    leaving.shutdown().await;
-    eventually("the lock is free", async || {
-        other.write().try_acquire().await.unwrap().is_some()
+    // More than are released at a time: the client's farewell, which waits for the connection too, waits for none of them.
+    const LOCKS: usize = 300;
+    in_time(async || {
+        let server = Server::start().await;
+        let proxy = Proxy::to(server.port()).await;
+        let leaving = client(proxy.url(), Duration::from_secs(3600)).await;
+        let locks: Vec<_> = (0..LOCKS).map(|n| leaving.rw_lock(n.to_string())).collect();
+        let _held = join_all(locks.iter().map(|lock| lock.write().acquire_fair())).await;
+        let staying = client(server.url(), Duration::from_secs(10)).await;
+        proxy.cut();
+        leaving.shutdown().await;
+        eventually("the locks are free", async || {
+            let tries = (0..LOCKS).map(async |n| staying.rw_lock(n.to_string()).write().try_acquire().await);
+            let free = join_all(tries).await;
+            free.into_iter().all(|guard| guard.unwrap().is_some())
+        })
+        .await;
     })
     .await;
 }

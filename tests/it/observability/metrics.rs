@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// All that was recorded. A snapshot takes what is new: the sums are kept here.
-struct Recorded {
+pub struct Recorded {
     new: Snapshotter,
     /// By name and values of labels: a counter's or a gauge's value, a histogram's number of entries.
     sums: RefCell<BTreeMap<String, f64>>,
@@ -23,7 +23,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn here() -> Self {
+    pub fn here() -> Self {
         let recorder: &'static _ = Box::leak(Box::new(DebuggingRecorder::new()));
         Self {
             new: recorder.snapshotter(),
@@ -69,7 +69,7 @@ impl Recorded {
         *self.sums.borrow().get(&format!("fairlock_{what}")).unwrap_or(&0.0)
     }
 
-    fn is(&self, expected: &[(&str, u32)]) {
+    pub fn is(&self, expected: &[(&str, u32)]) {
         for (what, value) in expected {
             let sum = self.get(what);
             assert_eq!(
@@ -81,7 +81,7 @@ impl Recorded {
         }
     }
 
-    async fn until(&self, what: &str, value: u32) {
+    pub async fn until(&self, what: &str, value: u32) {
         eventually(&format!("{what} is {value}"), async || {
             self.get(what) == f64::from(value)
         })
@@ -411,6 +411,8 @@ async fn all_that_is_recorded_is_described() {
             "fairlock_reconnects_total",
             "fairlock_renewals_total",
             "fairlock_requeued_total",
+            "fairlock_unreached",
+            "fairlock_votes_lost_total",
             "fairlock_wait_seconds",
             "fairlock_waiting",
         ]

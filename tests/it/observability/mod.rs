@@ -1,7 +1,7 @@
 //! What an operator sees: the status of a lock, spans and warnings, metrics, and the dashboard made of them.
 
 #[cfg(feature = "metrics")]
-mod metrics;
+pub mod metrics;
 mod ops;
 mod spans;
 pub mod status;

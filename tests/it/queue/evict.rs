@@ -245,14 +245,14 @@ async fn the_next_of_more_than_a_batch_of_readers_enter_after_an_eviction() {
         server.until_queued("a", queued + 100).await;
     }
     assert_eq!(there.evict(&me).await.unwrap(), 1);
-    // One script grants to 1,024; nobody renews for 200 s, so the rest came in by the evicting call's own care.
+    // One script grants to 1,024; nobody renews for 200 s, so the rest came in by the care of the evicting client.
     soon("all readers", async {
         while let Some(reader) = readers.join_next().await {
             std::mem::forget(reader.unwrap().unwrap());
         }
     })
     .await;
-    assert_eq!(there.status().await.unwrap().holding, READERS);
+    assert_eq!(here.status().await.unwrap().holding, READERS);
 }
 
 #[tokio::test]

@@ -2,7 +2,10 @@
 
 mod cancellation;
 mod connecting;
+mod eviction;
 mod faults;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod order;
 mod races;
 mod storm;

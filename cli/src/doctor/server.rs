@@ -1,8 +1,7 @@
-//! `fairlock doctor`
+//! One server: what it is, what it lets its user do, and whether a lock works there.
 
-use crate::args::OutputArgs;
-use crate::json;
-use crate::outcome::{Failure, Outcome, Status, say};
+use super::findings::Findings;
+use crate::outcome::Failure;
 use crate::rights::{Denied, Probe};
 use crate::server::ServerArgs;
 use crate::text::{count, safe, span};
@@ -10,7 +9,6 @@ use fairlock::redis::aio::MultiplexedConnection;
 use fairlock::redis::{self, RedisError};
 use fairlock::rights::Task;
 use futures::StreamExt;
-use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
@@ -19,145 +17,57 @@ use tokio::time::timeout;
 const SLOW: Duration = Duration::from_millis(20);
 /// The time-out of the library's shortest calls, those of a lease of 300 ms or less.
 const TOO_SLOW: Duration = Duration::from_millis(50);
-const CLOCKS_APART: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
-    Good,
-    /// Locks work, but something may come as a surprise.
-    Note,
-    /// Locks do not work, or may be lost.
-    Wrong,
-    /// Doctor could not find out.
-    Unknown,
+/// What doctor knows of a server.
+pub(super) struct Examined {
+    pub(super) findings: Findings,
+    /// The user may look at locks and not use them.
+    pub(super) only_looks: bool,
+    /// Empty: the user may not use INFO.
+    pub(super) info: Info,
+    /// The median of a call.
+    pub(super) latency: Option<Duration>,
 }
 
-impl Level {
-    fn shown(self) -> &'static str {
-        match self {
-            Self::Good => "ok",
-            Self::Note => "note",
-            Self::Wrong => "WRONG",
-            Self::Unknown => "?",
-        }
-    }
-}
-
-struct Finding {
-    level: Level,
-    about: &'static str,
-    text: String,
-    remedy: Option<String>,
-}
-
-#[derive(Default)]
-struct Findings(Vec<Finding>);
-
-impl Findings {
-    fn good(&mut self, about: &'static str, text: impl Into<String>) {
-        self.add(Level::Good, about, text, None);
-    }
-
-    fn note(&mut self, about: &'static str, text: impl Into<String>, remedy: &str) {
-        self.add(Level::Note, about, text, Some(remedy));
-    }
-
-    fn wrong(&mut self, about: &'static str, text: impl Into<String>, remedy: &str) {
-        self.add(Level::Wrong, about, text, Some(remedy));
-    }
-
-    fn unknown(&mut self, about: &'static str, text: impl Into<String>, remedy: &str) {
-        self.add(Level::Unknown, about, text, Some(remedy));
-    }
-
-    fn add(&mut self, level: Level, about: &'static str, text: impl Into<String>, remedy: Option<&str>) {
-        self.0.push(Finding {
-            level,
-            about,
-            text: text.into(),
-            remedy: remedy.map(str::to_owned),
-        });
-    }
-}
-
-pub(crate) async fn run(server: &ServerArgs, args: &OutputArgs) -> Outcome {
+/// Examines one server. `is_in_quorum`: a majority keeps its locks.
+pub(super) async fn examine(server: &ServerArgs, is_in_quorum: bool) -> Result<Examined, Failure> {
     let mut redis = server.redis().await?;
     let mut findings = Findings::default();
-    match info(&mut redis).await {
+    let info = match info(&mut redis).await {
         Ok(info) => {
             kind(&mut findings, &info);
             role(&mut findings, &info);
             memory(&mut findings, &info);
-            persistence(&mut findings, &info);
+            persistence(&mut findings, &info, is_in_quorum);
+            info
         }
-        Err(error) => findings.unknown(
-            "server",
-            format!("INFO was refused: {error}"),
-            "run doctor as a user that may use INFO; locks do not need it",
-        ),
-    }
-    latency(&mut findings, &mut redis).await;
+        Err(error) => {
+            findings.unknown(
+                "server",
+                format!("INFO was refused: {error}"),
+                "run doctor as a user that may use INFO; locks do not need it",
+            );
+            Info::new()
+        }
+    };
+    let latency = latency(&mut findings, &mut redis).await;
     clock(&mut findings, &mut redis).await;
     let probe = Probe::new(&server.prefix);
-    let only_looks = rights(&mut findings, server, &mut redis, &probe).await?;
+    let only_looks = rights(&mut findings, server, &mut redis, &probe, is_in_quorum).await?;
     messages(&mut findings, server, &mut redis, &probe, only_looks).await?;
     lock(&mut findings, server, &probe, only_looks).await;
     probe.remove(&mut redis).await;
-    let wrong = findings
-        .0
-        .iter()
-        .filter(|finding| finding.level == Level::Wrong)
-        .count();
-    if args.json {
-        json::document(&json!({
-            "server": server.shown(),
-            "wrong": wrong,
-            "fit_for": match (wrong, only_looks) {
-                (0, false) => "locking",
-                (0, true) => "looking",
-                _ => "nothing",
-            },
-            "findings": findings.0.iter().map(described).collect::<Value>(),
-        }))?;
-    } else {
-        say(&report(server, &findings, wrong, only_looks))?;
-    }
-    Ok(if wrong == 0 { Status::OK } else { Status::NO })
+    Ok(Examined {
+        findings,
+        only_looks,
+        info,
+        latency,
+    })
 }
 
-fn described(finding: &Finding) -> Value {
-    let level = match finding.level {
-        Level::Good => "ok",
-        Level::Note => "note",
-        Level::Wrong => "wrong",
-        Level::Unknown => "unknown",
-    };
-    json!({"level": level, "about": finding.about, "text": finding.text, "remedy": finding.remedy})
-}
-
-fn report(server: &ServerArgs, findings: &Findings, wrong: usize, only_looks: bool) -> String {
-    let mut report = format!("{}\n", safe(&server.shown()));
-    for finding in &findings.0 {
-        report += &format!(
-            "{:<5}  {:<11}  {}\n",
-            finding.level.shown(),
-            finding.about,
-            safe(&finding.text)
-        );
-        if let Some(remedy) = &finding.remedy {
-            report += &format!("{:20}-> {remedy}\n", "");
-        }
-    }
-    let end = match wrong {
-        0 if only_looks => format!("Fit to look at locks. User {} cannot use them.", safe(&server.user())),
-        0 => "Fit for locks.".to_owned(),
-        n => format!("{} wrong.", count(n, "thing is", "things are")),
-    };
-    report + &end + "\n"
-}
-
-type Info = HashMap<String, String>;
+pub(super) type Info = HashMap<String, String>;
 
 async fn info(redis: &mut MultiplexedConnection) -> Result<Info, RedisError> {
     let text: String = redis::cmd("INFO").query_async(redis).await?;
@@ -167,7 +77,7 @@ async fn info(redis: &mut MultiplexedConnection) -> Result<Info, RedisError> {
         .collect())
 }
 
-fn field<'a>(info: &'a Info, name: &str) -> &'a str {
+pub(super) fn field<'a>(info: &'a Info, name: &str) -> &'a str {
     info.get(name).map_or("", String::as_str)
 }
 
@@ -247,7 +157,7 @@ fn memory(findings: &mut Findings, info: &Info) {
     }
 }
 
-fn persistence(findings: &mut Findings, info: &Info) {
+fn persistence(findings: &mut Findings, info: &Info, is_in_quorum: bool) {
     if field(info, "loading") == "1" {
         findings.note(
             "data",
@@ -255,7 +165,10 @@ fn persistence(findings: &mut Findings, info: &Info) {
             "wait until it has: until then it refuses",
         );
     }
-    if field(info, "aof_enabled") != "1" {
+    if field(info, "aof_enabled") != "1" && is_in_quorum {
+        let text = "no append-only file, and none is needed: after a restart the server does not vote for a while";
+        findings.good("persistence", text);
+    } else if field(info, "aof_enabled") != "1" {
         let remedy = "CONFIG SET appendonly yes, if holds should survive a restart. Without it holders learn of \
                       the loss at their next renewal, and waiters queue again";
         findings.note(
@@ -280,7 +193,7 @@ fn persistence(findings: &mut Findings, info: &Info) {
     }
 }
 
-async fn latency(findings: &mut Findings, redis: &mut MultiplexedConnection) {
+async fn latency(findings: &mut Findings, redis: &mut MultiplexedConnection) -> Option<Duration> {
     let mut times = Vec::new();
     for _ in 0..20 {
         let begun = Instant::now();
@@ -288,7 +201,8 @@ async fn latency(findings: &mut Findings, redis: &mut MultiplexedConnection) {
             && error.is_io_error()
         {
             let remedy = "look at the network and at the server's load";
-            return findings.wrong("latency", format!("no answer: {error}"), remedy);
+            findings.wrong("latency", format!("no answer: {error}"), remedy);
+            return None;
         }
         times.push(begun.elapsed());
     }
@@ -309,9 +223,10 @@ async fn latency(findings: &mut Findings, redis: &mut MultiplexedConnection) {
             "look for slow commands (SLOWLOG GET) and load; use no leases below 1 s",
         ),
     }
+    Some(median)
 }
 
-fn fine(time: Duration) -> String {
+pub(super) fn fine(time: Duration) -> String {
     match time.as_millis() {
         0 => format!("{}us", time.as_micros()),
         _ => span(time),
@@ -348,6 +263,7 @@ async fn rights(
     server: &ServerArgs,
     redis: &mut MultiplexedConnection,
     probe: &Probe,
+    is_in_quorum: bool,
 ) -> Result<bool, Failure> {
     let user = safe(&server.user());
     let denied = probe.denied(&server.prefix, redis).await;
@@ -367,6 +283,16 @@ async fn rights(
         let rules = denied.needed().join(" ");
         let remedy = format!("ACL SETUSER {user} {rules}");
         findings.wrong("rights", format!("user {user} lacks {rules}"), &remedy);
+    }
+    // By these a client of a quorum notices that the server has restarted.
+    let restarts = denied.further(Task::Quarantine).join(" ");
+    if is_in_quorum && !only_looks && !restarts.is_empty() {
+        let remedy = format!("ACL SETUSER {user} {restarts}");
+        findings.wrong(
+            "rights",
+            format!("user {user} lacks {restarts}, which a quorum needs"),
+            &remedy,
+        );
     }
     for (task, what) in [
         (Task::Introduce, "a label, by which status names it"),

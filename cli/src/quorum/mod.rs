@@ -1,0 +1,372 @@
+//! Several servers that are a quorum: a majority of them keeps each lock. Who runs a command under such a lock is a
+//! [`Quorum`]. Who only looks, and who evicts, is a client of each server instead: that needs neither the quorum's name nor
+//! a quarantine, and shows servers that do not vote.
+
+pub(crate) mod merge;
+pub(crate) mod run;
+
+use crate::evict::Evicted;
+use crate::locks::{self, Found};
+use crate::outcome::{Failure, Status};
+use crate::server::ServerArgs;
+use crate::text::{count, safe};
+use fairlock::{Client, Owner, Quorum};
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use merge::merged;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long a command waits for further servers once a majority has answered.
+const STRAGGLERS: Duration = Duration::from_secs(1);
+/// The library's default.
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
+
+/// What a command works on.
+pub(crate) enum Target {
+    One(ServerArgs),
+    Several(Servers),
+}
+
+/// The servers of a quorum, each as a server of its own. Their prefix is that of a quorum's keys.
+pub(crate) struct Servers {
+    name: Option<String>,
+    longest_lease: Option<Duration>,
+    /// The prefix as users name it.
+    prefix: String,
+    pub(crate) each: Vec<ServerArgs>,
+}
+
+impl Target {
+    pub(crate) fn of(args: &ServerArgs) -> Result<Self, Failure> {
+        let urls = args.urls()?;
+        match urls.len() {
+            1 if args.quorum.is_none() && args.longest_lease.is_none() => return Ok(Self::One(args.clone())),
+            3 | 5 | 7 | 9 => {}
+            n => {
+                let urls = count(n, "server is", "servers are");
+                let what = format!("{urls} named, and a quorum has 3, 5, 7 or 9");
+                return Err(Failure::usage(format!("{what}: repeat --url for each of them")));
+            }
+        }
+        let keys = format!("{}.q", args.prefix);
+        Ok(Self::Several(Servers {
+            each: urls.into_iter().map(|url| args.at(url, keys.clone())).collect(),
+            name: args.quorum.clone(),
+            longest_lease: args.longest_lease,
+            prefix: args.prefix.clone(),
+        }))
+    }
+
+    /// The single server, for a command that a quorum does not have. `command`: what to run at one server of the quorum,
+    /// if that means anything.
+    pub(crate) fn one(&self, why: &str, command: Option<&str>) -> Result<&ServerArgs, Failure> {
+        let servers = match self {
+            Self::One(server) => return Ok(server),
+            Self::Several(servers) => servers,
+        };
+        let remedy = match command {
+            None => "name a single server by --url, whose locks are other ones".to_owned(),
+            Some(command) => {
+                let prefix = safe(&format!("{}.q", servers.prefix));
+                format!("look at one server: fairlock --url URL --prefix {prefix} {command}")
+            }
+        };
+        Err(Failure::usage(format!("{why}; {remedy}")))
+    }
+
+    /// The servers, as text.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::One(server) => server.shown(),
+            Self::Several(servers) => servers.shown(),
+        }
+    }
+
+    /// The prefix of the locks' keys.
+    pub(crate) fn prefix(&self) -> &str {
+        match self {
+            Self::One(server) => &server.prefix,
+            Self::Several(servers) => &servers.each[0].prefix,
+        }
+    }
+}
+
+/// What the clients of a quorum agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) name: String,
+    pub(crate) servers: usize,
+    pub(crate) longest_lease: Duration,
+}
+
+impl Stamp {
+    /// As the servers keep it: `NAME of 3 30000`.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (rest, longest_ms) = text.rsplit_once(' ')?;
+        let (rest, servers) = rest.rsplit_once(' ')?;
+        Some(Self {
+            name: rest.strip_suffix(" of")?.to_owned(),
+            servers: servers.parse().ok()?,
+            longest_lease: Duration::from_millis(longest_ms.parse().ok()?),
+        })
+    }
+}
+
+impl Servers {
+    pub(crate) fn majority(&self) -> usize {
+        self.each.len() / 2 + 1
+    }
+
+    pub(crate) fn shown(&self) -> String {
+        let all: Vec<_> = self.each.iter().map(ServerArgs::shown).collect();
+        all.join(" ")
+    }
+
+    /// Fails unless so many servers are a majority.
+    fn must_be_majority(&self, answers: usize, failures: &[String]) -> Result<(), Failure> {
+        if answers >= self.majority() {
+            return Ok(());
+        }
+        let mut message = format!(
+            "{answers} of {} servers answer, and that is no majority",
+            self.each.len()
+        );
+        failures.iter().for_each(|failure| message += &format!("\n{failure}"));
+        Err(Failure::new(Status::UNAVAILABLE, message))
+    }
+
+    /// What the quorum's clients agree on: as the command line says, and what it leaves out as the servers keep it.
+    async fn agreed(&self) -> Result<Stamp, Failure> {
+        let servers = self.each.len();
+        if let (Some(name), Some(longest_lease)) = (self.name.clone(), self.longest_lease) {
+            return Ok(Stamp {
+                name,
+                servers,
+                longest_lease,
+            });
+        }
+        let stamps = join_all(self.each.iter().map(stamp)).await;
+        let failures: Vec<_> = stamps
+            .iter()
+            .filter_map(|stamp| stamp.as_ref().err().map(first_line))
+            .collect();
+        self.must_be_majority(servers - failures.len(), &failures)?;
+        let kept = stamps.into_iter().flatten().flatten().next();
+        let name = self
+            .name
+            .clone()
+            .or_else(|| kept.as_ref().map(|kept| kept.name.clone()));
+        let name = name.ok_or_else(|| {
+            let what = "these servers belong to no quorum yet";
+            let remedy =
+                "name it by --quorum NAME, and its longest lease by --longest-lease TIME, as all its clients do";
+            Failure::usage(format!("{what}: {remedy}"))
+        })?;
+        let kept = kept.map(|kept| kept.longest_lease);
+        let longest_lease = self.longest_lease.or(kept).unwrap_or(LONGEST_LEASE);
+        Ok(Stamp {
+            name,
+            servers,
+            longest_lease,
+        })
+    }
+
+    /// Whether the command line names another quorum.
+    pub(crate) fn contradicts(&self, stamp: &Stamp) -> bool {
+        self.name.as_ref().is_some_and(|name| *name != stamp.name)
+            || self.longest_lease.is_some_and(|longest| longest != stamp.longest_lease)
+    }
+
+    /// A client of the quorum, for a lock with that lease. Without a lease, the library's default.
+    pub(crate) async fn quorum(&self, lease: Option<Duration>, label: &str) -> Result<Quorum, Failure> {
+        let stamp = self.agreed().await?;
+        let urls: Result<Vec<_>, _> = self.each.iter().map(ServerArgs::url).collect();
+        let mut builder = Quorum::builder(stamp.name).longest_lease(stamp.longest_lease);
+        if let Some(lease) = lease {
+            builder = builder.lease(lease);
+        }
+        Ok(builder.label(label).prefix(&self.prefix).connect(urls?).await?)
+    }
+}
+
+/// What one server keeps of the quorum that it belongs to.
+pub(crate) async fn stamp(server: &ServerArgs) -> Result<Option<Stamp>, Failure> {
+    let mut redis = server.redis().await?;
+    let mut get = fairlock::redis::cmd("GET");
+    get.arg(format!("{}:quorum", server.prefix));
+    let text: Option<String> = get
+        .query_async(&mut redis)
+        .await
+        .map_err(|error| server.refused("cannot read the quorum's name, for which its user needs +get", &error))?;
+    Ok(text.and_then(|text| Stamp::read(&text)))
+}
+
+/// A failure to reach a server says further on how to start one.
+pub(crate) fn first_line(failure: &Failure) -> String {
+    failure.message.lines().next().unwrap_or_default().to_owned()
+}
+
+/// A client of each server that answers.
+pub(crate) struct Fleet<'a> {
+    servers: &'a Servers,
+    clients: Vec<Result<Client, Failure>>,
+}
+
+impl<'a> Fleet<'a> {
+    /// Connects to all servers. Fails unless a majority answers, because fewer show no lock for certain.
+    pub(crate) async fn open(servers: &'a Servers) -> Result<Self, Failure> {
+        let connect = |at: usize| async move { (at, servers.each[at].client().await) };
+        let mut connecting: FuturesUnordered<_> = (0..servers.each.len()).map(connect).collect();
+        let mut clients: Vec<_> = servers.each.iter().map(late).map(Err).collect();
+        let mut answers = 0;
+        loop {
+            let next = connecting.next();
+            let next = match answers >= servers.majority() {
+                true => timeout(STRAGGLERS, next).await.unwrap_or_default(),
+                false => next.await,
+            };
+            let Some((at, client)) = next else { break };
+            answers += usize::from(client.is_ok());
+            clients[at] = client;
+        }
+        let fleet = Self { servers, clients };
+        servers.must_be_majority(answers, &fleet.complaints())?;
+        Ok(fleet)
+    }
+
+    /// Which servers do not answer, and why.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let failures = self.clients.iter().filter_map(|client| client.as_ref().err());
+        failures.map(first_line).collect()
+    }
+
+    fn reached(&self) -> impl Iterator<Item = (usize, &ServerArgs, &Client)> {
+        let clients = self.clients.iter().zip(&self.servers.each).enumerate();
+        clients.filter_map(|(at, (client, server))| Some((at, server, client.as_ref().ok()?)))
+    }
+
+    /// A lock as a majority keeps it, and what each server says of it.
+    pub(crate) async fn status(&self, name: &str) -> Result<(Found, Vec<Result<fairlock::Status, String>>), Failure> {
+        let mut all: Vec<_> = self
+            .clients
+            .iter()
+            .map(|client| Err(client.as_ref().err().map_or_else(String::new, first_line)))
+            .collect();
+        let looks = self
+            .reached()
+            .map(|(at, _, client)| async move { (at, client.rw_lock(name).status().await) });
+        for (at, status) in join_all(looks).await {
+            all[at] = match status {
+                Ok(status) => Ok(status),
+                Err(error @ fairlock::Error::InvalidName { .. }) => return Err(error.into()),
+                Err(error) => Err(error.to_string()),
+            };
+        }
+        let failures: Vec<_> = all.iter().filter_map(|status| status.as_ref().err().cloned()).collect();
+        self.servers.must_be_majority(all.len() - failures.len(), &failures)?;
+        let statuses: Vec<_> = all.iter().filter_map(|status| status.as_ref().ok()).collect();
+        let found = merged(name.to_owned(), &statuses, all.len());
+        Ok((found.expect("a majority has answered"), all))
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.servers.each[0].prefix
+    }
+
+    pub(crate) fn shown(&self) -> impl Iterator<Item = String> {
+        self.servers.each.iter().map(ServerArgs::shown)
+    }
+
+    /// All locks whose names match, each as a majority keeps it. The second list says what could not be seen, and why.
+    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
+        let looks = self
+            .reached()
+            .map(|(_, server, client)| locks::find(server, client, pattern));
+        let (mut found, mut complaints, mut answers) = (Vec::new(), self.complaints(), 0);
+        for looked in join_all(looks).await {
+            match looked {
+                Ok((locks, further)) => {
+                    answers += 1;
+                    found.extend(locks);
+                    complaints.extend(further);
+                }
+                Err(failure) => complaints.push(first_line(&failure)),
+            }
+        }
+        self.servers.must_be_majority(answers, &complaints)?;
+        found.sort_by(|one: &Found, other| one.name.cmp(&other.name));
+        let of_locks = found.chunk_by(|one, other| one.name == other.name);
+        let of_one = |found: &[Found]| {
+            let statuses: Vec<_> = found.iter().map(|found| &found.status).collect();
+            merged(found[0].name.clone(), &statuses, self.servers.each.len())
+        };
+        Ok((of_locks.filter_map(of_one).collect(), complaints))
+    }
+
+    /// Whether any server knows the lock.
+    pub(crate) async fn knows(&self, name: &str) -> bool {
+        let looks = self
+            .reached()
+            .map(|(_, _, client)| async move { client.rw_lock(name).exists().await });
+        join_all(looks)
+            .await
+            .into_iter()
+            .any(|known| known.is_ok_and(|known| known))
+    }
+
+    /// Evicts an owner at all servers.
+    pub(crate) async fn evict(&self, name: &str, owner: &Owner) -> Result<Evicted, Failure> {
+        let evictions = self.reached().map(|(_, server, client)| async move {
+            let evicted = client.rw_lock(name).evict(owner).await;
+            evicted.map_err(|error| format!("{}: {error}", server.shown()))
+        });
+        let (mut requests, mut failures, mut answers) = (0, self.complaints(), 0);
+        for evicted in join_all(evictions).await {
+            match evicted {
+                Ok(number) => {
+                    answers += 1;
+                    // One request stands at all servers.
+                    requests = requests.max(number);
+                }
+                Err(failure) => failures.push(failure),
+            }
+        }
+        self.servers.must_be_majority(answers, &failures)?;
+        failures.iter().for_each(|failure| crate::outcome::complain(failure));
+        Ok(Evicted {
+            requests,
+            servers: Some((answers, self.servers.each.len())),
+        })
+    }
+
+    pub(crate) async fn shutdown(&self) {
+        join_all(self.reached().map(|(_, _, client)| client.shutdown())).await;
+    }
+}
+
+fn late(server: &ServerArgs) -> Failure {
+    let message = format!("{} has not answered in time", server.shown());
+    Failure::new(Status::UNAVAILABLE, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_read_as_the_servers_keep_it_whatever_the_name() {
+        let stamp = |name: &str| Stamp {
+            name: name.to_owned(),
+            servers: 5,
+            longest_lease: Duration::from_millis(2500),
+        };
+        for name in ["billing", "of", "a of 3"] {
+            assert_eq!(Stamp::read(&format!("{name} of 5 2500")), Some(stamp(name)));
+        }
+        for text in ["", "billing", "billing of 5", "billing 5 2500", "billing of x 2500"] {
+            assert_eq!(Stamp::read(text), None, "{text}");
+        }
+    }
+}

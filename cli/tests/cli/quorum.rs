@@ -1,0 +1,236 @@
+//! The command on several servers that are a quorum.
+
+use crate::command::{Cli, said};
+use crate::scene::LONG;
+use fairlock::{Client, LostReason, Owner, Quorum};
+use fairlock_support::server::{Server, connected, eventually, soon};
+use futures::future::join_all;
+use serde_json::Value;
+
+/// New servers that vote at once, as if their quarantine were over.
+pub async fn fleet(servers: usize) -> Vec<Server> {
+    let servers = join_all((0..servers).map(|_| Server::start())).await;
+    for server in &servers {
+        let mut redis = server.redis().await;
+        let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await.unwrap();
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
+        let mut set = redis::cmd("SET");
+        set.arg("fairlock.q:life").arg(format!("{} 1", run.trim()));
+        set.exec_async(&mut redis).await.unwrap();
+    }
+    servers
+}
+
+/// A client that has reached all servers.
+pub async fn quorum(servers: &[Server], label: &str) -> Quorum {
+    let builder = Quorum::builder("billing").longest_lease(LONG).lease(LONG).label(label);
+    let quorum = builder.connect(servers.iter().map(Server::url)).await.unwrap();
+    eventually("all servers", async || quorum.reached().0 == servers.len()).await;
+    quorum
+}
+
+#[tokio::test]
+async fn commands_see_and_use_a_lock_as_a_majority_keeps_it() {
+    let mut servers = fleet(3).await;
+    let (holding, waiting) = (quorum(&servers, "holding").await, quorum(&servers, "waiting").await);
+    let guard = holding.rw_lock("a").write().acquire_fair().await.unwrap();
+    let asking = waiting.rw_lock("a").read();
+    let waiter = tokio::spawn(async move { asking.acquire_fair().await });
+    let cli = Cli::of_all(&servers);
+    let at_all = async || {
+        let shown = cli.json(&["show", "a"]).await;
+        let of_servers = shown["servers"].as_array().unwrap().iter();
+        shown["holders"][0]["votes"] == 3 && of_servers.clone().all(|server| server["waiting"] == 1)
+    };
+    eventually("all servers keep the hold and the place", at_all).await;
+    let listed = cli.json(&["ls"]).await;
+    let of_lock = &listed[0];
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!((&of_lock["lock"], &of_lock["mode"]), (&"a".into(), &"write".into()));
+    assert_eq!((&of_lock["votes"], &of_lock["servers"]), (&3.into(), &3.into()));
+    assert_eq!((&of_lock["holding"], &of_lock["waiting"]), (&1.into(), &1.into()));
+    let text = cli.says(&["show", "a"]).await;
+    assert!(
+        said(
+            &text,
+            &["Holding", "holding", "3 of 3", "Waiting", "waiting", "Servers", "votes"]
+        ),
+        "{text}"
+    );
+    let frame = cli.says(&["top", "--once"]).await;
+    assert!(
+        said(&frame, &["1 lock in use, 1 hold, 1 waiting", "holding", "R"]),
+        "{frame}"
+    );
+    assert_eq!(cli.run(&["run", "--no-wait", "a", "--", "true"]).await.status, 75);
+    let script = "test $FAIRLOCK_TOKEN -gt 0 && echo $FAIRLOCK_NAME && exit 3";
+    let ran = cli.run(&["run", "b", "--", "sh", "-c", script]).await;
+    assert_eq!((ran.status, ran.stdout.as_str()), (3, "b\n"), "{ran:?}");
+
+    servers[0].kill();
+    let listed = cli.run(&["ls"]).await;
+    assert!(
+        said(&listed.stdout, &["a ", "write", "at 2 of 3 servers"]),
+        "{listed:?}"
+    );
+    assert!(listed.stderr.contains(&servers[0].url()), "{listed:?}");
+    let owner = cli.owner_of("a").await;
+    let evicted = cli.json(&["evict", "a", &owner, "--yes"]).await;
+    assert_eq!((&evicted["evicted"], &evicted["servers"]), (&1.into(), &2.into()));
+    assert_eq!(soon("the hold is lost", guard.lost()).await, LostReason::Evicted);
+    let next = soon("the next one enters", waiter).await.unwrap().unwrap();
+    next.release().await.unwrap();
+    assert_eq!(cli.run(&["run", "a", "--", "true"]).await.status, 0);
+    let nobody = cli.run(&["evict", "nothing", &owner, "--yes"]).await;
+    assert_eq!(nobody.status, 66, "{nobody:?}");
+
+    servers[1].kill();
+    for arguments in [
+        &["ls"][..],
+        &["show", "a"],
+        &["top", "--once"],
+        &["evict", "a", &owner, "--yes"],
+        &["run", "a", "--", "true"],
+    ] {
+        let ended = cli.run(arguments).await;
+        assert_eq!(
+            (ended.status, ended.stdout.as_str()),
+            (69, ""),
+            "{arguments:?}: {ended:?}"
+        );
+        let words = [
+            "1 of 3 servers answer",
+            "no majority",
+            &servers[0].url(),
+            &servers[1].url(),
+        ];
+        assert!(said(&ended.stderr, &words), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_holds_at_a_majority_holds_and_who_holds_at_fewer_servers_does_not() {
+    let servers = fleet(3).await;
+    // Clients of single servers: each hold of theirs is one vote.
+    let owners = [Owner::new(), Owner::new()];
+    let mut guards = Vec::new();
+    for (server, owner) in servers.iter().zip([&owners[0], &owners[1], &owners[1]]) {
+        let client = connected(Client::builder().prefix("fairlock.q").lease(LONG), server.url()).await;
+        let lock = client.rw_lock("a").with_owner(owner);
+        guards.push(lock.write().acquire_fair().await.unwrap());
+    }
+    let cli = Cli::of_all(&servers);
+    let shown = cli.json(&["show", "a"]).await;
+    assert_eq!(shown["holders"].as_array().unwrap().len(), 1, "{shown}");
+    assert_eq!(shown["holders"][0]["owner"], owners[1].to_string());
+    assert_eq!(
+        (&shown["holders"][0]["votes"], &shown["mode"]),
+        (&2.into(), &"write".into())
+    );
+    guards.pop().unwrap().release().await.unwrap();
+    let shown = cli.json(&["show", "a"]).await;
+    assert_eq!(
+        (&shown["holding"], &shown["mode"]),
+        (&0.into(), &Value::Null),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_restarted_empty_shows_its_quarantine() {
+    let mut servers = fleet(3).await;
+    let holding = quorum(&servers, "holding").await;
+    let guard = holding.rw_lock("a").write().acquire_fair().await.unwrap();
+    servers[2].kill();
+    servers[2].start_again().await;
+    // The holder asks it again, and it grants the lock to nobody meanwhile.
+    let cli = Cli::of_all(&servers);
+    let quarantined = async || {
+        let shown = cli.json(&["show", "a"]).await;
+        shown["servers"][2]["quarantine_ms"]
+            .as_u64()
+            .is_some_and(|left| left > 0)
+    };
+    eventually("the third server is in quarantine", quarantined).await;
+    let text = cli.says(&["show", "a"]).await;
+    assert!(
+        said(
+            &text,
+            &["2 of 3", "Servers", "votes", "votes", "in quarantine, votes in"]
+        ),
+        "{text}"
+    );
+    assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn the_first_use_of_a_quorum_needs_its_name_and_later_ones_take_it_from_the_servers() {
+    let servers = join_all((0..3).map(|_| Server::start())).await;
+    let cli = Cli::of_all(&servers);
+    let unnamed = cli.run(&["run", "a", "--", "true"]).await;
+    assert_eq!(unnamed.status, 64, "{unnamed:?}");
+    assert!(
+        said(&unnamed.stderr, &["no quorum yet", "--quorum", "--longest-lease"]),
+        "{unnamed:?}"
+    );
+    let named = ["--quorum", "billing", "--longest-lease", "1s", "run", "a", "--", "true"];
+    assert_eq!(cli.run(&named).await.status, 0);
+    assert_eq!(cli.run(&["run", "a", "--", "true"]).await.status, 0);
+    let other = cli.run(&["--quorum", "mailing", "run", "a", "--", "true"]).await;
+    assert_eq!(other.status, 69, "{other:?}");
+    assert!(
+        said(&other.stderr, &["belongs to another quorum", "billing of 3 1000"]),
+        "{other:?}"
+    );
+    let longer = cli.run(&["run", "--lease", "2s", "a", "--", "true"]).await;
+    assert_eq!(longer.status, 64, "{longer:?}");
+}
+
+#[tokio::test]
+async fn what_a_quorum_does_not_have_is_refused_with_what_to_do() {
+    // Nobody listens there: the command refuses before it connects.
+    let cli = Cli::at("redis://127.0.0.1:1 redis://127.0.0.1:2 redis://127.0.0.1:3".to_owned());
+    let at_one = "--url URL --prefix fairlock.q";
+    for (arguments, words) in [
+        (&["watch"][..], [at_one, "watch"]),
+        (&["blockers", "billing"], [at_one, "blockers billing"]),
+        (&["show", "--raw", "a"], [at_one, "show --raw a"]),
+        (&["leader", "a"], ["no elections", "single server"]),
+        (&["elect", "a", "--", "true"], ["no elections", "single server"]),
+        (
+            &["run", "--semaphore", "2", "a", "--", "true"],
+            ["--semaphore", "single server"],
+        ),
+        (
+            &["run", "--and", "b", "a", "--", "true"],
+            ["--and", "one command inside the other"],
+        ),
+        (
+            &["run", "--max-queue", "2", "a", "--", "true"],
+            ["--max-queue", "--wait"],
+        ),
+        (
+            &["run", "--at-least", "1s", "a", "--", "true"],
+            ["--at-least", "end later"],
+        ),
+    ] {
+        let ended = cli.run(arguments).await;
+        assert_eq!(
+            (ended.status, ended.stdout.as_str()),
+            (64, ""),
+            "{arguments:?}: {ended:?}"
+        );
+        assert!(said(&ended.stderr, &words), "{arguments:?}: {ended:?}");
+    }
+    for (urls, arguments) in [
+        ("redis://127.0.0.1:1 redis://127.0.0.1:2", &["ls"][..]),
+        ("redis://127.0.0.1:1", &["--quorum", "billing", "ls"]),
+    ] {
+        let ended = Cli::at(urls.to_owned()).run(arguments).await;
+        assert_eq!(ended.status, 64, "{ended:?}");
+        assert!(
+            said(&ended.stderr, &["a quorum has 3, 5, 7 or 9", "--url"]),
+            "{ended:?}"
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! An operator evicts an owner at the servers of a quorum, one after the other.
+
+use super::{Fleet, LEASE, PREFIX, entered, lost_because, write};
+use crate::server::{connected, eventually, soon};
+use fairlock::{Client, LostReason, Owner};
+
+impl Fleet {
+    /// Evicts the owner at one server, as `fairlock evict` does.
+    async fn evict(&self, at: usize, lock: &str, owner: &Owner) {
+        let client = connected(Client::builder().prefix(PREFIX).lease(LEASE), self.0[at].url()).await;
+        let evicted = client.rw_lock(lock).evict(owner).await.unwrap();
+        assert_eq!(evicted, 1);
+        client.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_holder_evicted_at_one_server_after_the_other_regains_none_of_them() {
+    let fleet = Fleet::start(3).await;
+    let (quorum, owner) = (fleet.quorum().await, Owner::new());
+    let guard = quorum.rw_lock("x").with_owner(&owner).write().acquire_fair();
+    let guard = guard.await.unwrap();
+    eventually("all votes", async || guard.votes() == 3).await;
+    fleet.evict(0, "x", &owner).await;
+    eventually("it has two votes", async || guard.votes() == 2).await;
+    assert!(guard.is_held());
+    fleet.evict(1, "x", &owner).await;
+    let lost = soon("the hold is lost", guard.lost()).await;
+    assert_eq!(lost, LostReason::Evicted);
+    fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+#[tokio::test]
+async fn a_waiter_evicted_at_a_majority_gets_the_error_and_the_next_one_its_turn() {
+    let fleet = Fleet::start(3).await;
+    let [a, b, c] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let owner = Owner::new();
+    let evicted = b.rw_lock("x").with_owner(&owner).write();
+    let evicted = tokio::spawn(async move { evicted.acquire_fair().await });
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    let next = write(&c.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 2).await;
+    fleet.evict(0, "x", &owner).await;
+    fleet.evict(2, "x", &owner).await;
+    let ended = soon("the waiter ends", evicted).await.unwrap();
+    assert_eq!(lost_because(&ended), Some(LostReason::Evicted));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    holder.release().await.unwrap();
+    assert!(entered("the next one enters", next).await.is_held());
+}

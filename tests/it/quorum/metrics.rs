@@ -1,0 +1,43 @@
+//! What a recorder of metrics is told of a quorum.
+
+use super::Fleet;
+use crate::observability::metrics::Recorded;
+use crate::server::eventually;
+
+#[tokio::test]
+async fn a_server_that_was_never_reached_is_counted_until_it_is() {
+    let recorded = Recorded::here();
+    let mut fleet = Fleet::start(3).await;
+    fleet.0[2].kill();
+    let quorum = fleet.quorum_by(Fleet::builder()).await;
+    recorded.is(&[("unreached ", 1)]);
+    fleet.0[2].start_again().await;
+    recorded.until("unreached ", 0).await;
+    assert_eq!(quorum.reached(), (3, 3));
+}
+
+#[tokio::test]
+async fn a_hold_of_three_servers_is_one_hold_and_the_vote_that_one_of_them_loses_is_counted() {
+    let recorded = Recorded::here();
+    let mut fleet = Fleet::start(3).await;
+    let quorum = fleet.quorum().await;
+    let guard = quorum.rw_lock("x").write().acquire_fair().await.unwrap();
+    eventually("all votes", async || guard.votes() == 3).await;
+    recorded.is(&[
+        ("held write", 1),
+        ("grants_total write reply", 1),
+        ("votes_lost_total write", 0),
+    ]);
+    fleet.0[0].kill();
+    fleet.0[0].start_again().await;
+    recorded.until("votes_lost_total write", 1).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    recorded.is(&[
+        ("held write", 0),
+        ("waiting write", 0),
+        ("acquisitions_total write granted", 1),
+        ("hold_seconds write released", 1),
+        ("votes_lost_total write", 1),
+    ]);
+}

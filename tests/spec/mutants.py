@@ -1,0 +1,50 @@
+"""Mistakes in the specification, each with the smallest scope that shows it and what then does not hold."""
+
+from scopes import SCOPES, request
+
+WRITER_READER = [request("w", 1, 1), request("r", 2, 2)]
+WRITERS = [request("w", 1, 1), request("w", 2, 2)]
+
+
+def mutant(name, file, old, new, breaks, requests=None, module="Lock", scope=None, **budgets):
+    small = scope or dict(requests=requests, flight=1, **budgets)
+    return dict(name=name, file=file, old=old, new=new, breaks=breaks.split(), scope=small, module=module)
+
+
+MUTANTS = [
+    mutant("a writer enters beside a reader", "Server.tla", "    \\/ /\\ r \\notin Writes\n", "    \\/ /\\ TRUE\n", "Server1 Steps239",
+           WRITER_READER),
+    mutant("a proof counts from the reply", "Lock.tla", "THEN [p EXCEPT !.proves = FALSE] ELSE p : p \\in replies}",
+           "THEN p ELSE p : p \\in replies}", "Guards1 Truth1", WRITERS, ends=1),
+    mutant("a client believes in a hold that the server does not know", "Lock.tla", '[] says.is = "unknown" -> Over(c)',
+           '[] says.is = "unknown" -> c', "Truth1", WRITERS[:1], accidents=1),
+    mutant("a phase has the token of the phase before", "Server.tla", "!.token = IF draws THEN n ELSE @", "!.token = @", "Steps239 Order2",
+           WRITERS[:1]),
+    mutant("a newcomer passes the queue", "Server.tla", "Fits(a, r) /\\ (Inside(a, r) \\/ first)", "Fits(a, r)", "Steps239",
+           [request("r", 1, 1), request("w", 2, 1), request("r", 3, 2)]),
+    mutant("a release admits nobody", "Server.tla", "THEN left ELSE Admit(Expire(left, past \\ own, clock), clock)",
+           "THEN left ELSE Expire(left, past \\ own, clock)", "Stuck4", WRITER_READER),
+    mutant("a waiter never learns of its grant by a renewal", "Lock.tla",
+           'IF c.is = "waits" THEN [c EXCEPT !.is = "granted", !.token = says.token, !.proof = p.proves]',
+           'IF c.is = "waits" THEN c',
+           "Temporal", WRITERS, losses=1, properties="Granted5"),
+    mutant("a hold has no lease", "Lock.tla", "r \\in Known(s) \\ past\n    /\\ IF",
+           "r \\in Waiting(s) \\ past\n    /\\ IF", "Temporal", WRITERS[:1], copies=1, properties="Left6"),
+    mutant("an acquire that comes again takes another ticket", "Server.tla", "IN IF r \\in Known(e) THEN", "IN IF r \\in e.holds THEN",
+           "Twice7", WRITER_READER),
+    mutant("a release of what nobody knows says that it waited", "Server.tla", "IF r \\notin s.holds THEN 0 ELSE",
+           "IF r \\notin s.holds THEN 1 ELSE", "Foreign8", WRITERS[:1]),
+    mutant("an upgrade outlives its read hold", "Server.tla",
+           "upgrades == {r \\in Waiting(s) : s.wait[r][1] = -1 /\\ Owner[r] \\in ended /\\ Owner[r] \\notin reads}", "upgrades == {}",
+           "Upgrades9", SCOPES["upgrade"]["requests"], ends=1),
+    mutant("two upgrades wait for each other", "Server.tla", "place[1] = -1 /\\ Waiting(a) # {}", "FALSE /\\ Waiting(a) # {}",
+           "Upgrades9", SCOPES["conflict"]["requests"]),
+    mutant("a downgrade lets go of the lock", "Server.tla", "(@ \\ {w}) \\cup {r}", "@ \\ {w}", "Steps239",
+           [request("w", 1, 1, named=True, lower=2), request("r", 1, 1, named=True)]),
+    mutant("a parked waiter asks again", "Lock.tla", '/\\ Is(r, {"asked"}) /\\ \\A w', '/\\ Is(r, {"asked", "waits"}) /\\ \\A w', "Parked10",
+           WRITERS),
+    mutant("one vote is enough", "Quorum.tla", '{"asked", "waits"} /\\ Cardinality(Votes(r)) >= Majority',
+           '{"asked", "waits"} /\\ Cardinality(Votes(r)) >= 1', "Majorities1", module="Quorum", requests=WRITERS),
+    mutant("a vote in quarantine counts", "Quorum.tla", "/\\ v.proven /\\ ~v.early", "/\\ v.proven", "Majorities1", module="Quorum",
+           requests=WRITERS, crashes=1),
+]

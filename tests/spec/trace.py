@@ -1,0 +1,197 @@
+"""Turns the journals that `torture --journal FILE` wrote into the constants of Trace.tla, and has TLC check them."""
+
+import collections
+import json
+import pathlib
+import re
+import tempfile
+
+EVENTS = 4000     # in one run of TLC
+CHUNK = 100       # in one definition
+NOT_TOLD = -(1 << 63)
+LONGEST_MS = 10**8
+
+
+class Numbers:
+    """TLC's integers have 32 bits, so moments and tokens count from the beginning of the run: half an hour at most."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def us(self, n):
+        sign = -1 if n < -1 else 1
+        if abs(n) <= self.base:
+            return n if abs(n) < 1 << 20 else 0
+        found = abs(n) - self.base
+        if found >= 1 << 31:
+            raise SystemExit("trace: the run is longer than half an hour, or its clock was set: use a shorter one")
+        return sign * found
+
+
+def owner_of(request):
+    parts = request.split(":", 2)
+    return parts[2] if len(parts) > 2 and not parts[2].startswith("*") else request[1:]
+
+
+def named(request):
+    parts = request.split(":", 2)
+    return len(parts) > 2 and not parts[2].startswith("*")
+
+
+def weight_of(request):
+    found = re.search(r":\*(\d+)$", owner_of(request))
+    return int(found[1]) if found else 1
+
+
+def requests_of(record):
+    args, script = record["args"], record["script"]
+    own = {"acquire": args[:1], "release": args, "renew": args[::2], "downgrade": args[:2], "evict": []}[script]
+    return own + [request for _, request, _ in record["notes"] if request != "-"]
+
+
+def segments(path):
+    """What happened to one lock from a known state on: lines of the file. What follows a loss is left out until the server is
+    emptied, because the journal does not tell what was left of the lock."""
+    current, done, lost, left_out = collections.defaultdict(list), [], set(), 0
+    with open(path) as file:
+        for line, text in enumerate(file, 1):
+            record = json.loads(text)
+            if record.get("break") == "emptied":
+                done += current.values()
+                current.clear()
+                lost.clear()
+            elif "break" in record:
+                done.append(current.pop(record["lock"], []))
+                lost.add(record["lock"])
+            elif record["lock"] in lost or any(what == "reset" for what, _, _ in record["notes"]):
+                if record["lock"] not in lost:
+                    done.append(current.pop(record["lock"], []))
+                    lost.add(record["lock"])
+                left_out += 1
+            else:
+                current[record["lock"]].append({**record, "line": line})
+    done += current.values()
+    return [records for records in done if records], left_out
+
+
+def sequence(items):
+    return "<<" + ", ".join(items) + ">>"
+
+
+def chunked(name, items):
+    """Definitions whose concatenation is `name`. One literal would be too deep for the parser."""
+    names, lines = [], []
+    for start in range(0, len(items), CHUNK):
+        names.append(f"{name}{start}")
+        lines.append(f"{name}{start} == <<\n " + ",\n ".join(items[start:start + CHUNK]) + ">>")
+    while len(names) > 1:
+        pairs = [names[n:n + 2] for n in range(0, len(names), 2)]
+        names = []
+        for pair in pairs:
+            names.append(f"{pair[0]}j" if len(pair) > 1 else pair[0])
+            lines += [f"{names[-1]} == {pair[0]} \\o {pair[1]}"] if len(pair) > 1 else []
+    return [*lines, f"{name} == {names[0] if names else '<<>>'}"]
+
+
+class Batch:
+    """Some segments as one log."""
+
+    def __init__(self, records, numbers):
+        self.numbers, self.requests, self.owners, self.events = numbers, [], {}, []
+        for segment in records:
+            names = sorted({name for record in segment for name in requests_of(record)}, key=str.encode)
+            self.ids = {name: len(self.requests) + n for n, name in enumerate(names, 1)}
+            self.requests += names
+            # An owner that evict names may have no request here.
+            for name in names:
+                self.owners.setdefault(owner_of(name), len(self.owners) + 1)
+            self.events.append('[op |-> "start"]')
+            self.events += [self.event(record) for record in segment]
+
+    def how(self, args):
+        _, _, when, policy, ticket = args
+        values = {
+            "try": str(when == "try").upper(), "most": when[1:] if when[0] == "m" else "-1",
+            "policy": f'"{policy[:1]}"', "limit": policy[1:] or "0",
+            "ticket": str(self.numbers.us(int(ticket))) if ticket and ticket[0] != "u" else "0",
+            "upgrade": str(ticket.startswith("u")).upper(),
+            "token": str(self.numbers.us(int(ticket[1:] or 0))) if ticket.startswith("u") else "0",
+        }
+        return "[" + ", ".join(f"{key} |-> {value}" for key, value in values.items()) + "]"
+
+    def event(self, record):
+        args, script, notes = record["args"], record["script"], collections.defaultdict(list)
+        tokens = [0]
+        for what, request, token in record["notes"]:
+            kind = {"granted": "entered", "queued": "queued", "cut": "cut"}.get(what, "gone")
+            notes[kind].append(str(self.ids[request]))
+            tokens += [token] if kind == "entered" else []
+        requests = {"acquire": args[:1], "release": args, "renew": args[::2], "downgrade": args[:2], "evict": []}[script]
+        leases = {"acquire": args[1:2], "renew": args[1::2], "downgrade": args[2:] * 2}.get(script, [])
+        reply = record["reply"] if script == "acquire" else record["reply"][1:]
+        # The second number of acquire is a token or a ticket, or a count: small.
+        told = [str(0 if n == NOT_TOLD else self.numbers.us(n)) for n in reply]
+        values = {
+            "op": f'"{script}"', "line": str(record["line"]), "now": str(record["at"] // 1000 - self.numbers.base // 1000),
+            "clock": str(self.numbers.us(record["at"])), "rs": sequence(str(self.ids[request]) for request in requests),
+            "leases": sequence(str(min(int(lease), LONGEST_MS)) for lease in leases), "told": sequence(told),
+            **{kind: "{" + ", ".join(notes[kind]) + "}" for kind in ("entered", "queued", "gone", "cut")},
+            "token": str(self.numbers.us(tokens[-1])),
+        }
+        values |= {"how": self.how(args)} if script == "acquire" else {}
+        values |= {"owner": str(self.owners.setdefault(args[0], len(self.owners) + 1))} if script == "evict" else {}
+        return "[" + ", ".join(f"{key} |-> {value}" for key, value in values.items()) + "]"
+
+    def write(self, folder):
+        numbered = list(enumerate(self.requests, 1))
+        lines = ["---- MODULE MC ----", "EXTENDS Trace", f"mcRequests == 1..{len(numbered)}"]
+        lines += ["mcWrites == {" + ", ".join(str(n) for n, name in numbered if name[0] == "w") + "}"]
+        lines += ["mcNamed == {" + ", ".join(str(n) for n, name in numbered if named(name)) + "}"]
+        lines += chunked("mcOwner", [str(self.owners[owner_of(name)]) for name in self.requests])
+        lines += chunked("mcWeight", [str(weight_of(name)) for name in self.requests])
+        lines += chunked("mcLog", self.events) + ["===="]
+        (folder / "MC.tla").write_text("\n".join(lines) + "\n")
+        names = ["Requests", "Writes", "Owner", "Named", "Weight", "Log"]
+        config = ["SPECIFICATION Spec", "CHECK_DEADLOCK FALSE", "INVARIANTS Follows Server1 Order2 Stuck4 Upgrades9", "CONSTANTS"]
+        (folder / "MC.cfg").write_text("\n".join(config + [f"  {name} <- mc{name}" for name in names]) + "\n")
+
+
+def batches(found):
+    """Small segments together, so that TLC starts seldom."""
+    batch, size = [], 0
+    for segment in sorted(found, key=len, reverse=True):
+        if batch and size + len(segment) > EVENTS:
+            yield batch
+            batch, size = [], 0
+        batch.append(segment)
+        size += len(segment)
+    if batch:
+        yield batch
+
+
+def traced(path, prepared, tlc):
+    found, left_out = segments(path)
+    moments = [record["at"] for segment in found for record in segment]
+    tokens = [n for segment in found for record in segment for _, _, n in record["notes"] if n > 1]
+    numbers = Numbers(min(moments + tokens) - 1_000_000)
+    checked = 0
+    for batch in batches(found):
+        with tempfile.TemporaryDirectory(prefix="fairlock-trace-") as temporary:
+            folder = pathlib.Path(temporary)
+            prepared(folder)
+            made = Batch(batch, numbers)
+            made.write(folder)
+            said = tlc(folder, "MC", quiet=True)
+        steps = re.findall(r"(\d+) distinct states found", said)
+        if "No error has been found" not in said or int(steps[-1]) != len(made.events) + 1:
+            wrong = re.findall(r"/\\ wrong = (<<.*?>>)\n(?:/\\|\n)", said, re.S)
+            what = re.findall(r"^Error: .*", said, re.M)
+            print(f"spec: the journal is no behaviour of the specification: {(what or [said[-2000:]])[0]}")
+            print(wrong[-1] if wrong else said[-3000:])
+            return 1
+        checked += sum(map(len, batch))
+        print(f"spec: {checked:,} of {len(moments):,} calls are as specified", flush=True)
+    locks = {segment[0]["lock"] for segment in found}
+    print(f"spec: {len(found):,} histories of {len(locks):,} locks follow the specification; "
+          f"{left_out:,} calls behind a loss left out")
+    return 0
