@@ -27,7 +27,7 @@ MUTANTS = [
     mutant("a waiter never learns of its grant by a renewal", "Lock.tla",
            'IF c.is = "waits" THEN [c EXCEPT !.is = "granted", !.token = says.token, !.proof = p.proves]',
            'IF c.is = "waits" THEN c',
-           "Temporal", WRITERS, losses=1, properties="Granted5"),
+           "Temporal", WRITERS, properties="Granted5"),
     mutant("a hold has no lease", "Lock.tla", "r \\in Known(s) \\ past\n    /\\ IF",
            "r \\in Waiting(s) \\ past\n    /\\ IF", "Temporal", WRITERS[:1], copies=1, properties="Left6"),
     mutant("an acquire that comes again takes another ticket", "Server.tla", "IN IF r \\in Known(e) THEN", "IN IF r \\in e.holds THEN",

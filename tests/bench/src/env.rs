@@ -2,7 +2,7 @@
 
 use crate::worker::Worker;
 use fairlock::Client;
-use fairlock_support::server::{Server, connected};
+use fairlock_support::server::{PATIENCE, Server, connected};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo};
@@ -101,6 +101,7 @@ pub async fn connect(url: &str) -> Client {
 /// A connection of the kind that fairlock uses: at once, and without a timer of the library's own.
 pub async fn connection(url: &str) -> MultiplexedConnection {
     let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1024);
     let connection = plain(url, None)
@@ -112,6 +113,7 @@ pub async fn connection(url: &str) -> MultiplexedConnection {
 /// One that hands what the server pushes to `on_push`, on the connection's own task.
 pub async fn listening(url: &str, on_push: impl Fn(PushInfo) + Send + Sync + 'static) -> MultiplexedConnection {
     let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1024)
         .set_push_sender(move |push| {
