@@ -52,13 +52,13 @@ const ELECT_STATUSES: Section = (
 
 const VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL  the server, unless --url names one; the servers of a quorum, with blanks between them.
+    "REDIS_URL  the server, unless --url names one; several, with blanks between them, are a quorum.
            The list of processes shows a password in --url, and does not show one in REDIS_URL.",
 );
 
 const RUN_VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL       the server, unless --url names one; the servers of a quorum, with blanks between them
+    "REDIS_URL       the server, unless --url names one; several, with blanks between them, are a quorum
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
 FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
@@ -105,13 +105,13 @@ With --json an object with \"event\": \"missed\" stands for events that fairlock
 
 const QUORUM: Section = (
     "SEVERAL SERVERS",
-    "With 3, 5, 7 or 9 --url a majority of these servers keeps each lock: a quorum. Its locks are others
-than those of the single servers: their prefix is PREFIX.q.
-run, ls, show, top, evict and doctor work on a quorum. watch and blockers look at one of its servers:
-give them a single --url and --prefix PREFIX.q. elect, leader, and of run the options --and,
---semaphore, --max-queue and --at-least need locks of a single server.
-The servers keep the quorum's name and its longest lease. Only the first client has to name them, by
---quorum and --longest-lease; all clients must name the same.",
+    "With 3, 5, 7 or 9 --url a majority of these servers keeps each lock: a quorum. Its locks are
+others than those of the single servers: their prefix is PREFIX.q.
+run, ls, show, top, evict and doctor work on a quorum. watch and blockers look at one of its
+servers: give them a single --url and --prefix PREFIX.q. elect, leader, and of run the options
+--and, --semaphore, --max-queue and --at-least need locks of a single server.
+The servers keep the quorum's name and its longest lease. Only the first client has to name them,
+by --quorum and --longest-lease; all clients must name the same.",
 );
 
 const DOCTOR_RIGHTS: Section = (
