@@ -51,7 +51,7 @@ impl Kind {
             Self::AtLeast => (
                 "kinds_at_least",
                 "kind_at_least",
-                "a write lock with hold_at_least, which the server keeps for the rest",
+                "a write lock with hold_at_least, but for its release at the end of that time",
                 1,
             ),
             Self::Named => (
@@ -136,6 +136,10 @@ pub async fn run(env: &Env, report: &mut Report) {
                 let begun = Instant::now();
                 kinds.cycles(kind, SLICE).await;
                 times.push(begun.elapsed().as_secs_f64());
+                if kind == Kind::AtLeast {
+                    // Their releases do not come in the slice of the next kind.
+                    tokio::time::sleep(2 * LEAST).await;
+                }
             }
         }
         let plain = median(&times[0]);
@@ -155,10 +159,10 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
 }
 
-/// The server's part.
+/// The server's part. A hold with a least time is released when that is over, in no window that could be told.
 pub async fn instructions(server: &mut Counted, env: &Env, rows: &mut Rows) {
     let mut kinds = Kinds::new(&server.server.url()).await;
-    for kind in Kind::ALL {
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::AtLeast) {
         let (_, key, what, replaced) = kind.about();
         kinds.cycles(kind, 2).await;
         let scripts = 2 * replaced as u64;
