@@ -3,7 +3,7 @@
 
 use crate::observe::{LONG, View, client, keys, ms};
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, eventually, soon};
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, Owner, RwLock};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{self, StreamExt};
@@ -95,6 +95,10 @@ async fn any_number_of_free_locks_can_be_asked_for_at_once_and_released_one_by_o
 
 #[tokio::test]
 async fn what_is_polled_once_and_left_stops_nobody() {
+    in_time(polled_and_left).await;
+}
+
+async fn polled_and_left() {
     let server = Server::start().await;
     let client = client(server.url(), ms(3_000)).await;
     let held = client.rw_lock("held").write().acquire_fair().await.unwrap();
