@@ -271,7 +271,7 @@ impl Open {
     fn work(&mut self) {
         if let (Some(drivers), Some(ballot)) = (self.drivers.take(), &self.ballot) {
             let work = Work::new(ballot, drivers);
-            self.work = Some(ballot.members.runtime.spawn(work.run()).abort_handle());
+            self.work = Some(ballot.members.spawn(work.run()));
         }
     }
 

@@ -190,6 +190,7 @@ impl Ballot {
                 }
                 tally.old_ticket(at)
             };
+            let asked = Instant::now();
             let mut attempt = self.attempt(at, handle, ticket);
             let error = match attempt.ask().await {
                 Ok(None) => {
@@ -200,7 +201,7 @@ impl Ballot {
                         self.release(at, request);
                         return false;
                     }
-                    tally.on_answer(at, request, ticket, Instant::now());
+                    tally.on_answer(at, request, ticket, asked, Instant::now());
                     return true;
                 }
                 Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,

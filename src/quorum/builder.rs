@@ -147,7 +147,6 @@ impl QuorumBuilder {
     /// [`ClientBuilder::connect`](crate::ClientBuilder::connect).
     pub async fn connect(self, servers: impl IntoIterator<Item = impl IntoServer>) -> Result<Quorum, Error> {
         runtime::check_timers()?;
-        runtime::check_io()?;
         observe::begin();
         let longest_lease = self.longest_lease;
         key::check_label(self.label.as_deref())?;
@@ -171,6 +170,9 @@ impl QuorumBuilder {
         }
         if targets.iter().any(Target::is_cluster) {
             return Err(refuse("one of its servers is a cluster".to_owned()));
+        }
+        if targets.iter().any(Target::needs_io) {
+            runtime::check_io()?;
         }
         let plan = Plan {
             name: self.name,
@@ -211,7 +213,7 @@ async fn connect_all(members: &Arc<Members>) -> Result<(), Error> {
             return Err(Error::of_connect(members.servers[at].address.clone(), source));
         }
         let unreached = Unreached::begin(&members.servers[at].address, &source);
-        tokio::spawn(Members::connect_later(Arc::downgrade(members), at, unreached));
+        members.spawn(Members::connect_later(Arc::downgrade(members), at, unreached));
     }
     Ok(())
 }

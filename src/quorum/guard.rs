@@ -227,7 +227,6 @@ impl<M> QuorumGuard<M> {
                 // The caller need not wait for the slowest.
                 self.ballot
                     .members
-                    .runtime
                     .spawn(async move { while calls.next().await.is_some() {} });
                 self.ballot.tell(HoldEnd::Released);
                 return Ok(());

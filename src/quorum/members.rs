@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 /// One server, and the client of that server once it was reached.
@@ -37,7 +38,7 @@ pub(super) struct Members {
     /// The tickets of this client's waiting requests, by lock: no two requests have the same.
     tickets: Mutex<BTreeSet<(Arc<str>, u64)>>,
     /// The runtime of the client's tasks.
-    pub(super) runtime: tokio::runtime::Handle,
+    runtime: tokio::runtime::Handle,
     closed: AtomicBool,
 }
 
@@ -137,6 +138,12 @@ impl Members {
     pub(super) fn return_ticket(&self, lock: &Arc<str>, ticket: u64) {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.remove(&(Arc::clone(lock), ticket));
+    }
+
+    /// Runs one of the client's own tasks. The caller need not be in the client's runtime.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let _inside = self.runtime.enter();
+        self.servers[0].target.spawn(task)
     }
 
     pub(super) fn is_closed(&self) -> bool {

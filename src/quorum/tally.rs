@@ -26,6 +26,8 @@ pub(super) struct Vote {
     pub(super) request: Option<Arc<Request>>,
     /// The first name was used.
     asked: bool,
+    /// The call that asked was sent later than that.
+    asked_at: Option<Instant>,
     /// The first number that the server told: a ticket, or the token of a grant.
     number: Option<u64>,
     /// The server told the request to wait.
@@ -49,6 +51,12 @@ impl Vote {
     fn granted(&self, now: Instant) -> Option<u64> {
         let token = self.request.as_ref()?.claim().granted(now)?;
         (token > self.renounced && !self.placing).then_some(token)
+    }
+
+    /// Whether the server may have granted the vote in its quarantine. Then it may have done so from old data: its counter
+    /// may be behind the token of a hold that it has forgotten.
+    fn is_older_than(&self, quarantine: Instant) -> bool {
+        self.asked_at.is_none_or(|asked| asked < quarantine)
     }
 
     fn held_until(&self, now: Instant) -> Option<Instant> {
@@ -146,8 +154,15 @@ impl Tally {
         }
     }
 
-    /// A server answered an acquire that named `ticket` as its old ticket, if any.
-    pub(super) fn on_answer(&mut self, at: usize, request: Arc<Request>, ticket: Option<u64>, now: Instant) {
+    /// A server answered an acquire that named `ticket` as its old ticket, if any, and was sent after `asked`.
+    pub(super) fn on_answer(
+        &mut self,
+        at: usize,
+        request: Arc<Request>,
+        ticket: Option<u64>,
+        asked: Instant,
+        now: Instant,
+    ) {
         let standing = request.claim().standing();
         let vote = &mut self.votes[at];
         if let Some((number, waits)) = standing {
@@ -156,6 +171,7 @@ impl Tally {
             vote.settled = (ticket.is_some() && ticket == self.ticket).then_some(now);
         }
         vote.request = Some(request);
+        vote.asked_at = Some(asked);
         (vote.placing, vote.is_void, vote.renounced) = (false, false, 0);
         (vote.token, vote.refused) = (None, None);
     }
@@ -204,12 +220,14 @@ impl Tally {
         vote.request.take()
     }
 
-    /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. Returns whether the
-    /// phase has changed.
+    /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. A vote counts that was
+    /// asked for after that. Returns whether the phase has changed.
     pub(super) fn weigh(&mut self, now: Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
         let counts = |(at, vote): (usize, &Vote)| {
             let token = vote.granted(now)?;
-            trusted(at).filter(|from| *from <= now).map(|_| (at, token))
+            // So that moment is past.
+            let from = trusted(at)?;
+            (!vote.is_older_than(from)).then_some((at, token))
         };
         let granted: Vec<_> = self.votes.iter().enumerate().filter_map(counts).collect();
         match self.phase {
@@ -293,10 +311,11 @@ impl Tally {
             self.phase = Phase::Over(End::Lost(LostReason::Evicted));
             return true;
         }
-        let is_busy = self.is_answered() && self.votes.iter().any(|vote| vote.busy);
+        // A minority that refuses cannot deny what the others say.
+        let refusals = self.votes.iter().filter(|vote| vote.refused.is_some()).count();
         let refusal = self.votes.iter_mut().find_map(|vote| vote.refused.take());
         self.phase = Phase::Over(match refusal {
-            Some(error) if !is_busy => End::Failed(Some(error)),
+            Some(error) if refusals > spare => End::Failed(Some(error)),
             Some(_) | None => End::Busy,
         });
         true
@@ -359,6 +378,10 @@ impl Tally {
             }
             return Step::AskAgain;
         }
+        let is_old = |from: Instant| vote.token.is_none() && vote.is_older_than(from);
+        if trusted.is_some_and(|from| from <= now && is_old(from)) {
+            return Step::AskAgain;
+        }
         let offered = request.claim().offered();
         let again = vote
             .settled
@@ -372,7 +395,7 @@ impl Tally {
             self.votes[at].placing = given_up.is_some();
             return Step::Place(request, ticket, given_up);
         }
-        let trusted = trusted.filter(|from| *from > now && offered.is_some());
+        let trusted = trusted.filter(|from| *from > now && is_old(*from));
         let again = again.filter(|again| *again > now);
         Step::Wait(
             [held_until, again, trusted, self.recess_at()]

@@ -63,7 +63,7 @@ impl Quarantine {
         }
     }
 
-    /// Returns until when that server is in quarantine.
+    /// Returns until when that server is or was in quarantine. `None`: it was over before this process can tell.
     pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Option<Instant>, RedisError> {
         let info: String = redis::from_redis_value(wire.answer(CONNECT_TIMEOUT, &info()).await?)?;
         let run = run_id(&info).ok_or_else(|| malformed(&Value::SimpleString(info.clone())))?;
@@ -78,13 +78,13 @@ impl Quarantine {
             .answer(CONNECT_TIMEOUT, &age(dialect, &self.key, run, stamp))
             .await?;
         let age = read_age(&reply).ok_or_else(|| malformed(&reply))?;
-        let left = self.lasts.checked_sub(Duration::from_millis(age));
-        if let Some(left) = left {
+        let (age, now) = (Duration::from_millis(age), Instant::now());
+        if let Some(left) = self.lasts.checked_sub(age) {
             tracing::warn!(
                 ?left,
                 "the server has restarted: no lock that looks free is granted meanwhile"
             );
         }
-        Ok(left.map(|left| Instant::now() + left))
+        Ok((now + self.lasts).checked_sub(age))
     }
 }

@@ -22,7 +22,7 @@ fn answered(now: Instant, answers: &[Answer]) -> Tally {
         let request = Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim);
         request.claim().on_reply(now, *answer);
         assert!(tally.is_first(at));
-        tally.on_answer(at, Arc::new(request), None, now);
+        tally.on_answer(at, Arc::new(request), None, now, now);
     }
     tally
 }
@@ -43,15 +43,33 @@ fn a_majority_of_grants_holds_with_the_greatest_token_and_a_minority_does_not() 
 }
 
 #[test]
-fn a_grant_of_a_server_in_quarantine_counts_when_that_is_over_and_never_without_a_connection() {
+fn a_grant_without_a_connection_does_not_count() {
+    let now = Instant::now();
+    let mut tally = answered(now, &[GRANTED(5), GRANTED(6)]);
+    assert!(!tally.weigh(now, |at| (at > 0).then_some(now)));
+    assert!(tally.weigh(now, |_| Some(now)) && holds(&tally));
+}
+
+/// The server may have granted it from old data, with a token that is behind one that it has forgotten.
+#[test]
+fn a_vote_that_was_asked_for_in_the_quarantine_of_its_server_asks_again_when_that_is_over() {
     let now = Instant::now();
     let later = now + Duration::from_secs(1);
-    let mut tally = answered(now, &[GRANTED(5), GRANTED(6)]);
-    let trusted = |at: usize| Some(if at == 0 { later } else { now });
-    assert!(!tally.weigh(now, trusted));
-    assert!(!tally.weigh(later, |at| (at > 0).then_some(now)));
-    assert!(matches!(tally.step(0, now, Some(later)), Step::Wait(Some(at)) if at == later));
-    assert!(tally.weigh(later, trusted) && holds(&tally));
+    for old in [GRANTED(5), QUEUED(5)] {
+        let mut tally = answered(now, &[old, GRANTED(6), QUEUED(7)]);
+        let trusted = |at: usize| Some(if at == 0 { later } else { now });
+        assert!(!tally.weigh(now, trusted));
+        assert!(matches!(tally.step(0, now, Some(later)), Step::Wait(Some(at)) if at == later));
+        assert!(!tally.weigh(later, trusted), "it does not count later either");
+        assert!(matches!(tally.step(0, later, Some(later)), Step::AskAgain));
+        assert!(matches!(tally.step(1, later, Some(now)), Step::Wait(_)));
+    }
+    // Asked for after that, it counts; and a hold keeps the votes that it has.
+    let mut tally = answered(later, &[GRANTED(5), GRANTED(6)]);
+    assert!(tally.weigh(later, |_| Some(later)) && holds(&tally));
+    let restarted = later + Duration::from_secs(1);
+    assert!(!tally.weigh(restarted, |_| Some(restarted)) && holds(&tally));
+    assert!(matches!(tally.step(0, restarted, Some(restarted)), Step::Wait(_)));
 }
 
 #[test]
@@ -144,6 +162,24 @@ fn a_try_that_is_refused_by_more_than_a_minority_is_busy() {
     tally.on_busy(2);
     assert!(tally.weigh(now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+}
+
+/// One server of three says nothing of the lock when it refuses.
+#[test]
+fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
+    let now = Instant::now();
+    let refusal = || Error::Shutdown { lock: "a".to_owned() };
+    let mut tally = answered(now, &[]);
+    tally.on_refusal(0, refusal());
+    assert!(!tally.weigh(now, |_| Some(now)));
+    tally.on_busy(1);
+    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+    let mut tally = answered(now, &[]);
+    tally.on_refusal(0, refusal());
+    tally.on_refusal(1, refusal());
+    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
 }
 
 #[test]

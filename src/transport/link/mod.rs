@@ -45,8 +45,8 @@ struct Connection {
     /// Ends with the connection, so that the link notices the end without a call.
     ended: Arc<Notify>,
     dialect: Dialect,
-    /// The end of the quarantine: the server may have forgotten holds, so until then nobody enters a lock that looks
-    /// free.
+    /// The end of the quarantine, which may be past: the server may have forgotten holds, so until then nobody enters a
+    /// lock that looks free.
     quarantined_until: Option<Instant>,
     /// The scripts that this connection has taught the server.
     known: Known,

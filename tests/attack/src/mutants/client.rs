@@ -904,13 +904,6 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
     },
     Mutant {
-        name: "nobody-looks-after-a-cut", file: "src/engine/release.rs",
-        edits: &[("                follow_up(session, &first.lock, next);\n", "                let _ = next;\n")],
-        seen: "invented",
-        story: "A release is told when the leases of dead waiters end, and nobody looks then: the next one waits for its own renewal.",
-        check: Check::Attack("simulation::dead::fifty_dead_waiters_cost_a_second_together"),
-    },
-    Mutant {
         name: "a-bound-for-those-who-had-a-place", file: "src/protocol/order.rs",
         edits: &[("if let (Some(most), Origin::New) = (ask.max_queue, ask.origin) {", "if let Some(most) = ask.max_queue {")],
         seen: "invented",
