@@ -223,11 +223,12 @@ impl Tally {
     /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. A vote counts that was
     /// asked for after that. Returns whether the phase has changed.
     pub(super) fn weigh(&mut self, now: Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
+        // A hold has its token already: a vote that it gains needs a server that forgets no hold, and no more.
+        let holds = matches!(self.phase, Phase::Holds { .. });
         let counts = |(at, vote): (usize, &Vote)| {
             let token = vote.granted(now)?;
-            // So that moment is past.
             let from = trusted(at)?;
-            (!vote.is_older_than(from)).then_some((at, token))
+            (from <= now && (holds || !vote.is_older_than(from))).then_some((at, token))
         };
         let granted: Vec<_> = self.votes.iter().enumerate().filter_map(counts).collect();
         match self.phase {
@@ -378,7 +379,7 @@ impl Tally {
             }
             return Step::AskAgain;
         }
-        let is_old = |from: Instant| vote.token.is_none() && vote.is_older_than(from);
+        let is_old = |from: Instant| matches!(self.phase, Phase::Asks) && vote.is_older_than(from);
         if trusted.is_some_and(|from| from <= now && is_old(from)) {
             return Step::AskAgain;
         }
@@ -395,7 +396,7 @@ impl Tally {
             self.votes[at].placing = given_up.is_some();
             return Step::Place(request, ticket, given_up);
         }
-        let trusted = trusted.filter(|from| *from > now && is_old(*from));
+        let trusted = trusted.filter(|from| *from > now && (offered.is_some() || is_old(*from)));
         let again = again.filter(|again| *again > now);
         Step::Wait(
             [held_until, again, trusted, self.recess_at()]

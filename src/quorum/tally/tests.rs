@@ -64,6 +64,13 @@ fn a_vote_that_was_asked_for_in_the_quarantine_of_its_server_asks_again_when_tha
         assert!(matches!(tally.step(0, later, Some(later)), Step::AskAgain));
         assert!(matches!(tally.step(1, later, Some(now)), Step::Wait(_)));
     }
+    // A hold gains it all the same, as its token is drawn.
+    let mut tally = answered(now, &[GRANTED(5), GRANTED(6), GRANTED(7)]);
+    let trusted = |at: usize| Some(if at == 0 { later } else { now });
+    assert!(tally.weigh(now, trusted) && holds(&tally) && tally.held(now) == 2);
+    assert!(matches!(tally.step(0, now, Some(later)), Step::Wait(Some(at)) if at <= later));
+    tally.weigh(later, trusted);
+    assert_eq!(tally.held(later), 3);
     // Asked for after that, it counts; and a hold keeps the votes that it has.
     let mut tally = answered(later, &[GRANTED(5), GRANTED(6)]);
     assert!(tally.weigh(later, |_| Some(later)) && holds(&tally));

@@ -25,9 +25,7 @@ impl Sabotage {
                 let rule = "if before or writing and not inside";
                 replaced(name == "acquire", text, rule, "if writing and not inside")
             },
-            Self::NoAdmit => |name, text| {
-                replaced(name == "release", text, "  sweep(true)\n", "  sweep()\n")
-            },
+            Self::NoAdmit => |name, text| replaced(name == "release", text, "  sweep(true)\n", "  sweep()\n"),
             Self::StuckToken => |_, text| {
                 let rule = "seq = seq < us and us or seq + 1";
                 replaced(true, text, rule, "seq = seq > 0 and seq or 1")
