@@ -220,8 +220,8 @@ impl Tally {
         vote.request.take()
     }
 
-    /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. A vote counts that was
-    /// asked for after that. Returns whether the phase has changed.
+    /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. A hold begins with
+    /// votes that were asked for after that. Returns whether the phase has changed.
     pub(super) fn weigh(&mut self, now: Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
         // A hold has its token already: a vote that it gains needs a server that forgets no hold, and no more.
         let holds = matches!(self.phase, Phase::Holds { .. });

@@ -1,5 +1,6 @@
 //! The table: every request of a client, and when to renew which lock. It does no I/O, and time is an argument.
 
+use super::claim::Claim;
 use super::request::Request;
 use crate::protocol::key::Lock;
 use crate::protocol::waits::named_owner;
@@ -148,22 +149,21 @@ impl Table {
         requests.find(|request| request.claim().is_leaving(now)).cloned()
     }
 
-    /// The requests of named owners that wait, and those that their users have.
+    /// The requests of named owners that wait; and if there are any, those that their users have.
     pub(super) fn of_named_owners(&self) -> NamedOwners {
-        let mut named = NamedOwners::default();
-        for request in self
-            .requests
-            .values()
-            .filter(|request| named_owner(&request.name).is_some())
-        {
-            let claim = request.claim();
-            if claim.is_waiting() {
-                named.waiting.push(Arc::clone(request));
-            } else if claim.ended().is_none() {
-                named.held.push(Arc::clone(request));
-            }
-        }
-        named
+        let those = |are: fn(&Claim) -> bool| -> Vec<Arc<Request>> {
+            let named = self
+                .requests
+                .values()
+                .filter(|request| named_owner(&request.name).is_some());
+            named.filter(|request| are(&request.claim())).cloned().collect()
+        };
+        let waiting = those(Claim::is_waiting);
+        let held = match waiting.is_empty() {
+            true => Vec::new(),
+            false => those(|claim| !claim.is_waiting() && claim.ended().is_none()),
+        };
+        NamedOwners { waiting, held }
     }
 
     /// When to call `take_due` next. The methods that make this time earlier return that.

@@ -20,6 +20,14 @@ pub struct Ended {
     pub stderr: String,
 }
 
+/// Without a terminal, and with no signal ignored, whoever runs the tests: what the command does depends on both. A job in
+/// the background ignores INT, and passes that on.
+fn fresh() -> Command {
+    let mut command = Command::new("setsid");
+    command.args(["env", "--default-signal=INT,QUIT,HUP"]);
+    command
+}
+
 impl Cli {
     pub fn of(server: &Server) -> Self {
         Self { url: server.url() }
@@ -34,9 +42,8 @@ impl Cli {
         Self { url }
     }
 
-    /// Without a terminal, whoever runs the tests: what it does depends on that.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("setsid");
+        let mut command = fresh();
         command.arg(BINARY);
         for url in self.url.split_whitespace() {
             command.args(["--url", url]);
@@ -47,7 +54,7 @@ impl Cli {
 
     /// A shell script, whose `$0` is the command and `$1` the URL.
     pub fn under_shell(&self, script: &str) -> Command {
-        let mut command = Command::new("setsid");
+        let mut command = fresh();
         command.args(["sh", "-c", script, BINARY, &self.url]);
         piped(command)
     }
