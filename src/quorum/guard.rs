@@ -11,6 +11,7 @@ use crate::protocol::reply::Standing;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::error::{Error, LostReason, is_transient, timed_out};
+use crate::types::limits::call_limit;
 use crate::types::mode::{Access, Read, Write};
 use crate::types::token::FencingToken;
 use futures::stream::FuturesUnordered;
@@ -20,7 +21,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::StreamExt;
 
 /// A read hold at a majority of servers, beside other readers.
@@ -192,8 +193,12 @@ impl<M> QuorumGuard<M> {
         (is_held && matches!(standing, Standing::Holds { .. })).then_some(at)
     }
 
-    /// Releases the lock and waits until a majority has confirmed that. Then the next waiter has entered, or its last vote
-    /// is on its way.
+    /// Releases the lock and waits until it is free at a majority. Then the next waiter has entered, or its last vote is on its
+    /// way.
+    ///
+    /// The release asks all servers, and each that kept the hold confirms that it did so until then. If a server that kept the
+    /// hold does not answer, and others stand at those that would make up for it, the release waits for that server as long
+    /// as for one call.
     ///
     /// # Cancel safety
     /// If you drop the future at any point, the client releases the lock all the same, in the background.
@@ -209,33 +214,42 @@ impl<M> QuorumGuard<M> {
         let majority = self.ballot.members.majority();
         let votes = self.ballot.close(End::Left);
         self.work.abort();
-        let mut calls = FuturesUnordered::new();
+        let (mut calls, mut counted) = (FuturesUnordered::new(), 0);
         for (at, request, token) in votes {
-            match (token, self.ballot.members.servers[at].handle()) {
-                (Some(token), Some(handle)) => calls.push(Leaving::new(handle, request).confirmed(token, until)),
-                _ => self.ballot.release(at, request),
+            counted += usize::from(token.is_some());
+            match self.ballot.members.servers[at].handle() {
+                Some(handle) => calls.push(Leaving::new(handle, request).left(token, until)),
+                None => self.ballot.release(at, request),
             }
         }
-        let (mut confirmed, mut unknown, mut why) = (0, 0, None);
-        while let Some(left) = calls.next().await {
-            match left {
-                Ok(true) => confirmed += 1,
-                Ok(false) => unknown += 1,
-                Err(error) => why = Some(error),
-            }
-            if confirmed == majority {
-                // The caller need not wait for the slowest.
-                self.ballot
-                    .members
-                    .spawn(async move { while calls.next().await.is_some() {} });
-                self.ballot.tell(HoldEnd::Released);
-                return Ok(());
+        let (mut kept, mut absent, mut unknown, mut why) = (0, 0, 0, None);
+        let limit = call_limit(self.ballot.wish.lease);
+        while kept < majority {
+            let next = match kept + absent >= majority {
+                // It is free at a majority: what is missing is the proof that a majority kept it.
+                true => timeout(limit, calls.next()).await.unwrap_or_default(),
+                false => calls.next().await,
+            };
+            match next {
+                Some(Ok(Left::Held)) => kept += 1,
+                Some(Ok(Left::Absent)) => absent += 1,
+                Some(Ok(Left::Unknown)) => unknown += 1,
+                Some(Err(error)) => why = Some(error),
+                None => break,
             }
         }
-        if confirmed + unknown >= majority {
+        // The caller need not wait for the slowest.
+        self.ballot
+            .members
+            .spawn(async move { while calls.next().await.is_some() {} });
+        if kept < majority && unknown > counted - majority.min(counted) {
             let reason = LostReason::UnknownToServer;
             self.ballot.tell(HoldEnd::Lost(reason));
             return Err(self.lost_because(reason));
+        }
+        if kept + absent >= majority {
+            self.ballot.tell(HoldEnd::Released);
+            return Ok(());
         }
         let why = why.unwrap_or_else(timed_out);
         Err(Error::of_server(&self.ballot.wish.lock.name, why))
@@ -263,10 +277,10 @@ impl Leaving {
         }
     }
 
-    /// Returns whether the hold with that token, which is certain until then, lasted until now.
-    async fn confirmed(mut self, token: u64, until: Instant) -> Result<bool, redis::RedisError> {
+    /// Tells how the vote stood until now. `token`: of its hold, which is certain until then, if the hold counted the vote.
+    async fn left(mut self, token: Option<u64>, until: Instant) -> Result<Left, redis::RedisError> {
         let Some(request) = self.request.clone() else {
-            return Ok(false);
+            return Ok(Left::Absent);
         };
         let (session, lease) = (Arc::clone(&self.handle.session), request.claim().lease());
         let (mut backoff, mut sent_before) = (Backoff::new(), false);
@@ -276,14 +290,14 @@ impl Leaving {
                 Ok((stood, next)) => {
                     self.request = None;
                     session.shared.registry.remove(&request);
-                    let is_held = match stood[..] {
-                        [Standing::Holds { first, .. }] => first <= token,
-                        // After a sending without a reply: the server executed that one.
-                        [Standing::Unknown] => sent_before,
-                        _ => false,
-                    };
                     follow_up(&session, &request.lock, next);
-                    return Ok(is_held);
+                    return Ok(match (&stood[..], token) {
+                        ([Standing::Holds { first, .. }], _) if token.is_none_or(|token| *first <= token) => Left::Held,
+                        // After a sending without a reply: the server executed that one.
+                        ([Standing::Unknown], Some(_)) if sent_before => Left::Held,
+                        (_, Some(_)) => Left::Unknown,
+                        (_, None) => Left::Absent,
+                    });
                 }
                 Err(error) if is_transient(&error) && Instant::now() < until => {
                     sent_before |= call.may_be_done(&error);
@@ -293,6 +307,16 @@ impl Leaving {
             }
         }
     }
+}
+
+/// How a vote stood until its release.
+enum Left {
+    /// The server kept the hold.
+    Held,
+    /// The hold counted the vote, and the server does not know it.
+    Unknown,
+    /// The hold did not count the vote, and it was none.
+    Absent,
 }
 
 impl Drop for Leaving {

@@ -7,6 +7,8 @@ use crate::server::{eventually, soon};
 use fairlock::{LostReason, Quorum};
 use fairlock_support::packed::run_out;
 use futures::future::join_all;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// The holder keeps the lock, and two waiters enter one after the other.
@@ -44,6 +46,33 @@ async fn a_killed_server_costs_no_hold_and_no_place() {
     drop(second);
     let third = entered("the third", third).await;
     assert_eq!(third.votes(), 2);
+}
+
+/// A hold may have begun with the vote of the server that dies, while another contender has the vote that would make up for it.
+#[tokio::test]
+async fn a_server_that_is_killed_among_contenders_fails_no_release() {
+    let mut fleet = Fleet::start(3).await;
+    let quorums: [Quorum; 4] = fleet.quorums().await;
+    // As many as there may be, and are.
+    let (most, grants) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(AtomicUsize::new(0)));
+    let contenders = (0..8).map(|i| {
+        let lock = quorums[i % 4].rw_lock("x");
+        let (most, grants) = (Arc::clone(&most), Arc::clone(&grants));
+        tokio::spawn(async move {
+            while grants.load(SeqCst) < most.load(SeqCst) {
+                let guard = lock.write().acquire_fair().await.unwrap();
+                grants.fetch_add(1, SeqCst);
+                guard.release().await.unwrap();
+            }
+        })
+    });
+    let contenders: Vec<_> = contenders.collect();
+    eventually("contention", async || grants.load(SeqCst) >= 40).await;
+    fleet.0[0].kill();
+    most.store(grants.load(SeqCst) + 100, SeqCst);
+    for contender in contenders {
+        soon("the end of a contender", contender).await.unwrap();
+    }
 }
 
 #[tokio::test]
