@@ -275,7 +275,7 @@ impl PermitGuard {
     /// How many permits it holds.
     #[must_use]
     pub fn permits(&self) -> u32 {
-        self.request().weight()
+        self.request().weight
     }
 }
 

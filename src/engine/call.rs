@@ -14,6 +14,7 @@ use crate::transport::link::{How, Lane};
 use crate::transport::route::Route;
 use crate::types::error::is_refusal;
 use redis::{RedisError, Value};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -141,13 +142,16 @@ impl Call<'_> {
             ..How::plainly(lane, self.limit)
         };
         let key = &self.lock.state;
-        let call = async {
+        // Pinned here, because a future that is passed by value is copied.
+        let call = pin!(async {
             match self.route.call(how, key, &self.order(ask, false)).await {
-                // EVAL fills the server's cache of scripts again, on this server only.
-                Err(error) if is_unknown_script(&error) => self.route.call(how, key, &self.order(ask, true)).await,
+                // EVAL fills the server's cache of scripts again, on this server only. In a box, because it is rare.
+                Err(error) if is_unknown_script(&error) => {
+                    Box::pin(self.route.call(how, key, &self.order(ask, true))).await
+                }
                 other => other,
             }
-        };
+        });
         self.registry.unless_ended(call).await
     }
 

@@ -6,6 +6,8 @@
 use crate::types::limits::MOST_PERMITS;
 use crate::types::mode::Mode;
 use crate::types::owner::{ClientId, Owner};
+use std::fmt::Write;
+use std::ops::Range;
 
 /// The parts of a request's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +25,19 @@ pub(crate) struct RequestName<'a> {
 
 impl<'a> RequestName<'a> {
     pub(crate) fn write(mode: Mode, client: ClientId, number: u64, owner: Option<&str>) -> String {
-        let mode = match mode {
+        let mut name = String::with_capacity(64);
+        name.push(match mode {
             Mode::Read => 'r',
             Mode::Write => 'w',
-        };
-        match owner {
-            Some(owner) => format!("{mode}{client}:{number}:{owner}"),
-            None => format!("{mode}{client}:{number}"),
+        });
+        client.add_to(&mut name);
+        // A string takes all that is written.
+        let _ = write!(name, ":{number}");
+        if let Some(owner) = owner {
+            name.push(':');
+            name.push_str(owner);
         }
+        name
     }
 
     /// The name of a request to read that takes several permits and has no named owner.
@@ -68,6 +75,13 @@ impl<'a> RequestName<'a> {
         })
     }
 
+    /// Where the whole name has the named owner.
+    pub(crate) fn named_owner_at(&self) -> Option<Range<usize>> {
+        // Behind the letter of the mode, the client with the number, and a colon.
+        let start = 1 + self.own.len() + 1;
+        self.named_owner.map(|owner| start..start + owner.len())
+    }
+
     /// The owner, named or not. `None`: the library could not have written that owner.
     pub(crate) fn owner(&self) -> Option<Owner> {
         Owner::of_name(self.named_owner.unwrap_or(self.own))
@@ -97,6 +111,7 @@ mod tests {
             assert_eq!((name.mode, name.number), (mode, 7));
             assert_eq!(name.client, client.to_string());
             assert_eq!(name.owner(), Some(owner.unwrap_or(Owner::anonymous(client, 7))));
+            assert_eq!(name.named_owner_at().map(|at| &written[at]), name.named_owner);
         }
     }
 
@@ -114,8 +129,10 @@ mod tests {
 
     #[test]
     fn a_further_request_of_a_weighted_owner_weighs_as_much() {
-        let name = RequestName::read("w00000000000000b:2:00000000000000a:7:*3").expect("a name");
+        let written = "w00000000000000b:2:00000000000000a:7:*3";
+        let name = RequestName::read(written).expect("a name");
         assert_eq!((name.weight, name.number), (3, 2));
+        assert_eq!(name.named_owner_at().map(|at| &written[at]), Some("00000000000000a:7"));
         assert_eq!(name.owner(), Owner::of_name("00000000000000a:7"));
     }
 

@@ -9,6 +9,7 @@ use crate::protocol::reply::Standing;
 use crate::types::mode::Admission;
 use redis::RedisError;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -36,6 +37,10 @@ pub(crate) struct Request {
     pub(crate) name: String,
     pub(crate) lock: Arc<Lock>,
     pub(crate) admission: Admission,
+    /// Where the name has the owner, if the user named one.
+    owner: Option<Range<usize>>,
+    /// The permits that it takes.
+    pub(crate) weight: u32,
     claim: Mutex<Claim>,
     /// The record that notes the end of the hold. The code that ends the hold takes it, in the same step.
     hold: std::sync::Mutex<Option<Box<Hold>>>,
@@ -45,8 +50,12 @@ pub(crate) struct Request {
 
 impl Request {
     pub(crate) fn new(number: u64, name: String, lock: Arc<Lock>, admission: Admission, claim: Claim) -> Self {
+        // Read once, because each cycle of a lock asks for the owner several times.
+        let parts = RequestName::read(&name);
         Self {
             number,
+            owner: parts.and_then(|parts| parts.named_owner_at()),
+            weight: parts.map_or(1, |parts| parts.weight),
             name,
             lock,
             admission,
@@ -100,14 +109,9 @@ impl Request {
         });
     }
 
-    /// The permits that it takes.
-    pub(crate) fn weight(&self) -> u32 {
-        RequestName::read(&self.name).map_or(1, |name| name.weight)
-    }
-
     /// The owner's name, if the user named one.
     pub(crate) fn owner(&self) -> Option<&str> {
-        RequestName::read(&self.name)?.named_owner
+        self.owner.clone().map(|at| &self.name[at])
     }
 
     /// Takes in a message that grants the request, or evicts it by token 0.
