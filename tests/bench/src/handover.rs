@@ -4,6 +4,7 @@
 use crate::bare::Bare;
 use crate::clock;
 use crate::env::{Env, connect, connection, listening};
+use crate::raw::{Functions, Raw};
 use crate::worker::{Line, Worker};
 use fairlock::RwLock;
 use fairlock_support::server::PATIENCE;
@@ -23,6 +24,7 @@ pub struct Handover {
     redis: MultiplexedConnection,
     publish: Script,
     bare: Bare,
+    raws: [Raw; Functions::ALL.len()],
     lock: RwLock,
 }
 
@@ -32,11 +34,17 @@ impl Handover {
         let mut worker = env.worker("handover").await;
         assert_eq!(worker.hear().await, "ready");
         let publish = Script::new("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('PUBLISH', KEYS[1], ARGV[1])");
+        let [ours, least] = Functions::ALL;
+        let raws = [
+            Raw::new(env.connection().await, ours).await.of(LOCK).await,
+            Raw::new(env.connection().await, least).await.of(LOCK).await,
+        ];
         Self {
             worker,
             redis: env.connection().await,
             publish,
             bare: Bare::new(env.connection().await).of(LOCK).await,
+            raws,
             lock: client.rw_lock(LOCK),
         }
     }
@@ -79,6 +87,19 @@ impl Handover {
         arrived - called
     }
 
+    /// The same, of a script of ours or of the least one.
+    pub async fn raw(&mut self, functions: usize) -> f64 {
+        self.raws[functions].contend().await;
+        self.worker.say("floor").await;
+        self.until_queued(FLOOR_QUEUE).await;
+        let called = clock::now();
+        self.raws[functions].hand_over().await;
+        let arrived = self.heard().await;
+        self.redis.del(FLOOR_QUEUE).await.expect("a reply");
+        self.raws[functions].leave().await;
+        arrived - called
+    }
+
     async fn until_queued(&mut self, queue: &str) {
         let begun = Instant::now();
         while self.redis.zcard(queue).await.expect("a reply") == 0 {
@@ -107,7 +128,9 @@ pub async fn worker(url: &str, line: &mut Line) {
         }
     })
     .await;
-    subscription.subscribe(FLOOR).await.expect("subscribed");
+    for channel in [FLOOR.to_owned()].into_iter().chain(Functions::ALL.map(Raw::channel)) {
+        subscription.subscribe(channel).await.expect("subscribed");
+    }
     let mut redis = connection(url).await;
     line.say("ready").await;
     while let Some(job) = line.hear().await {

@@ -34,6 +34,7 @@ mod page;
 mod peers;
 mod picture;
 mod quorum;
+mod raw;
 mod report;
 mod ring;
 mod runs;

@@ -1,13 +1,19 @@
 //! quorum: a lock over 3 and 5 servers, beside Redlock over the same servers: `rslock`, and redsync in Go with its default
-//! polling and every 1 ms. All take turns in short slices. `masters` is about the nodes of one cluster instead.
+//! polling and every 1 ms. All take turns in short slices: over loopback, over slower links, and with one server far away.
+//! Then one server is killed. `masters` is about the nodes of one cluster instead.
 
-use crate::env::{Env, plain};
+use crate::clock;
+use crate::env::{Env, connection, plain};
 use crate::languages::{Contestant, Driver, DriverKind, Local, Side};
 use crate::peers::{Locks, RETRY};
 use crate::report::{Goal, Report, median};
 use fairlock::Quorum;
+use fairlock_support::proxy::Proxy;
 use fairlock_support::server::Server;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
 
 /// Cycles of one contestant before the next has its turn.
 const SLICE: usize = 50;
@@ -16,22 +22,34 @@ const CONTENTION: Duration = Duration::from_millis(300);
 const CONTENDERS: [(usize, Goal); 3] = [(2, Goal::None), (8, Goal::AtLeast(1.3)), (64, Goal::AtLeast(1.3))];
 /// New servers vote after the longest lease.
 const LEASE: Duration = Duration::from_secs(2);
+/// Of a call, by that lease: see docs/leases.md.
+const LIMIT: Duration = Duration::from_millis(333);
+/// One way of a slower link. Its timers count whole milliseconds.
+const LINK: Duration = Duration::from_millis(1);
+/// One way of the link to the server that is far away: 20 ms more for both.
+const FAR: Duration = Duration::from_millis(11);
 
 pub async fn run(env: &Env, report: &mut Report) {
     for count in [3, 5] {
         measure(env, report, count).await;
+        links(env, report, count).await;
+        killed(env, report, count).await;
     }
 }
 
-async fn measure(env: &Env, report: &mut Report, count: usize) {
+async fn started(env: &Env, count: usize) -> Vec<Server> {
     let mut servers = Vec::new();
     for _ in 0..count {
         servers.push(env.another_server().await);
     }
-    let urls: Vec<String> = servers.iter().map(Server::url).collect();
-    let mut all = vec![ours(&urls).await, rslock(&urls)];
+    servers
+}
+
+/// Ours comes first.
+async fn contestants(env: &Env, urls: &[String]) -> (Vec<Contestant>, Vec<Driver>) {
+    let mut all = vec![ours(urls).await, rslock(urls)];
     let mut drivers = Vec::new();
-    match Driver::start(DriverKind::Go, &urls).await {
+    match Driver::start(DriverKind::Go, urls).await {
         Ok(driver) => {
             // Its floor knows one server.
             all.extend(driver.contestants(0).filter(|contestant| contestant.name != "floor"));
@@ -46,10 +64,117 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
     for contestant in &mut all {
         contestant.cycles(&mut drivers, env.times(500)).await;
     }
+    (all, drivers)
+}
+
+/// Every link is slower; then one of them is much slower.
+async fn links(env: &Env, report: &mut Report, count: usize) {
+    let servers = started(env, count).await;
+    let mut proxies = Vec::new();
+    for server in &servers {
+        proxies.push(Proxy::to(server.port()).await);
+    }
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let (mut all, mut drivers) = contestants(env, &urls).await;
+    let mut pinged = connection(&urls[0]).await;
+    proxies.iter().for_each(|proxy| proxy.delay(LINK));
+    let mut cycles = vec![Vec::new(); all.len()];
+    let (mut pings, mut far) = (Vec::new(), Vec::new());
+    for _ in env.rounds(&format!("links of a quorum of {count}")) {
+        let mut times = vec![Vec::new(); all.len()];
+        let (mut ping, mut farther) = (Vec::new(), Vec::new());
+        for _ in 0..env.times(10) {
+            let begun = Instant::now();
+            let _: String = redis::cmd("PING").query_async(&mut pinged).await.expect("a reply");
+            ping.push(begun.elapsed().as_secs_f64() * 1e6);
+            for (contestant, times) in all.iter_mut().zip(&mut times) {
+                times.push(contestant.cycles(&mut drivers, 5).await);
+            }
+            proxies[0].delay(FAR);
+            farther.push(all[0].cycles(&mut drivers, 5).await);
+            proxies[0].delay(LINK);
+            // What was late is over when the next one is measured.
+            sleep(FAR * 3).await;
+        }
+        for (cycles, times) in cycles.iter_mut().zip(&times) {
+            cycles.push(median(times));
+        }
+        far.push(median(&farther) / median(&times[0]));
+        pings.push(median(&ping));
+    }
+    let key = |what: &str| format!("quorum_{count}_links_{what}");
+    report.beside(&key("ping"), "us of a PING over such a link", &pings);
+    for (at, contestant) in all.iter().enumerate().skip(1) {
+        let title = format!(
+            "{count} servers over slower links: cycle of a free lock / {}'s",
+            contestant.name
+        );
+        let goal = match contestant.name.as_str() {
+            "redsync" => Goal::AtMost(1.1),
+            _ => Goal::None,
+        };
+        let ratios: Vec<f64> = cycles[0]
+            .iter()
+            .zip(&cycles[at])
+            .map(|(ours, theirs)| ours / theirs)
+            .collect();
+        report.row(&key(&contestant.name), &title, goal, &ratios);
+    }
+    let title = format!("{count} servers: cycle of a free lock with one server 20 ms farther away / without");
+    report.row(&key("far"), &title, Goal::AtMost(1.2), &far);
+}
+
+/// A server is killed while some contend for one lock, and while another lock is held.
+async fn killed(env: &Env, report: &mut Report, count: usize) {
+    let (mut gaps, mut lost) = (Vec::new(), Vec::new());
+    for _ in env.some_rounds(&format!("one of {count} killed"), 3) {
+        let mut servers = started(env, count).await;
+        let urls: Vec<String> = servers.iter().map(Server::url).collect();
+        let builder = Quorum::builder("bench").longest_lease(LEASE).lease(LEASE);
+        let quorum = builder.connect(&urls).await.expect("the servers answer");
+        let held = quorum.rw_lock("held").write().acquire_fair().await.expect("granted");
+        let stop = Arc::new(AtomicBool::new(false));
+        let contender = |_| {
+            let (lock, stop) = (quorum.rw_lock("killed"), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut grants = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = lock.write().acquire_fair().await.expect("granted");
+                    grants.push(clock::now());
+                    guard.release().await.expect("released");
+                }
+                grants
+            })
+        };
+        let contending: Vec<_> = (0..8).map(contender).collect();
+        sleep(LIMIT).await;
+        servers[0].kill();
+        sleep(LEASE).await;
+        stop.store(true, Ordering::Relaxed);
+        let mut grants = Vec::new();
+        for contender in contending {
+            grants.extend(contender.await.expect("a contender"));
+        }
+        grants.sort_by(f64::total_cmp);
+        let longest = grants.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
+        gaps.push(longest / (LIMIT.as_secs_f64() * 1e6));
+        lost.push(if held.is_held() { 0.0 } else { 1.0 });
+    }
+    let title = format!("{count} servers, one killed: longest time without a grant, 8 contenders / a call's limit");
+    report.row(&format!("quorum_{count}_killed"), &title, Goal::AtMost(1.0), &gaps);
+    let title = format!("{count} servers, one killed: holds lost");
+    report.row(&format!("quorum_{count}_killed_lost"), &title, Goal::AtMost(0.0), &lost);
+}
+
+async fn measure(env: &Env, report: &mut Report, count: usize) {
+    let servers = started(env, count).await;
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let (mut all, mut drivers) = contestants(env, &urls).await;
 
     let slices = env.times(10);
     let mut cycles = vec![Vec::new(); all.len()];
     let mut grants = vec![vec![Vec::new(); all.len()]; CONTENDERS.len()];
+    let mut unevenness = grants.clone();
     let mut calls = Vec::new();
     for _ in env.rounds(&format!("quorum of {count}")) {
         let mut times = vec![Vec::new(); all.len()];
@@ -61,7 +186,7 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
         for (cycles, times) in cycles.iter_mut().zip(&times) {
             cycles.push(median(times));
         }
-        for ((contenders, _), grants) in CONTENDERS.iter().zip(&mut grants) {
+        for (((contenders, _), grants), uneven) in CONTENDERS.iter().zip(&mut grants).zip(&mut unevenness) {
             for (at, contestant) in all.iter_mut().enumerate() {
                 let before = script_calls(&servers).await;
                 let got = contestant.contend(&mut drivers, *contenders, CONTENTION).await;
@@ -69,6 +194,7 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
                     calls.push((script_calls(&servers).await - before) as f64 / got.all as f64);
                 }
                 grants[at].push((got.within as f64).max(1.0) / CONTENTION.as_secs_f64());
+                uneven[at].extend(got.unevenness);
             }
         }
     }
@@ -108,6 +234,19 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
             .collect();
         let title = format!("{count} servers: grants per second, {contenders} contenders / the best peer's");
         report.row(&key(&contenders.to_string()), &title, goal, &ratios);
+    }
+    for ((contenders, _), uneven) in CONTENDERS.into_iter().zip(&unevenness) {
+        for (contestant, uneven) in all.iter().zip(uneven).skip(1).filter(|(_, uneven)| !uneven.is_empty()) {
+            let unit = format!("longest wait / mean wait, {contenders} contenders");
+            report.beside(&key(&format!("{contenders}_{}_waits", contestant.name)), &unit, uneven);
+        }
+        let title = format!("{count} servers: longest wait / mean wait, {contenders} contenders");
+        report.row(
+            &key(&format!("{contenders}_waits")),
+            &title,
+            Goal::AtMost(2.5),
+            &uneven[0],
+        );
     }
     let title = format!("{count} servers: calls per grant, 8 contenders");
     let goal = if count == 3 { Goal::AtMost(8.0) } else { Goal::None };

@@ -78,12 +78,14 @@ func cycles(ctx context.Context, lock handle, n int) time.Duration {
 	return time.Since(begun)
 }
 
-// The reply: grants within the time, all grants, and those that went to another contender than the grant before.
+// The reply: grants within the time, all grants, those that went to another contender than the grant before, the longest wait
+// and the sum of all waits in nanoseconds.
 func contend(ctx context.Context, peer peer, contenders int, length time.Duration) string {
 	var ready, done sync.WaitGroup
 	begin := make(chan time.Time)
 	within := make([]int, contenders)
 	all, changed, last := 0, 0, -1
+	var longest, waits time.Duration
 	ready.Add(contenders)
 	for me := range contenders {
 		lock := peer.open()
@@ -91,14 +93,17 @@ func contend(ctx context.Context, peer peer, contenders int, length time.Duratio
 			ready.Done()
 			until := (<-begin).Add(length)
 			for {
+				asked := time.Now()
 				check(lock.acquire(ctx))
+				now := time.Now()
 				// Only the holder writes these.
 				all++
+				waits += now.Sub(asked)
+				longest = max(longest, now.Sub(asked))
 				if last != me {
 					changed++
 				}
 				last = me
-				now := time.Now()
 				check(lock.release(ctx))
 				if !now.Before(until) {
 					return
@@ -117,7 +122,7 @@ func contend(ctx context.Context, peer peer, contenders int, length time.Duratio
 	for _, grants := range within {
 		sum += grants
 	}
-	return fmt.Sprintf("%d %d %d", sum, all, changed)
+	return fmt.Sprintf("%d %d %d %d %d", sum, all, changed, longest.Nanoseconds(), waits.Nanoseconds())
 }
 
 // Of several servers redsync wants a majority, and the floor knows the first.

@@ -35,6 +35,8 @@ pub struct Grants {
     pub all: usize,
     /// How many of all went to another contender than the grant before.
     pub changed: usize,
+    /// The longest wait of all / the mean wait. `None`: the driver does not tell.
+    pub unevenness: Option<f64>,
 }
 
 impl Contestant {

@@ -58,7 +58,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Builds and starts a driver of locks over these servers: more than one only in Go. An error says what is missing here: a toolchain, packages, the network.
+    /// Builds and starts a driver of locks over these servers: more than one only in Go. An error says what is missing here: a
+    /// toolchain, packages, the network.
     pub async fn start(kind: Kind, urls: &[String]) -> Result<Self, Vec<Missing>> {
         let started = match toolchain::build(kind).await {
             Ok(mut command) => {
@@ -92,23 +93,35 @@ impl Driver {
     }
 
     pub async fn cycles(&mut self, name: &str, n: usize) -> f64 {
-        let [nanoseconds] = self.numbers(&format!("cycles {name} {n}")).await;
+        let nanoseconds: usize = self.numbers(&format!("cycles {name} {n}")).await.iter().sum();
         nanoseconds as f64 / 1e3 / n as f64
     }
 
     pub async fn contend(&mut self, name: &str, contenders: usize, time: Duration) -> Grants {
         let command = format!("contend {name} {contenders} {}", time.as_millis());
-        let [within, all, changed] = self.numbers(&command).await;
-        Grants { within, all, changed }
+        let (language, reply) = (self.kind.language(), self.numbers(&command).await);
+        let (within, all, changed, unevenness) = match reply[..] {
+            [within, all, changed] => (within, all, changed, None),
+            [within, all, changed, longest, sum] => {
+                let unevenness = longest as f64 * all as f64 / sum as f64;
+                (within, all, changed, Some(unevenness))
+            }
+            _ => panic!("the driver of {language} replied {reply:?} to {command:?}"),
+        };
+        Grants {
+            within,
+            all,
+            changed,
+            unevenness,
+        }
     }
 
-    async fn numbers<const N: usize>(&mut self, command: &str) -> [usize; N] {
+    async fn numbers(&mut self, command: &str) -> Vec<usize> {
         self.process.say(command).await;
         let reply = self.process.hear_unless_ended().await;
         let language = self.kind.language();
         let reply = reply.unwrap_or_else(|| panic!("the driver of {language} ended after {command:?}"));
         let numbers: Option<Vec<usize>> = reply.split(' ').map(|word| word.parse().ok()).collect();
-        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
         numbers.unwrap_or_else(|| panic!("the driver of {language} replied {reply:?} to {command:?}"))
     }
 }

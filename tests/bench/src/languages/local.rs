@@ -85,9 +85,13 @@ impl Local {
                 begin.wait().await;
                 let until = clock::now() + time.as_secs_f64() * 1e6;
                 loop {
+                    let asked = clock::now();
                     let held = mutex.acquire().await;
-                    let in_time = clock::now() < until;
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).count(me, in_time);
+                    let (waited, in_time) = (clock::now() - asked, clock::now() < until);
+                    tally
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .count(me, in_time, waited);
                     held.release().await;
                     if !in_time {
                         return;
@@ -99,7 +103,7 @@ impl Local {
         for task in running {
             task.await.expect("a contender");
         }
-        tally.lock().unwrap_or_else(PoisonError::into_inner).grants
+        tally.lock().unwrap_or_else(PoisonError::into_inner).grants()
     }
 }
 
@@ -107,10 +111,22 @@ impl Local {
 struct Tally {
     grants: Grants,
     last: Option<usize>,
+    /// Of waits, in microseconds.
+    sum: f64,
+    longest: f64,
 }
 
 impl Tally {
-    fn count(&mut self, contender: usize, in_time: bool) {
+    fn grants(&self) -> Grants {
+        Grants {
+            unevenness: Some(self.longest * self.grants.all as f64 / self.sum),
+            ..self.grants
+        }
+    }
+
+    fn count(&mut self, contender: usize, in_time: bool, waited: f64) {
+        self.sum += waited;
+        self.longest = self.longest.max(waited);
         self.grants.all += 1;
         self.grants.within += usize::from(in_time);
         self.grants.changed += usize::from(self.last.replace(contender) != Some(contender));
@@ -125,14 +141,15 @@ mod tests {
     fn grants_that_change_hands_are_counted() {
         let mut tally = Tally::default();
         for (contender, in_time) in [(1, true), (1, true), (0, true), (1, false), (1, false)] {
-            tally.count(contender, in_time);
+            tally.count(contender, in_time, if in_time { 10.0 } else { 25.0 });
         }
         let expected = Grants {
             within: 3,
             all: 5,
             changed: 3,
+            unevenness: Some(25.0 / 16.0),
         };
-        assert_eq!(tally.grants, expected);
+        assert_eq!(tally.grants(), expected);
     }
 
     #[test]

@@ -1,0 +1,149 @@
+//! What is left of a row without the client: a plain connection that sends our functions, or those of `least.lua`, which do the
+//! same and can do no other case. No client of our scripts is faster than the first, and no lock with these promises than the
+//! second.
+
+use crate::lua::LEASE;
+use fairlock_support::scripts;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Value};
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Functions {
+    Ours,
+    Least,
+}
+
+impl Functions {
+    pub const ALL: [Self; 2] = [Self::Ours, Self::Least];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Ours => "scripts",
+            Self::Least => "least",
+        }
+    }
+
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Ours => "our functions without the client",
+            Self::Least => "the least functions without a client",
+        }
+    }
+
+    /// Before the braces of a key, and before the name of a client's channel.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Ours => "fairlock",
+            Self::Least => "least",
+        }
+    }
+}
+
+const HOLDER: &str = "0123456789abcde";
+const WAITER: &str = "0123456789abcdf";
+
+/// One lock's, over a connection.
+#[derive(Clone)]
+pub struct Raw {
+    redis: MultiplexedConnection,
+    functions: Functions,
+    /// What the names of the functions begin with.
+    library: String,
+    keys: [String; 3],
+    number: u64,
+}
+
+impl Raw {
+    pub async fn new(mut redis: MultiplexedConnection, functions: Functions) -> Self {
+        let (library, text) = match functions {
+            Functions::Ours => scripts::library(),
+            Functions::Least => ("least".to_owned(), include_str!("least.lua").to_owned()),
+        };
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(text);
+        load.exec_async(&mut redis).await.expect("the functions compile");
+        Self {
+            redis,
+            functions,
+            library,
+            keys: Default::default(),
+            number: 0,
+        }
+    }
+
+    /// Of a lock that is free, and was used before.
+    pub async fn of(&self, lock: &str) -> Self {
+        let mut raw = self.clone();
+        raw.keys = ["", ":q", ":l"].map(|suffix| format!("{}:{{raw-{lock}}}{suffix}", self.functions.prefix()));
+        match self.functions {
+            Functions::Ours => raw.cycle().await,
+            Functions::Least => raw.prepare("").await,
+        }
+        raw
+    }
+
+    /// The channel of the client that waits.
+    pub fn channel(functions: Functions) -> String {
+        format!("{}:c:{WAITER}", functions.prefix())
+    }
+
+    pub async fn cycle(&mut self) {
+        self.number += 1;
+        let request = self.request(HOLDER);
+        self.call("acquire", &[&request, LEASE]).await;
+        self.call("release", &[&request]).await;
+    }
+
+    /// A writer holds it, and another waits.
+    pub async fn contend(&mut self) {
+        self.number += 1;
+        let [holder, waiter] = [HOLDER, WAITER].map(|client| self.request(client));
+        match self.functions {
+            Functions::Ours => {
+                self.call("acquire", &[&holder, LEASE]).await;
+                self.call("acquire", &[&waiter, LEASE]).await;
+            }
+            Functions::Least => {
+                self.prepare(&holder).await;
+                self.call("queue", &[&waiter, LEASE]).await;
+            }
+        }
+    }
+
+    /// The holder lets the waiter in.
+    pub async fn hand_over(&mut self) {
+        let function = match self.functions {
+            Functions::Ours => "release",
+            Functions::Least => "hand_over",
+        };
+        self.call(function, &[&self.request(HOLDER)]).await;
+    }
+
+    /// The waiter, which was let in, leaves.
+    pub async fn leave(&mut self) {
+        match self.functions {
+            Functions::Ours => self.call("release", &[&self.request(WAITER)]).await,
+            Functions::Least => self.prepare("").await,
+        }
+    }
+
+    fn request(&self, client: &str) -> String {
+        format!("w{client}:{}", self.number)
+    }
+
+    async fn prepare(&self, holder: &str) {
+        let _: Value = self.reply("prepare", &[holder, "shared", LEASE]).await;
+    }
+
+    async fn call(&self, function: &str, arguments: &[&str]) {
+        let reply = self.reply(function, arguments).await;
+        assert_ne!(reply, Value::Int(0), "{function} {arguments:?} is for another case");
+    }
+
+    async fn reply(&self, function: &str, arguments: &[&str]) -> Value {
+        let mut call = Cmd::new();
+        call.arg("FCALL").arg(format!("{}_{function}", self.library));
+        call.arg(3).arg(&self.keys).arg("").arg(arguments);
+        call.query_async(&mut self.redis.clone()).await.expect("a reply")
+    }
+}
