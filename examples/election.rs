@@ -8,7 +8,6 @@ mod common;
 use fairlock::{Client, Leader, Leaders};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-use tokio_stream::StreamExt;
 
 const NAME: &str = "example:leader";
 

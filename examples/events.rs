@@ -6,7 +6,6 @@
 mod common;
 
 use fairlock::{Client, EventKind};
-use tokio_stream::StreamExt;
 
 #[tokio::main]
 async fn main() -> common::Outcome {

@@ -6,7 +6,6 @@
 mod common;
 
 use fairlock::{Client, Error};
-use futures::StreamExt;
 
 #[tokio::main]
 async fn main() -> common::Outcome {

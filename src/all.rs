@@ -62,16 +62,20 @@ pub struct AcquireAll {
     owner: Option<Owner>,
     lease: Duration,
     max_hold: Option<Duration>,
+    lock_delay: Duration,
+    max_queue: Option<usize>,
 }
 
 impl AcquireAll {
     pub(crate) fn new(handle: Arc<Handle>) -> Self {
         Self {
             lease: handle.shared().lease,
+            lock_delay: handle.session.lock_delay,
             handle,
             locks: Vec::new(),
             owner: None,
             max_hold: None,
+            max_queue: None,
         }
     }
 
@@ -121,6 +125,18 @@ impl AcquireAll {
     /// Bounds the hold, as [`Acquire::max_hold`] does. The time counts from when the caller gets the guard of all.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Has the servers wait for this time before others enter a lock of a set that was lost: see [`Acquire::lock_delay`].
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
+    /// Refuses to queue for any of the locks behind so many waiters or more: see [`Acquire::max_queue`].
+    pub fn max_queue(mut self, waiters: usize) -> Self {
+        self.max_queue = Some(waiters);
         self
     }
 
@@ -242,19 +258,32 @@ impl AcquireAll {
         });
         self.locks
             .dedup_by(|(later, _), (earlier, _)| later.name() == earlier.name());
-        let mut asks = Vec::with_capacity(self.locks.len());
-        for (lock, share) in self.locks {
+        let locks = std::mem::take(&mut self.locks);
+        let mut asks = Vec::with_capacity(locks.len());
+        for (lock, share) in locks {
             if let Some(max_hold) = self.max_hold {
                 check_max_hold(lock.name(), max_hold)?;
             }
             let lock = lock.with_owner(&owner);
             asks.push(match share {
-                Share::Read => ask(lock.read().lease(self.lease))?,
-                Share::Permits(permits) => ask(lock.permits(permits).lease(self.lease))?,
-                Share::Write => ask(lock.write().lease(self.lease))?,
+                Share::Read => self.ask(lock.read())?,
+                Share::Permits(permits) => self.ask(lock.permits(permits))?,
+                Share::Write => self.ask(lock.write())?,
             });
         }
         Ok((owner, asks))
+    }
+
+    /// A request for one of the locks, with what is set for all.
+    fn ask<M: Access>(&self, acquire: Acquire<M>) -> Result<Ask, Error> {
+        let mut acquire = acquire.lease(self.lease).lock_delay(self.lock_delay);
+        if let Some(waiters) = self.max_queue {
+            acquire = acquire.max_queue(waiters);
+        }
+        acquire.check()?;
+        Ok(Box::new(move |when| {
+            async move { Ok(acquire.acquire(when).await?.map(Guard::of_any_mode)) }.boxed()
+        }))
     }
 
     fn common_owner(&self) -> Result<Option<Owner>, Error> {
@@ -276,13 +305,6 @@ impl AcquireAll {
         }
         Ok(common)
     }
-}
-
-fn ask<M: Access>(acquire: Acquire<M>) -> Result<Ask, Error> {
-    acquire.check()?;
-    Ok(Box::new(move |when| {
-        async move { Ok(acquire.acquire(when).await?.map(Guard::of_any_mode)) }.boxed()
-    }))
 }
 
 /// How long the request for one lock may wait. One limit is for all locks.
@@ -359,6 +381,21 @@ impl AllGuard {
         let losses = self.holds.iter().map(async |hold| (hold, hold.lost().await));
         match losses.collect::<FuturesUnordered<_>>().next().await {
             Some(loss) => loss,
+            None => pending().await,
+        }
+    }
+
+    /// Resolves when another owner waits for one of the locks, at once if one waits already: see [`Guard::contended`].
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again. A call that follows a dropped one reads each status once more.
+    ///
+    /// # Errors
+    /// Those of [`Guard::contended`], of the first lock that has one.
+    pub async fn contended(&self) -> Result<(), Error> {
+        let waits = self.holds.iter().map(Guard::contended);
+        match waits.collect::<FuturesUnordered<_>>().next().await {
+            Some(contended) => contended,
             None => pending().await,
         }
     }

@@ -171,8 +171,6 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
     /// use fairlock::Error;
-    /// use tokio_stream::StreamExt; // or futures::StreamExt
-    ///
     /// let mut locks = client.locks("invoice:*");
     /// while let Some(name) = locks.next().await {
     ///     match name {

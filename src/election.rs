@@ -118,7 +118,6 @@ impl Election {
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
-    /// use tokio_stream::StreamExt; // or futures::StreamExt
     /// let mut leaders = client.election("leader:scheduler").observe().await?;
     /// while let Some(leader) = leaders.next().await {
     ///     match leader? {
@@ -249,6 +248,19 @@ pub struct Leaders {
 }
 
 type Told = Result<Option<Leader>, Error>;
+
+impl Leaders {
+    /// Waits for the next change, as `StreamExt::next` does, and returns `None` when the stream has ended.
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again: the stream skips nothing.
+    ///
+    /// # Errors
+    /// See [`Election::observe`](Election::observe).
+    pub async fn next(&mut self) -> Option<Result<Option<Leader>, Error>> {
+        tokio_stream::StreamExt::next(self).await
+    }
+}
 
 impl Stream for Leaders {
     type Item = Told;

@@ -65,6 +65,17 @@ impl Events {
         })
     }
 
+    /// Waits for the next event, as `StreamExt::next` does, and returns `None` when the stream has ended.
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again: the stream skips nothing.
+    ///
+    /// # Errors
+    /// See [`RwLock::events`](crate::RwLock::events).
+    pub async fn next(&mut self) -> Option<Result<Event, Error>> {
+        tokio_stream::StreamExt::next(self).await
+    }
+
     fn missed(&self, why: &'static str) -> Error {
         let lock = self.lock.clone();
         Error::EventsMissed { lock, why }

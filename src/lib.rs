@@ -110,8 +110,7 @@
 //!
 //! The command `fairlock`, for scripts and operators, is the crate `fairlock-cli`: `cargo install fairlock-cli`.
 //!
-//! Rust 1.88 or later, tokio. [`Events`], [`Leaders`] and [`Locks`] are `futures::Stream`s: `StreamExt` of the crate
-//! `tokio-stream` or `futures` has their `next`.
+//! Rust 1.88 or later, tokio. [`Events`], [`Leaders`] and [`Locks`] have `next`, and are `futures::Stream`s.
 
 // On docs.rs items say which feature they need.
 #![cfg_attr(docsrs, feature(doc_cfg))]

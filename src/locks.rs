@@ -47,6 +47,17 @@ impl Locks {
             names: Box::pin(stream::unfold(search, Search::next).fuse()),
         }
     }
+
+    /// Waits for the next name, as `StreamExt::next` does, and returns `None` when the stream has ended.
+    ///
+    /// # Cancel safety
+    /// You may drop the future and call again: the stream skips nothing.
+    ///
+    /// # Errors
+    /// See [`Client::locks`](crate::Client::locks).
+    pub async fn next(&mut self) -> Option<Result<String, Error>> {
+        tokio_stream::StreamExt::next(self).await
+    }
 }
 
 impl Stream for Locks {

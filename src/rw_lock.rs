@@ -264,7 +264,6 @@ impl RwLock {
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
-    /// use tokio_stream::StreamExt; // or futures::StreamExt
     /// let mut events = lock.events().await?;
     /// while let Some(event) = events.next().await {
     ///     match event {

@@ -13,7 +13,6 @@ use crate::rw_lock::RwLock;
 use crate::types::error::Error;
 use crate::types::timers::{LOOK_AGAIN_AFTER, LOOK_EVERY};
 use tokio::time::{Instant, sleep_until};
-use tokio_stream::StreamExt;
 
 /// The number of holders and of waiters that a watch reads.
 const MOST: usize = 32;

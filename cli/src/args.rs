@@ -148,9 +148,9 @@ pub(crate) struct RunArgs {
     /// Share the lock with other readers
     #[arg(long)]
     pub(crate) read: bool,
-    /// Hold this lock too, in the same mode; repeat it for more. fairlock acquires the locks in the order of their names, so
-    /// that commands under several locks cannot deadlock
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["semaphore", "max_queue", "at_least"])]
+    /// Hold this lock too, in the same mode, or to write beside permits; repeat it for more. fairlock acquires the locks in
+    /// the order of their names, so that commands under several locks cannot deadlock
+    #[arg(long, value_name = "NAME", conflicts_with = "at_least")]
     pub(crate) and: Vec<String>,
     /// Take permits of a semaphore that has LIMIT of them, instead of the whole lock; the last user to ask sets LIMIT
     #[arg(long, value_name = "LIMIT", conflicts_with_all = ["read", "policy"])]

@@ -7,7 +7,6 @@ use crate::server::ServerArgs;
 use crate::text::{origin_in_short, safe};
 use crate::watch::interrupted;
 use fairlock::Leader;
-use futures::StreamExt;
 use serde_json::{Value, json};
 
 pub(crate) async fn run(server: &ServerArgs, args: &LeaderArgs) -> Outcome {

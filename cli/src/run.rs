@@ -7,7 +7,9 @@ use crate::outcome::{Failure, Outcome, Status};
 use crate::quorum::{self, Target};
 use crate::signals::{ENDING, Signals};
 use crate::text::{safe, span};
-use fairlock::{Access, Acquire, AllGuard, Client, ClientBuilder, Error, FencingToken, Guard, LostReason, RwLock};
+use fairlock::{
+    Access, Acquire, AcquireAll, AllGuard, Client, ClientBuilder, Error, FencingToken, Guard, LostReason, RwLock,
+};
 use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -125,16 +127,14 @@ fn said(failure: Failure, complaints: &Complaints) -> Failure {
 }
 
 async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+    if !args.and.is_empty() {
+        return under_all(client, args, signals, complaints).await;
+    }
     if let Some(limit) = args.semaphore {
         let permits = client.semaphore(&args.name, limit).permits(args.permits);
         return under(permits, args, signals, complaints).await;
     }
-    let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
-    if !args.and.is_empty() {
-        let locks: Vec<_> = std::iter::once(&args.name).chain(&args.and).map(lock).collect();
-        return under_all(client, &locks, args, signals, complaints).await;
-    }
-    let lock = lock(&args.name);
+    let lock = client.rw_lock(&args.name).policy(args.policy.into());
     if args.read {
         under(lock.read(), args, signals, complaints).await
     } else {
@@ -175,29 +175,40 @@ async fn under<M: Access>(
 }
 
 /// The same under several locks.
-async fn under_all(
-    client: &Client,
-    locks: &[RwLock],
-    args: &RunArgs,
-    signals: &mut Signals,
-    complaints: &Complaints,
-) -> Outcome {
-    let request = locks.iter().fold(client.all(), |all, lock| match args.read {
+async fn under_all(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+    let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
+    let add = |all: AcquireAll, lock: &RwLock| match args.read {
         true => all.read(lock),
         false => all.write(lock),
-    });
+    };
+    let (first, request) = match args.semaphore {
+        Some(limit) => {
+            let semaphore = client.semaphore(&args.name, limit);
+            (semaphore.lock().clone(), client.all().permits(&semaphore, args.permits))
+        }
+        None => {
+            let first = lock(&args.name);
+            let request = add(client.all(), &first);
+            (first, request)
+        }
+    };
+    let others: Vec<_> = args.and.iter().map(lock).collect();
+    let request = others.iter().fold(request, add);
+    let request = match args.max_queue {
+        Some(most) => request.max_queue(most),
+        None => request,
+    };
     let request = match args.max_hold {
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
     };
     let variables = |all: &AllGuard| {
         let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
-        let lines = locks
-            .iter()
+        let lines = std::iter::once(&first)
+            .chain(&others)
             .filter_map(|lock| Some(format!("{} {}", token(lock)?, lock.name())));
         let lines: Vec<_> = lines.collect();
-        let first = locks.first().and_then(|lock| all.fencing_token(lock));
-        let mut variables = variables(&args.name, first);
+        let mut variables = variables(&args.name, all.fencing_token(&first));
         variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
         variables
     };

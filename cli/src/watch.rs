@@ -6,7 +6,6 @@ use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
 use fairlock::{Error, Event};
-use futures::StreamExt;
 use serde_json::json;
 
 pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {

@@ -481,6 +481,39 @@ async fn several_locks_are_held_and_the_command_finds_all_tokens() {
 }
 
 #[tokio::test]
+async fn permits_and_locks_are_held_together() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let run = [
+        "run",
+        "-n",
+        "--semaphore",
+        "4",
+        "--permits",
+        "2",
+        "--and",
+        "data",
+        "gpu",
+    ];
+    let run = [&run[..], &["--", "sh", "-c", "echo \"$FAIRLOCK_TOKENS\""]].concat();
+    let held = client.semaphore("gpu", 4).permits(3).acquire_fair().await.unwrap();
+    let busy = cli.run(&run).await;
+    assert_eq!((busy.status, busy.stdout.as_str()), (75, ""), "{busy:?}");
+    assert!(client.rw_lock("data").write().try_acquire().await.unwrap().is_some());
+    held.release().await.unwrap();
+    let ended = cli.run(&run).await;
+    let names: Vec<_> = ended.stdout.lines().filter_map(|line| line.split_once(' ')).collect();
+    assert!(matches!(names[..], [(_, "gpu"), (_, "data")]), "{ended:?}");
+    // Nobody may queue for the lock beside the permits.
+    let held = client.rw_lock("data").write().acquire_fair().await.unwrap();
+    let crowded = cli
+        .run(&["run", "--max-queue", "0", "--and", "data", "a", "--", "echo", "it ran"])
+        .await;
+    assert_eq!((crowded.status, crowded.stdout.as_str()), (75, ""), "{crowded:?}");
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_lock_is_held_at_least_for_so_long_though_the_command_has_ended() {
     let server = Server::start().await;
     let (cli, client) = (Cli::of(&server), client(&server).await);

@@ -5,7 +5,6 @@ use crate::server::{eventually, soon};
 use fairlock::{Error, EventKind, Events, Owner};
 use fairlock_support::cluster::{Cluster, ask};
 use redis::Value;
-use tokio_stream::StreamExt;
 
 async fn next(events: &mut Events) -> Result<(EventKind, Owner), Error> {
     let item = soon("an event", events.next()).await.expect("a stream without end");

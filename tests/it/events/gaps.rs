@@ -4,7 +4,6 @@ use super::{client, lines, pass, passed, until_heard};
 use crate::server::{Server, soon};
 use fairlock::{Client, Error, Events, RwLock};
 use redis::aio::MultiplexedConnection;
-use tokio_stream::StreamExt;
 
 /// Commands of the test's own that kill every connection that listens.
 async fn kill_subscriptions(redis: &mut MultiplexedConnection) {

@@ -4,7 +4,6 @@ use super::{LONG, client, lines, pass, passed, until_heard};
 use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error};
 use std::time::Duration;
-use tokio_stream::StreamExt;
 
 #[tokio::test]
 async fn nothing_is_published_while_nobody_listens_and_soon_after_the_last_one_stopped() {

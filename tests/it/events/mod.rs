@@ -8,7 +8,6 @@ use crate::server::{Server, connected, soon};
 use fairlock::{Client, Event, EventKind, Events, FencingToken, Mode, Owner, RwLock};
 use std::time::Duration;
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
 
 /// So long that nothing is renewed and nothing expires in a test.
 const LONG: Duration = Duration::from_secs(600);

@@ -6,7 +6,6 @@ use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
 
 pub async fn replica_of(master: &Server) -> Server {
     let port = master.port().to_string();

@@ -3,7 +3,6 @@
 use crate::server::{Server, connected, soon};
 use fairlock::{Client, FencingToken, LostReason, Owner, Policy, Status};
 use serde_json::{from_value, json, to_value};
-use tokio_stream::StreamExt;
 
 #[tokio::test]
 async fn a_status_and_an_event_survive_their_json() {

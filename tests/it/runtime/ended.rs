@@ -4,7 +4,6 @@ use super::{Elsewhere, LEASE, LONG, client, multi_thread, write};
 use crate::server::{Server, connected, in_time, soon};
 use fairlock::{Client, Error, LostReason, Owner, WriteGuard};
 use std::time::{Duration, Instant};
-use tokio_stream::StreamExt;
 
 /// A runtime that is gone, and what was acquired on it for the locks "a", "b" and so on.
 async fn outliving(server: &Server, names: &[&str], lease: Duration) -> (Client, Vec<WriteGuard>) {

@@ -88,6 +88,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
     let together = together.await.unwrap();
     let all = || client.all().write(&lock);
     let held = write(&client.rw_lock("h")).await;
+    let awaited = client.all().write(&client.rw_lock("i")).acquire_fair().await.unwrap();
     let [candidate, asked, observed] = ["c", "c", "c"].map(|name| client.election(name));
     let [leading, resigning] = ["l", "m"].map(|name| client.election(name));
     let (leading, resigning) = (leading.campaign().await.unwrap(), resigning.campaign().await.unwrap());
@@ -114,6 +115,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("release", together.release()),
         call("contended", async move { held.contended().await }),
         call("contended", async move { leading.contended().await }),
+        call("contended", async move { awaited.contended().await }),
         call("campaign", async move { candidate.campaign().await }),
         call("leader", async move { asked.leader().await }),
         call("observe", async move { observed.observe().await }),

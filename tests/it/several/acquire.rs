@@ -1,11 +1,12 @@
 //! In which order the locks are acquired, for whom, and when not at all.
 
 use super::Setting;
-use crate::observe::{LONG, View, client, ms};
+use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{Server, in_time, soon};
 use fairlock::{Error, Mode, Owner};
 use fairlock_support::random;
+use futures::FutureExt;
 use futures::future::join_all;
 
 #[tokio::test]
@@ -227,6 +228,54 @@ async fn a_limit_that_ends_in_a_queue_has_given_the_others_back() {
         assert!(free.unwrap().is_some());
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_full_queue_of_any_of_the_locks_refuses_the_request_which_gives_the_others_back() {
+    let s = Setting::new().await;
+    let [a, b, _] = &s.mine;
+    let held = s.others[1].write().acquire_fair().await.unwrap();
+    let first = tokio::spawn(s.others[1].write().acquire_fair());
+    s.server.until_queued("b", 1).await;
+    let asking = || s.client.all().write(a).write(b);
+    let refused = asking().max_queue(1).acquire_fair().await;
+    assert!(
+        matches!(&refused, Err(Error::QueueFull { lock, waiting: 1, .. }) if lock == "b"),
+        "{refused:?}"
+    );
+    until_free(&s.server, "a").await;
+    let second = tokio::spawn(asking().max_queue(2).acquire_fair());
+    s.server.until_queued("b", 2).await;
+    held.release().await.unwrap();
+    drop(soon("the first", first).await.unwrap().unwrap());
+    soon("the second", second)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_of_all_learns_that_somebody_waits_for_one_of_them() {
+    let s = Setting::new().await;
+    let [a, b, c] = &s.mine;
+    let all = s.client.all().write(a).write(b).write(c).acquire_fair().await.unwrap();
+    let alone = s.client.all().acquire_fair().await.unwrap();
+    assert!(alone.contended().now_or_never().is_none(), "nobody waits for nothing");
+    let waiter = tokio::spawn(s.others[1].write().acquire_fair());
+    s.server.until_queued("b", 1).await;
+    soon("the waiter", all.contended()).await.unwrap();
+    all.release().await.unwrap();
+    drop(soon("the lock", waiter).await.unwrap().unwrap());
+    let all = s.client.all().write(a).write(b).acquire_fair().await.unwrap();
+    s.others[0].evict(&all.owner()).await.unwrap();
+    let lost = soon("the loss", all.contended()).await;
+    assert!(
+        matches!(&lost, Err(Error::Lost { lock, .. }) if lock == "a"),
+        "{lost:?}"
+    );
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! The guard of several locks is lost as soon as one of them is, also before the user has it.
 
 use super::Setting;
-use crate::observe::{View, ms, until_free};
+use crate::observe::{LONG, View, ms, until_free};
 use crate::server::{eventually, soon};
 use fairlock::{Error, LostReason, Owner};
+use tokio::time::sleep;
 
 /// The lock that was lost, and why.
 fn loss<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, LostReason) {
@@ -99,5 +100,20 @@ async fn a_shutdown_releases_all_and_ends_the_wait_for_the_next() {
     assert_eq!(all.lost().await, LostReason::Shutdown);
     for name in ["a", "b"] {
         assert!(View::of(&s.server, name).await.is_free(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_lock_delay_of_all_keeps_others_out_of_each_lock() {
+    let s = Setting::new().await;
+    let [a, b, _] = &s.mine;
+    let asking = s.client.all().write(a).write(b).max_hold(ms(100)).lock_delay(LONG);
+    let all = asking.acquire_fair().await.unwrap();
+    assert_eq!(soon("the loss", all.lost()).await, LostReason::MaxHold);
+    // The limits of the locks are over one after the other.
+    sleep(ms(20)).await;
+    drop(all);
+    for other in &s.others[..2] {
+        assert!(other.write().try_acquire().await.unwrap().is_none(), "{}", other.name());
     }
 }
