@@ -39,6 +39,7 @@ mod recorded {
     const RENEWALS: &str = "fairlock_renewals_total";
     const RECONNECTS: &str = "fairlock_reconnects_total";
     const UNREACHED: &str = "fairlock_unreached";
+    const QUORUM_SERVERS: &str = "fairlock_quorum_servers";
     const VOTES_LOST: &str = "fairlock_votes_lost_total";
 
     /// Describes all metrics to the recorder, and starts all counters and gauges at zero. A counter that appeared with
@@ -61,7 +62,7 @@ mod recorded {
                 drop(counter!(LOST, "mode" => *mode, "reason" => *reason));
             }
         }
-        drop(gauge!(UNREACHED));
+        drop((gauge!(UNREACHED), gauge!(QUORUM_SERVERS)));
         for connection in labels.connections {
             drop(gauge!(DISCONNECTED, "connection" => *connection));
             drop(counter!(RECONNECTS, "connection" => *connection));
@@ -88,6 +89,7 @@ mod recorded {
         counter(RENEWALS, "Calls that renew all that is due of one lock");
         counter(RECONNECTS, "Reconnects after a lost connection");
         gauge(UNREACHED, "Servers of a quorum that the client has never reached");
+        gauge(QUORUM_SERVERS, "Servers of the quorums that this process uses");
         counter(VOTES_LOST, "Servers that lost a hold which a majority kept");
     }
 
@@ -116,6 +118,10 @@ mod recorded {
 
         pub(crate) fn unreached() -> Self {
             Self::more(gauge!(UNREACHED))
+        }
+
+        pub(crate) fn quorum_server() -> Self {
+            Self::more(gauge!(QUORUM_SERVERS))
         }
     }
 
@@ -184,6 +190,10 @@ mod ignored {
         }
 
         pub(crate) fn unreached() -> Self {
+            Self
+        }
+
+        pub(crate) fn quorum_server() -> Self {
             Self
         }
     }

@@ -60,6 +60,7 @@
 //! | `fairlock_renewals_total` | counter | `outcome` | calls that renew all that is due of one lock: `ok`, `failed` |
 //! | `fairlock_reconnects_total` | counter | `connection` | reconnects after a lost connection |
 //! | `fairlock_unreached` | gauge | | servers of a [`Quorum`](crate::Quorum) that the client has never reached |
+//! | `fairlock_quorum_servers` | gauge | | servers of the quorums that this process uses, whether they are there or not |
 //! | `fairlock_votes_lost_total` | counter | `mode` | servers that lost a hold of a quorum which a majority kept |
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
@@ -74,8 +75,9 @@
 //! A [`Quorum`](crate::Quorum) has one record for each acquisition and each hold, whatever the number of servers: both spans,
 //! and all metrics with the label `mode`. `source` is `reply` or `message`, and there is no hand-over time, because the hold
 //! begins with the last of several messages. Connections, reconnects and renewals count at each server, so one server that
-//! is down shows as a `fairlock_disconnected` of 2 in each process. With a growing `fairlock_votes_lost_total` the next loss
-//! of a server may cost holds.
+//! is down shows as a `fairlock_disconnected` of 2 in each process. That is no outage: compare it with
+//! `fairlock_quorum_servers`, as the alerts in `ops` do. With a growing `fairlock_votes_lost_total` the next loss of a server
+//! may cost holds.
 //!
 //! A lost hold counts as over when this process knows of the loss, even while its guard still exists. Times range from
 //! a tenth of a millisecond (a hand-over) to minutes (a queue): give the recorder buckets to match. The repository has
@@ -365,6 +367,15 @@ impl Outage {
         metrics::reconnected(self.connection);
         let (connection, outage_ms) = (self.connection, micros(self.begun.elapsed()) / 1000);
         tracing::info!(connection, outage_ms, "reconnected");
+    }
+}
+
+/// The servers of a quorum, while its client exists.
+pub(crate) struct QuorumServers(#[expect(dead_code, reason = "kept until it is dropped")] Vec<One>);
+
+impl QuorumServers {
+    pub(crate) fn begin(servers: usize) -> Self {
+        Self((0..servers).map(|_| One::quorum_server()).collect())
     }
 }
 

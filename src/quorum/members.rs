@@ -2,7 +2,7 @@
 
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
-use crate::observe::Unreached;
+use crate::observe::{QuorumServers, Unreached};
 use crate::state::shared::Identity;
 use crate::transport::backoff::Backoff;
 use crate::transport::quarantine::Seat;
@@ -40,6 +40,7 @@ pub(super) struct Members {
     /// The runtime of the client's tasks.
     runtime: tokio::runtime::Handle,
     closed: AtomicBool,
+    _counted: QuorumServers,
 }
 
 /// What the builder knows.
@@ -61,6 +62,7 @@ impl Members {
         };
         Arc::new(Self {
             name: plan.name,
+            _counted: QuorumServers::begin(targets.len()),
             servers: targets.into_iter().map(member).collect(),
             prefix: plan.prefix,
             lease: plan.lease,

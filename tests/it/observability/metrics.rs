@@ -408,6 +408,7 @@ async fn all_that_is_recorded_is_described() {
             "fairlock_held",
             "fairlock_hold_seconds",
             "fairlock_lost_total",
+            "fairlock_quorum_servers",
             "fairlock_reconnects_total",
             "fairlock_renewals_total",
             "fairlock_requeued_total",

@@ -10,10 +10,12 @@ async fn a_server_that_was_never_reached_is_counted_until_it_is() {
     let mut fleet = Fleet::start(3).await;
     fleet.0[2].kill();
     let quorum = fleet.quorum_by(Fleet::builder()).await;
-    recorded.is(&[("unreached ", 1)]);
+    recorded.is(&[("unreached ", 1), ("quorum_servers ", 3)]);
     fleet.0[2].start_again().await;
     recorded.until("unreached ", 0).await;
     assert_eq!(quorum.reached(), (3, 3));
+    drop(quorum);
+    recorded.until("quorum_servers ", 0).await;
 }
 
 #[tokio::test]
