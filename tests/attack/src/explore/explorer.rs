@@ -164,7 +164,8 @@ impl Explorer {
 
     /// Every step from these states.
     fn expand(&mut self, states: &[State], both: bool) -> Result<(), Box<Counterexample>> {
-        let mut sent = Vec::new();
+        // The server makes these calls while the replies to those before them are judged.
+        let (mut sent, mut under_way) = (Vec::new(), Vec::new());
         for from in states {
             for op in 0..self.ops.len() {
                 let every_other = (from.node as usize + op).is_multiple_of(2);
@@ -186,9 +187,13 @@ impl Explorer {
                 }
             }
             if sent.len() >= BATCH {
-                self.receive(&mut sent)?;
+                self.flush(&sent)?;
+                self.receive(&mut under_way)?;
+                std::mem::swap(&mut sent, &mut under_way);
             }
         }
+        self.flush(&sent)?;
+        self.receive(&mut under_way)?;
         self.receive(&mut sent)
     }
 
@@ -233,7 +238,6 @@ impl Explorer {
     }
 
     fn receive(&mut self, sent: &mut Vec<Sent<'_>>) -> Result<(), Box<Counterexample>> {
-        self.flush(sent)?;
         for sent in sent.drain(..) {
             self.transitions += u64::from(matches!(sent.doing, Doing::Call(..)));
             let state = self.came_of(&sent)?;

@@ -409,7 +409,16 @@ impl World {
     }
 
     pub fn receive(&mut self) -> Result<Value, String> {
-        self.connection.recv_response().map_err(|error| error.to_string())
+        let reply = self.connection.recv_response().or_else(|error| {
+            // A process that is stopped and goes on finds its read interrupted, because the read has a time limit.
+            let is_interrupted = error.is_io_error() && !error.is_timeout() && !error.is_connection_dropped();
+            if is_interrupted {
+                self.connection.recv_response()
+            } else {
+                Err(error)
+            }
+        });
+        reply.map_err(|error| error.to_string())
     }
 
     /// What came of a step.
