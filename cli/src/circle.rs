@@ -107,5 +107,6 @@ pub(crate) fn told(circle: &[Edge<'_>]) -> String {
             edge.holder.owner
         );
     }
-    text + "Evict one of them from a lock that it holds, or end its process.\n"
+    text + "Evict one of them from a lock that it holds, or end its process. Only a hold that its user has left for its least\n\
+            time (hold_at_least) would end by itself, with its lease.\n"
 }

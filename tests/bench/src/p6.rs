@@ -1,10 +1,13 @@
 //! p6: what a script costs the server, by the length of the queue.
 
-use crate::env::{Env, connection};
+use crate::env::{Env, connection, listening};
 use crate::lua::{Account, Lua, Spent};
 use crate::report::{Goal, Report, median};
 use redis::aio::MultiplexedConnection;
 use std::collections::VecDeque;
+
+/// Whose requests all of them are.
+const CLIENT: &str = "000000000000007";
 
 const LENGTHS: [usize; 4] = [10, 100, 1000, 10_000];
 
@@ -32,6 +35,10 @@ pub async fn run(env: &Env, report: &mut Report) {
     // Its own: the server's count must be of these calls alone.
     let server = env.another_server().await;
     let mut redis = connection(&server.url()).await;
+    // Its client listens: a grant that nobody hears is another case, which costs more.
+    let mut listener = listening(&server.url(), |_| ()).await;
+    let channel = format!("fairlock:c:{CLIENT}");
+    listener.subscribe(channel).await.expect("subscribed");
     let mut locks = Vec::new();
     for length in LENGTHS {
         locks.push(Queue::fill(&server.url(), length).await);
@@ -119,7 +126,7 @@ impl Queue {
     /// Names of one length, whatever the queue's.
     fn name(&mut self) -> String {
         self.next += 1;
-        format!("w{:015x}:{:07}", 7, self.next)
+        format!("w{CLIENT}:{:07}", self.next)
     }
 
     /// Some calls of a script; others in between bring the queue back to its length, on another account.
