@@ -196,6 +196,11 @@ impl Claim {
                     since,
                 };
             }
+            // Its end overtook the reply. If that was the end of a former life, the client asks again all the same.
+            (Phase::Asked { heard: Some(1) }, Answer::Queued { ticket, .. }) => {
+                let ticket = Some(ticket);
+                self.phase = Phase::Over(EndedBy::Displaced { ticket });
+            }
             (Phase::Asked { .. }, Answer::Queued { ticket, seq, .. }) => self.phase = Phase::Waiting { ticket, seq },
             (_, Answer::Queued { seq, .. }) => self.on_waiting(sent, seq),
             _ => {}
@@ -234,6 +239,11 @@ impl Claim {
             return self.end(EndedBy::Lost(LostReason::Evicted));
         }
         if token == 1 {
+            if let Phase::Asked { heard } = &mut self.phase {
+                // The reply that says that it waits comes later.
+                *heard = (*heard).max(Some(token));
+                return false;
+            }
             return self.is_waiting() && self.end(EndedBy::Displaced { ticket: self.ticket() });
         }
         if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {

@@ -222,13 +222,28 @@ fn a_waiter_that_the_server_forgot_asks_again_with_its_ticket() {
 #[test]
 fn an_upgrade_that_ended_with_its_read_hold_is_displaced_and_a_hold_is_not() {
     let (mut claim, t) = claim();
-    assert!(!claim.on_grant(t, 1), "its reply comes later");
     claim.on_reply(t, QUEUED);
     assert!(claim.on_grant(t, 1));
     assert!(matches!(claim.ended(), Some(EndedBy::Displaced { ticket: Some(7) })));
     let mut claim = Claim::new(LEASE, Duration::MAX, t);
     claim.on_reply(t, Answer::Granted { token: 20 });
     assert!(!claim.on_grant(t, 1));
+    assert_eq!(handed_out(&mut claim, t), Some(20));
+}
+
+#[test]
+fn a_message_that_an_upgrade_ended_may_overtake_the_reply() {
+    let (mut claim, t) = claim();
+    assert!(!claim.on_grant(t, 1), "its reply comes later");
+    claim.on_reply(t, QUEUED);
+    assert!(matches!(
+        claim.poll_outcome(t),
+        Some(Outcome::Ended(EndedBy::Displaced { ticket: Some(7) }))
+    ));
+    // It had not ended: that was a former life, or a message about another request.
+    let mut claim = Claim::new(LEASE, Duration::MAX, t);
+    assert!(!claim.on_grant(t, 1));
+    claim.on_reply(t, Answer::Granted { token: 20 });
     assert_eq!(handed_out(&mut claim, t), Some(20));
 }
 
