@@ -219,10 +219,10 @@ impl<M> Guard<M> {
                     self.request = None;
                     let released = match stood[..] {
                         // Greater than the hold's own token: the hold was interrupted.
-                        [Standing::Holds { first, .. }] => first <= self.token.get(),
-                        // After a sending without a reply: the server executed that one.
-                        [Standing::Unknown] => sent_before && rest.is_none(),
-                        _ => false,
+                        [Standing::Holds { first, .. }] if first <= self.token.get() => true,
+                        // After a sending without a reply: the server executed that one, and a late copy of the acquire may
+                        // have come since.
+                        _ => sent_before && rest.is_none(),
                     };
                     if released && rest.is_some() {
                         seal::leave(session, &request);

@@ -293,8 +293,9 @@ impl Leaving {
                     follow_up(&session, &request.lock, next);
                     return Ok(match (&stood[..], token) {
                         ([Standing::Holds { first, .. }], _) if token.is_none_or(|token| *first <= token) => Left::Held,
-                        // After a sending without a reply: the server executed that one.
-                        ([Standing::Unknown], Some(_)) if sent_before => Left::Held,
+                        // After a sending without a reply: the server executed that one, and a late copy of the acquire may
+                        // have come since.
+                        (_, Some(_)) if sent_before => Left::Held,
                         (_, Some(_)) => Left::Unknown,
                         (_, None) => Left::Absent,
                     });

@@ -6,6 +6,7 @@ use crate::proxy::Proxy;
 use crate::server::{eventually, soon};
 use fairlock::{LostReason, Quorum};
 use fairlock_support::packed::run_out;
+use fairlock_support::scripts::ACQUIRE;
 use futures::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -128,6 +129,40 @@ async fn a_holder_regains_a_vote_that_its_server_forgot_and_survives_the_loss_of
     assert!(!waiter.is_finished());
     soon("a release", holder.release()).await.unwrap();
     let _ = entered("the waiter", waiter).await;
+}
+
+/// The reply to the first release is lost. Before the second one comes, a late copy of the acquire enters again.
+#[tokio::test]
+async fn a_release_between_two_copies_of_the_acquire_is_told_as_a_release() {
+    let fleet = Fleet::start(3).await;
+    let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+    let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+    let a = soon("a client", connected(&urls)).await;
+    ways[2].stall(true);
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    assert_eq!(holder.votes(), 2);
+    let request = fleet.state(0, "x").await.holder;
+    ways[0].refuse(true);
+    ways[0].lose_replies(1);
+    let release = tokio::spawn(holder.release());
+    eventually("the server has executed it", async || {
+        ways[0].replies_to_lose() == 0 && fleet.state(0, "x").await.holds() == 0
+    })
+    .await;
+    let mut copy = redis::cmd("EVAL");
+    copy.arg(ACQUIRE.text)
+        .arg(3)
+        .arg(key("x"))
+        .arg(format!("{}:q", key("x")));
+    copy.arg(format!("{}:l", key("x")))
+        .arg("")
+        .arg(&request)
+        .arg(LEASE.as_millis() as u64);
+    copy.exec_async(&mut fleet.0[0].redis().await).await.unwrap();
+    assert_eq!(fleet.state(0, "x").await.holder, request);
+    ways[0].refuse(false);
+    soon("the release", release).await.unwrap().unwrap();
+    assert_eq!(fleet.state(0, "x").await.holds(), 0);
 }
 
 /// The server lost the holder, so it must not let another one in while the holder may still believe.
