@@ -43,6 +43,13 @@ fn without_its_fence_a_register_loses_updates_and_with_it_none() {
 }
 
 #[test]
+fn a_minority_of_three_servers_breaks_and_the_lock_does_not() {
+    let (good, text) = torture(&["--quorum", "3", "--goal", "3000"]);
+    let unlucky = text.contains("lost nothing") && text.contains("1 violations");
+    assert!(good || unlucky, "{text}");
+}
+
+#[test]
 fn a_script_with_a_bug_is_found_out() {
     let args = ["--workload", "hot,readers,short", "--faults", "stop", "--goal", "1500"];
     for bug in ["reader-beside-writer", "early-expiry"] {

@@ -98,9 +98,15 @@ pub struct Schedule {
 
 impl Schedule {
     pub fn new(seed: u64, lane: Lane, faults: &[Fault]) -> Self {
+        let faults = faults.iter().copied().filter(|fault| fault.lane() == lane);
+        Self::of(seed, lane as u64, faults.collect())
+    }
+
+    /// The same for several schedules of one lane, each with a number of its own.
+    pub fn of(seed: u64, number: u64, faults: Vec<Fault>) -> Self {
         Self {
-            random: random::stream(seed, 1000 + lane as u64),
-            faults: faults.iter().copied().filter(|fault| fault.lane() == lane).collect(),
+            random: random::stream(seed, 1000 + number),
+            faults,
             left: Vec::new(),
         }
     }

@@ -1,9 +1,10 @@
-//! The workers as their parent has them: processes, each behind a proxy of its own.
+//! The workers as their parent has them: processes, each behind proxies of its own, one for each server.
 
 use super::wire::Line;
 use super::worker;
 use fairlock_support::proxy::Proxy;
 use fairlock_support::random::{self, Rng};
+use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::process::Stdio;
@@ -25,7 +26,7 @@ pub struct Fleet {
 }
 
 pub struct Worker {
-    pub proxy: Proxy,
+    proxies: Vec<Arc<Proxy>>,
     process: Process,
 }
 
@@ -37,10 +38,10 @@ struct Process {
 }
 
 impl Fleet {
-    /// With `direct`, workers connect to the server itself: faster, and no fault of the network can come to them.
+    /// With `direct`, workers connect to the servers themselves: faster, and no fault of the network can come to them.
     pub async fn start(
         processes: usize,
-        server_port: u16,
+        server_ports: &[u16],
         args: worker::Args,
         direct: bool,
         said: mpsc::UnboundedSender<Said>,
@@ -53,21 +54,27 @@ impl Fleet {
             direct,
         };
         for number in 0..processes {
-            let proxy = Proxy::to(server_port).await;
-            let process = fleet.spawn(number, proxy.url())?;
-            fleet.workers.push(Worker { proxy, process });
+            let proxies = join_all(server_ports.iter().map(|port| Proxy::to(*port))).await;
+            let proxies: Vec<_> = proxies.into_iter().map(Arc::new).collect();
+            let process = fleet.spawn(number, &proxies)?;
+            fleet.workers.push(Worker { proxies, process });
         }
         Ok(fleet)
     }
 
-    fn spawn(&mut self, number: usize, proxied: String) -> io::Result<Process> {
-        let url = if self.direct { self.args.url.clone() } else { proxied };
+    fn spawn(&mut self, number: usize, proxies: &[Arc<Proxy>]) -> io::Result<Process> {
+        let urls = match self.direct {
+            true => self.args.url.clone(),
+            false => proxies.iter().map(|proxy| proxy.url()).collect(),
+        };
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("torture-worker").arg("--url").arg(url);
+        command.arg("torture-worker").arg("--url").arg(urls.join(","));
         command.arg("--store").arg(&self.args.store);
         command.arg("--seed").arg(self.seeds.u64(..).to_string());
         let workloads: Vec<_> = self.args.workload.iter().map(|workload| workload.name()).collect();
-        command.arg("--workload").arg(workloads.join(","));
+        if !workloads.is_empty() {
+            command.arg("--workload").arg(workloads.join(","));
+        }
         if let Some(sabotage) = self.args.sabotage {
             use clap::ValueEnum;
             let value = sabotage.to_possible_value();
@@ -89,13 +96,22 @@ impl Fleet {
         &self.workers
     }
 
+    /// The way to one server: one worker's, or now and then that of all of them.
+    pub fn proxies(&self, target: u64, server: usize) -> Vec<Arc<Proxy>> {
+        let proxy = |worker: &Worker| Arc::clone(&worker.proxies[server]);
+        if target.is_multiple_of(5) {
+            return self.workers.iter().map(proxy).collect();
+        }
+        vec![proxy(&self.workers[target as usize / 5 % self.workers.len()])]
+    }
+
     /// SIGKILL, and another one in its place.
     pub async fn replace(&mut self, number: usize) -> io::Result<()> {
         let process = &mut self.workers[number].process;
         process.let_go.store(true, Relaxed);
         process.child.kill().await?;
-        let url = self.workers[number].proxy.url();
-        self.workers[number].process = self.spawn(number, url)?;
+        let proxies = self.workers[number].proxies.clone();
+        self.workers[number].process = self.spawn(number, &proxies)?;
         Ok(())
     }
 

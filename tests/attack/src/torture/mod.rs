@@ -10,6 +10,7 @@ mod judge;
 mod log;
 mod nemesis;
 mod quiet;
+mod quorum;
 mod register;
 mod report;
 mod sabotage;
@@ -65,6 +66,10 @@ pub struct Args {
     /// Write the journals of all locks to this file, for `make spec ARGS="--trace FILE"`.
     #[arg(long)]
     journal: Option<std::path::PathBuf>,
+    /// Torture a majority of so many servers, 3, 5, 7 or 9. At any time a minority of them is broken. The server's program,
+    /// the faults (without those that a majority excludes) and the pauses are as chosen; workloads and journal are not.
+    #[arg(long, value_parser = ["3", "5", "7", "9"], conflicts_with_all = ["workload", "journal"])]
+    quorum: Option<String>,
     /// How many workers.
     #[arg(long, default_value_t = 4)]
     processes: usize,
@@ -73,6 +78,11 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> ExitCode {
+    if let Some(servers) = args.quorum.as_ref().and_then(|servers| servers.parse().ok()) {
+        return crate::verdict("torture", quorum::torture(args, servers), |report| {
+            report.violations == 0
+        });
+    }
     crate::verdict("torture", torture(args), |report| report.violations == 0)
 }
 
@@ -159,14 +169,14 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
     let (said, saying) = mpsc::unbounded_channel();
     tokio::spawn(listen(saying, Arc::clone(&run.judge), Arc::clone(&run.totals)));
     let worker = worker::Args {
-        url: url.clone(),
+        url: vec![url.clone()],
         store: store.url(),
         seed,
         workload: workloads.clone(),
         sabotage: args.sabotage,
     };
     let direct = !faults.iter().any(|fault| fault.lane() == Lane::Network);
-    let fleet = Fleet::start(args.processes, port, worker, direct, said).await?;
+    let fleet = Fleet::start(args.processes, &[port], worker, direct, said).await?;
     let keys = workloads.iter().flat_map(|workload| workload.locks());
     let keys = keys.map(|(name, _)| quiet::key(&name));
     let log = args.journal.as_deref().map(log::Log::create).transpose()?;
@@ -269,10 +279,14 @@ impl Run {
             totals,
             faults: std::mem::take(&mut lock(&self.counts).done),
             registers,
-            records: judge.records,
-            journal_grants: judge.grants(),
-            intervals: judge.intervals,
-            matched: judge.matched,
+            judged: format!(
+                "journal            {} records checked, {} grants\n\
+                 users' holds       {} checked against each other, {} found in the journal",
+                judge.records,
+                judge.grants(),
+                judge.intervals,
+                judge.matched
+            ),
             violations: judge.violations,
         })
     }

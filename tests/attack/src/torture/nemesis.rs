@@ -2,7 +2,7 @@
 
 use super::admin::Admin;
 use super::clock::{FakeClock, now_us, true_us};
-use super::faults::{Fault, Schedule, Step};
+use super::faults::{Fault, Lane, Schedule, Step};
 use super::fleet::Fleet;
 use super::follow::{Follower, Pass};
 use super::judge::Judge;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+pub(super) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// How often each fault came, and which ones are there now.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn note(&mut self, text: &str) {
+    pub(super) fn note(&mut self, text: &str) {
         self.log.push_back(format!("{} {text}", now_us()));
         if self.log.len() > LOGGED {
             self.log.pop_front();
@@ -60,26 +60,11 @@ impl Nemesis {
     pub async fn run(self: Arc<Self>, schedule: Schedule, calm: f64, mut stopped: watch::Receiver<bool>) {
         let mut admin = Admin::new(self.url.clone());
         for step in schedule {
-            tokio::select! {
-                () = sleep(step.pause.mul_f64(calm)) => {}
-                _ = stopped.changed() => {}
-            }
-            if *stopped.borrow() {
+            if !begins(&step, calm, &mut stopped, &self.counts).await {
                 return;
             }
-            {
-                let mut counts = lock(&self.counts);
-                counts.now.push(step.fault);
-                counts.note(&format!("{step:?}"));
-            }
             let done = self.perform(&step, &mut admin).await;
-            let mut counts = lock(&self.counts);
-            counts.note(&format!("{} ended", step.fault.name()));
-            counts.now.retain(|fault| *fault != step.fault);
-            match done {
-                Ok(()) => *counts.done.entry(step.fault).or_default() += 1,
-                Err(error) => lock(&self.judge).violation(format!("the nemesis failed at {step:?}: {error}")),
-            }
+            ended(&step, done, &self.counts, &self.judge);
         }
     }
 
@@ -92,88 +77,21 @@ impl Nemesis {
             ..
         } = step;
         match fault {
-            Fault::Kill => {
-                let mut fleet = self.fleet.lock().await;
-                let number = target as usize % fleet.workers().len();
-                fleet.replace(number).await?;
-            }
-            Fault::Stop => {
-                let number = target as usize % self.fleet.lock().await.workers().len();
-                self.fleet.lock().await.signal(number, Signal::STOP)?;
-                sleep(lasts).await;
-                self.fleet.lock().await.signal(number, Signal::CONT)?;
-            }
-            Fault::Cut => {
-                let how = if detail.is_multiple_of(2) { Cut::Rst } else { Cut::Fin };
-                self.proxies(target, |proxy| proxy.end(how)).await;
-            }
-            Fault::Stall => self.network(step, |proxy, on| proxy.stall(on)).await,
-            Fault::Delay => {
-                let delay = Duration::from_micros(1000 + detail % 150_000);
-                self.network(step, |proxy, on| proxy.delay(if on { delay } else { Duration::ZERO }))
-                    .await;
-            }
-            Fault::Throttle => {
-                let rate = 5_000 + detail % 200_000;
-                self.network(step, |proxy, on| proxy.throttle(if on { rate } else { 0 }))
-                    .await;
-            }
-            Fault::LoseReplies => {
-                self.network(step, |proxy, on| {
-                    proxy.lose_replies(if on { 1 + detail as usize % 10 } else { 0 })
-                })
-                .await;
-            }
-            Fault::DropMessages => self.network(step, |proxy, on| proxy.drop_messages(on)).await,
-            Fault::ClientKill => client_kill(admin, target, detail).await?,
-            Fault::Pause => {
-                let what = if detail.is_multiple_of(2) { "ALL" } else { "WRITE" };
-                let ms = lasts.as_millis().to_string();
-                admin.call::<()>(&["CLIENT", "PAUSE", &ms, what]).await?;
-                sleep(lasts).await;
-            }
-            Fault::Sleep => {
-                let seconds = lasts.as_secs_f64().to_string();
-                admin.call::<()>(&["DEBUG", "SLEEP", &seconds]).await?;
-            }
-            Fault::ScriptFlush => {
-                for _ in 0..=detail % 20 {
-                    let how = if detail & 32 == 0 { "SYNC" } else { "ASYNC" };
-                    admin.call::<()>(&["SCRIPT", "FLUSH", how]).await?;
-                    // A server before 7 has none to lose.
-                    let _ = admin.call::<()>(&["FUNCTION", "FLUSH", how]).await;
-                    sleep(Duration::from_millis(detail % 30)).await;
-                }
-            }
             Fault::Restart => self.restart(lasts, admin).await?,
             Fault::RestartEverysec => self.restart_everysec(lasts, detail).await?,
             Fault::Wipe => self.wipe(lasts, detail, admin).await?,
             Fault::Lose => self.lose(target, detail).await?,
-            Fault::Memory => {
-                admin.config("maxmemory", "1mb").await?;
-                sleep(lasts).await;
-                admin.config("maxmemory", "0").await?;
-            }
             Fault::Clock => self.step_clock(lasts, detail).await?,
+            _ => match fault.lane() {
+                Lane::Process => on_process(step, &self.fleet).await?,
+                Lane::Network => {
+                    let proxies = self.fleet.lock().await.proxies(target, 0);
+                    on_network(step, &proxies).await;
+                }
+                Lane::Server => on_server(step, admin).await?,
+            },
         }
         Ok(())
-    }
-
-    /// One connection's proxy, or now and then all of them.
-    async fn proxies(&self, target: u64, change: impl Fn(&Proxy)) {
-        let fleet = self.fleet.lock().await;
-        let workers = fleet.workers();
-        if target.is_multiple_of(5) {
-            workers.iter().for_each(|worker| change(&worker.proxy));
-        } else {
-            change(&workers[target as usize / 5 % workers.len()].proxy);
-        }
-    }
-
-    async fn network(&self, step: &Step, change: impl Fn(&Proxy, bool)) {
-        self.proxies(step.target, |proxy| change(proxy, true)).await;
-        sleep(step.lasts).await;
-        self.proxies(step.target, |proxy| change(proxy, false)).await;
     }
 
     /// All of its data are on the disk when it is killed.
@@ -299,6 +217,110 @@ impl Nemesis {
         lock(&self.judge).jump_ends(now_us(), true_us());
         Ok(())
     }
+}
+
+/// Waits for the pause before a fault, and notes its beginning. `false`: the run is over.
+pub(super) async fn begins(
+    step: &Step,
+    calm: f64,
+    stopped: &mut watch::Receiver<bool>,
+    counts: &Mutex<Counts>,
+) -> bool {
+    tokio::select! {
+        () = sleep(step.pause.mul_f64(calm)) => {}
+        _ = stopped.changed() => {}
+    }
+    if *stopped.borrow() {
+        return false;
+    }
+    let mut counts = lock(counts);
+    counts.now.push(step.fault);
+    counts.note(&format!("{step:?}"));
+    true
+}
+
+/// Notes the end of a fault. A nemesis that fails is a violation, because a run without its faults judges nothing.
+pub(super) fn ended(step: &Step, done: Result, counts: &Mutex<Counts>, judge: &Mutex<Judge>) {
+    let mut counts = lock(counts);
+    counts.note(&format!("{} ended", step.fault.name()));
+    if let Some(at) = counts.now.iter().position(|fault| *fault == step.fault) {
+        counts.now.swap_remove(at);
+    }
+    match done {
+        Ok(()) => *counts.done.entry(step.fault).or_default() += 1,
+        Err(error) => lock(judge).violation(format!("the nemesis failed at {step:?}: {error}")),
+    }
+}
+
+/// A fault of a worker.
+pub(super) async fn on_process(step: &Step, fleet: &tokio::sync::Mutex<Fleet>) -> Result {
+    let number = step.target as usize % fleet.lock().await.workers().len();
+    if step.fault == Fault::Kill {
+        fleet.lock().await.replace(number).await?;
+    } else {
+        fleet.lock().await.signal(number, Signal::STOP)?;
+        sleep(step.lasts).await;
+        fleet.lock().await.signal(number, Signal::CONT)?;
+    }
+    Ok(())
+}
+
+/// A fault of the network, on these connections.
+pub(super) async fn on_network(step: &Step, proxies: &[Arc<Proxy>]) {
+    let detail = step.detail;
+    let change = |proxy: &Proxy, on: bool| match step.fault {
+        Fault::Cut if on => proxy.end(if detail.is_multiple_of(2) { Cut::Rst } else { Cut::Fin }),
+        Fault::Stall => proxy.stall(on),
+        Fault::Delay if on => proxy.delay(Duration::from_micros(1000 + detail % 150_000)),
+        Fault::Delay => proxy.delay(Duration::ZERO),
+        Fault::Throttle => proxy.throttle(if on { 5_000 + detail % 200_000 } else { 0 }),
+        Fault::LoseReplies => proxy.lose_replies(if on { 1 + detail as usize % 10 } else { 0 }),
+        Fault::DropMessages => proxy.drop_messages(on),
+        _ => {}
+    };
+    proxies.iter().for_each(|proxy| change(proxy, true));
+    sleep(step.lasts).await;
+    proxies.iter().for_each(|proxy| change(proxy, false));
+}
+
+/// A fault of a server that neither ends it nor takes its data.
+pub(super) async fn on_server(step: &Step, admin: &mut Admin) -> Result {
+    let &Step {
+        fault,
+        lasts,
+        target,
+        detail,
+        ..
+    } = step;
+    match fault {
+        Fault::ClientKill => client_kill(admin, target, detail).await?,
+        Fault::Pause => {
+            let what = if detail.is_multiple_of(2) { "ALL" } else { "WRITE" };
+            let ms = lasts.as_millis().to_string();
+            admin.call::<()>(&["CLIENT", "PAUSE", &ms, what]).await?;
+            sleep(lasts).await;
+        }
+        Fault::Sleep => {
+            let seconds = lasts.as_secs_f64().to_string();
+            admin.call::<()>(&["DEBUG", "SLEEP", &seconds]).await?;
+        }
+        Fault::ScriptFlush => {
+            for _ in 0..=detail % 20 {
+                let how = if detail & 32 == 0 { "SYNC" } else { "ASYNC" };
+                admin.call::<()>(&["SCRIPT", "FLUSH", how]).await?;
+                // A server before 7 has none to lose.
+                let _ = admin.call::<()>(&["FUNCTION", "FLUSH", how]).await;
+                sleep(Duration::from_millis(detail % 30)).await;
+            }
+        }
+        Fault::Memory => {
+            admin.config("maxmemory", "1mb").await?;
+            sleep(lasts).await;
+            admin.config("maxmemory", "0").await?;
+        }
+        other => return Err(format!("{} is not done to a server that goes on", other.name()).into()),
+    }
+    Ok(())
 }
 
 /// Takes the last transactions of the append-only file: about so many bytes.

@@ -34,7 +34,12 @@ static STEP: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-async fn step(store: &mut MultiplexedConnection, which: usize, token: u64, value: &str) -> Result<i64, RedisError> {
+pub(super) async fn step(
+    store: &mut MultiplexedConnection,
+    which: usize,
+    token: u64,
+    value: &str,
+) -> Result<i64, RedisError> {
     let fence = if which == 0 { "1" } else { "" };
     let mut call = STEP.prepare_invoke();
     call.key(REGISTERS[which]).arg(token).arg(value).arg(fence);
@@ -84,7 +89,7 @@ pub async fn rounds(mut task: Task, mut store: MultiplexedConnection) {
 }
 
 /// Mostly short, sometimes past the end of the hold.
-fn pause(random: &mut Rng) -> Duration {
+pub(super) fn pause(random: &mut Rng) -> Duration {
     match random.u64(..10) {
         0 => Duration::from_millis(random.u64(60..=200)),
         _ => Duration::from_micros(random.u64(..3000)),

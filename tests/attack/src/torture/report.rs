@@ -15,6 +15,8 @@ pub struct Totals {
     pub grants: BTreeMap<String, (u64, u64)>,
     /// By register: writes that were confirmed, and refused.
     pub writes: HashMap<String, (u64, u64)>,
+    /// Errors that users must expect.
+    pub failures: BTreeMap<String, u64>,
     pub drained: usize,
     pub probed: usize,
     pub longest_probe_us: u64,
@@ -42,6 +44,7 @@ impl Totals {
                 *sum += confirmed;
                 *sum_refused += refused;
             }
+            Line::Failed { what, times } => *self.failures.entry(what).or_default() += times,
             Line::Drained => self.drained += 1,
             Line::Probed { longest_us } => {
                 self.probed += 1;
@@ -115,10 +118,8 @@ pub struct Report {
     pub totals: Totals,
     pub faults: BTreeMap<Fault, u64>,
     pub registers: Option<[Outcome; 2]>,
-    pub records: u64,
-    pub journal_grants: u64,
-    pub intervals: u64,
-    pub matched: u64,
+    /// What was looked at.
+    pub judged: String,
     pub violations: u64,
 }
 
@@ -160,21 +161,7 @@ impl fmt::Display for Report {
                 )?;
             }
         }
-        let Self {
-            records,
-            journal_grants,
-            intervals,
-            matched,
-            ..
-        } = self;
-        writeln!(
-            f,
-            "journal            {records} records checked, {journal_grants} grants"
-        )?;
-        writeln!(
-            f,
-            "users' holds       {intervals} checked against each other, {matched} found in the journal"
-        )?;
+        writeln!(f, "{}", self.judged)?;
         let (seed, took, violations) = (self.seed, self.took, self.violations);
         write!(f, "{violations} violations in {took:.0?}; seed {seed}")
     }

@@ -23,6 +23,7 @@ struct Gathered {
     lines: String,
     grants: HashMap<&'static str, (u64, u64)>,
     writes: HashMap<&'static str, (u64, u64)>,
+    failures: HashMap<&'static str, u64>,
 }
 
 impl Reporter {
@@ -40,9 +41,9 @@ impl Reporter {
         self.line(&Line::Wrong(text.into()));
     }
 
-    fn granted(&self, workload: Workload, waited_us: u64) {
+    pub fn granted(&self, workload: &'static str, waited_us: u64) {
         let mut gathered = self.gathered();
-        let (grants, longest) = gathered.grants.entry(workload.name()).or_default();
+        let (grants, longest) = gathered.grants.entry(workload).or_default();
         *grants += 1;
         *longest = waited_us.max(*longest);
     }
@@ -53,9 +54,19 @@ impl Reporter {
         *if confirmed { writes } else { refused } += 1;
     }
 
+    /// An error that a user must expect.
+    pub fn failed(&self, what: &'static str) {
+        *self.gathered().failures.entry(what).or_default() += 1;
+    }
+
     /// Writes to standard output. Fails when nobody reads there any more.
     pub fn flush(&self) -> std::io::Result<()> {
-        let Gathered { lines, grants, writes } = std::mem::take(&mut *self.gathered());
+        let Gathered {
+            lines,
+            grants,
+            writes,
+            failures,
+        } = std::mem::take(&mut *self.gathered());
         let mut out = std::io::stdout().lock();
         out.write_all(lines.as_bytes())?;
         for (workload, (grants, longest_us)) in grants {
@@ -82,6 +93,10 @@ impl Reporter {
                 }
             )?;
         }
+        for (what, times) in failures {
+            let what = what.to_owned();
+            writeln!(out, "{}", Line::Failed { what, times })?;
+        }
         out.flush()
     }
 }
@@ -106,7 +121,7 @@ impl Task {
     pub async fn enter<M: Access>(&self, acquire: Acquire<M>) -> Result<Guard<M>, Error> {
         let asked = now_us();
         let guard = acquire.acquire_fair().await?;
-        self.reporter.granted(self.workload, now_us() - asked);
+        self.reporter.granted(self.workload.name(), now_us() - asked);
         Ok(guard)
     }
 
@@ -115,25 +130,15 @@ impl Task {
         let asked = now_us();
         let got = way.await?;
         if got.is_some() {
-            self.reporter.granted(self.workload, now_us() - asked);
+            self.reporter.granted(self.workload.name(), now_us() - asked);
         }
         Ok(got)
     }
 
     /// From now on somebody is inside and says so.
     pub fn hold<M: Access>(&self, lock: &str, guard: &Guard<M>) -> Hold {
-        let from_us = now_us();
-        let mut hold = Hold {
-            reporter: Arc::clone(&self.reporter),
-            held: Held {
-                mode: if M::MODE == Mode::Write { 'w' } else { 'r' },
-                lock: lock.to_owned(),
-                owner: guard.owner().uuid().as_u128(),
-                token: guard.fencing_token().get(),
-                from_us,
-                until_us: from_us,
-            },
-        };
+        let (owner, token) = (guard.owner().uuid().as_u128(), guard.fencing_token().get());
+        let mut hold = Hold::new::<M>(&self.reporter, lock, owner, token);
         hold.look(guard);
         hold
     }
@@ -169,11 +174,45 @@ pub struct Hold {
     held: Held,
 }
 
+/// A guard of any kind, as far as its holder looks at it.
+pub trait Inside {
+    fn is_inside(&self) -> bool;
+}
+
+impl<M> Inside for Guard<M> {
+    fn is_inside(&self) -> bool {
+        self.is_held()
+    }
+}
+
 impl Hold {
+    /// It begins now. With token 0 nobody knows its token.
+    pub fn new<M: Access>(reporter: &Arc<Reporter>, lock: &str, owner: u128, token: u64) -> Self {
+        let from_us = now_us();
+        Self {
+            reporter: Arc::clone(reporter),
+            held: Held {
+                mode: if M::MODE == Mode::Write { 'w' } else { 'r' },
+                lock: lock.to_owned(),
+                owner,
+                token,
+                from_us,
+                until_us: from_us,
+            },
+        }
+    }
+
+    /// Its token is known, if the guard is held now.
+    pub fn knows(&mut self, guard: &impl Inside, token: u64) {
+        if self.look(guard) {
+            self.held.token = token;
+        }
+    }
+
     /// Looks once more. The time is taken before the look, so that what the guard says is true of it.
-    pub fn look<M>(&mut self, guard: &Guard<M>) -> bool {
+    pub fn look(&mut self, guard: &impl Inside) -> bool {
         let now = now_us();
-        let held = guard.is_held();
+        let held = guard.is_inside();
         if held {
             self.held.until_us = now;
         }
@@ -181,7 +220,7 @@ impl Hold {
     }
 
     /// Stays inside for a while, or until the hold is lost; says whether it is still held.
-    pub async fn stay<M>(&mut self, guard: &Guard<M>, time: Duration) -> bool {
+    pub async fn stay(&mut self, guard: &impl Inside, time: Duration) -> bool {
         let end = now_us() + time.as_micros() as u64;
         while self.look(guard) && now_us() < end {
             sleep(Duration::from_micros((end - now_us().min(end)).min(10_000))).await;

@@ -30,6 +30,11 @@ pub enum Line {
         confirmed: u64,
         refused: u64,
     },
+    /// Errors that a user must expect, since the last such line.
+    Failed {
+        what: String,
+        times: u64,
+    },
     /// Something that must not happen.
     Wrong(String),
     /// All tasks have ended.
@@ -63,6 +68,10 @@ impl Line {
                 confirmed: confirmed.parse().ok()?,
                 refused: refused.parse().ok()?,
             }),
+            ("f", &[times, what]) => Some(Self::Failed {
+                what: what.to_owned(),
+                times: times.parse().ok()?,
+            }),
             ("e", _) => Some(Self::Wrong(rest.to_owned())),
             ("d", _) => Some(Self::Drained),
             ("p", &[longest]) => Some(Self::Probed {
@@ -94,6 +103,7 @@ impl fmt::Display for Line {
                 confirmed,
                 refused,
             } => write!(f, "r {register} {confirmed} {refused}"),
+            Self::Failed { what, times } => write!(f, "f {times} {what}"),
             Self::Wrong(text) => write!(f, "e {}", text.replace('\n', " / ")),
             Self::Drained => write!(f, "d"),
             Self::Probed { longest_us } => write!(f, "p {longest_us}"),
@@ -126,6 +136,10 @@ mod tests {
                 register: "fenced".into(),
                 confirmed: 5,
                 refused: 6,
+            },
+            Line::Failed {
+                what: "lost".into(),
+                times: 8,
             },
             Line::Wrong("a b".into()),
             Line::Drained,

@@ -5,7 +5,7 @@ use super::sabotage::Sabotage;
 use super::task::{Reporter, Task};
 use super::wire::Line;
 use super::workload::{Workload, rounds};
-use super::{arm, connect_store, register};
+use super::{arm, connect_store, quorum, register};
 use fairlock::Client;
 use fairlock_support::random;
 use std::io::BufRead;
@@ -21,13 +21,13 @@ use tokio::time::{sleep, timeout_at};
 pub const DRAINED_WITHIN: Duration = Duration::from_secs(900);
 const FLUSHED_EVERY: Duration = Duration::from_millis(20);
 /// A worker that cannot connect for so long says so, and goes on.
-const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Where the locks are.
-    #[arg(long)]
-    pub url: String,
+    /// Where the locks are; with several of them, the servers of a quorum.
+    #[arg(long, value_delimiter = ',')]
+    pub url: Vec<String>,
     /// Where the registers are.
     #[arg(long)]
     pub store: String,
@@ -59,6 +59,7 @@ pub fn run(args: &Args) -> ExitCode {
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
+        Ok(runtime) if args.url.len() > 1 => runtime.block_on(quorum::worker::work(args, &reporter, orders)),
         Ok(runtime) => runtime.block_on(work(args, &reporter, orders)),
         Err(error) => reporter.wrong(error.to_string()),
     }
@@ -96,7 +97,7 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
     let (stop, stopped) = watch::channel(false);
     let mut teams = Vec::new();
     for &workload in &args.workload {
-        let client = connect(&args.url, workload).await;
+        let client = connect(&args.url[0], workload).await;
         let mut tasks = Vec::new();
         for number in 0..workload.tasks() {
             let task = Task {

@@ -150,6 +150,7 @@ macro_rules! let_go {
         }
     };
 }
+pub(super) use let_go;
 
 impl Task {
     fn lock(&self, name: &str) -> RwLock {
