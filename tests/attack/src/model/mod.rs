@@ -9,6 +9,7 @@
 //! (`judge.rs`) reads them off a real server's answer and says whether they are allowed.
 
 mod names;
+mod place;
 mod step;
 mod view;
 
@@ -190,7 +191,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// One call of a script. `args`: see [`Record`](crate::record::Record).
+    /// One call of a script. `args`: see [`Record`](crate::record::Record); of acquire the rest of a quarantine may follow.
     pub fn call(
         &mut self,
         key: &str,
@@ -199,6 +200,32 @@ impl Lock {
         now_us: u64,
         choices: &mut dyn Choices,
     ) -> Outcome {
+        let mut outcome = self.step(key, own(script, args), now_us, choices, |step| match script {
+            Script::Acquire => step.acquire(&Ask::read(args)),
+            Script::Release => step.release(args),
+            Script::Renew => step.renew(args),
+            Script::Downgrade => step.downgrade(args[0], args[1], number(args[2])),
+            Script::Evict => step.evict(args[0]),
+        });
+        outcome.bare = is_bare(script, &outcome.reply, !outcome.cut.is_empty());
+        outcome
+    }
+
+    /// One call of `place`: see *A majority* in PROTOCOL.md. `args`: request, lease, ticket, token, counter.
+    pub fn place_vote(&mut self, key: &str, args: &[&str], now_us: u64, choices: &mut dyn Choices) -> Outcome {
+        let own = args[..1].to_vec();
+        self.step(key, own, now_us, choices, |step| step.place(args))
+    }
+
+    /// `own`: the requests of the call itself.
+    fn step<'a>(
+        &'a mut self,
+        key: &str,
+        own: Vec<&'a str>,
+        now_us: u64,
+        choices: &'a mut dyn Choices,
+        script: impl FnOnce(&mut Step<'a>) -> Vec<i64>,
+    ) -> Outcome {
         let mut step = Step {
             lock: self,
             now_us,
@@ -206,26 +233,18 @@ impl Lock {
             notes: Vec::new(),
             told: Vec::new(),
             granted: Vec::new(),
-            own: own(script, args),
+            own,
             done: Outcome::default(),
         };
-        let reply = match script {
-            Script::Acquire => step.acquire(&Ask::read(args)),
-            Script::Release => step.release(args),
-            Script::Renew => step.renew(args),
-            Script::Downgrade => step.downgrade(args[0], args[1], number(args[2])),
-            Script::Evict => step.evict(args[0]),
-        };
+        let reply = script(&mut step);
+        step.lock.near_ms = step.lock.nearest_deadline_ms().unwrap_or(0);
         let message = |told: Told| (told.client, format!("{}\n{key}", told.words));
-        let outcome = Outcome {
-            bare: is_bare(script, &reply, !step.done.cut.is_empty()),
+        Outcome {
             reply,
             messages: step.told.into_iter().map(message).collect(),
             notes: step.notes,
             ..step.done
-        };
-        self.near_ms = self.nearest_deadline_ms().unwrap_or(0);
-        outcome
+        }
     }
 
     /// Requests that hold or wait.

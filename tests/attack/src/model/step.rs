@@ -19,11 +19,13 @@ pub(super) struct Ask<'a> {
     pub(super) ticket: Option<u64>,
     /// The token of the read hold that upgrades.
     pub(super) read_token: Option<u64>,
+    /// The server may have forgotten a hold for so many ms.
+    pub(super) quarantine_ms: Option<u64>,
 }
 
 impl<'a> Ask<'a> {
     pub(super) fn read(args: &[&'a str]) -> Self {
-        let &[request, lease_ms, when, policy, ticket] = args else {
+        let &[request, lease_ms, when, policy, ticket, ref rest @ ..] = args else {
             panic!("not the arguments of acquire: {args:?}");
         };
         Self {
@@ -35,6 +37,7 @@ impl<'a> Ask<'a> {
             limit: policy.strip_prefix(char::from(BOUNDED)).map(number),
             ticket: (!ticket.is_empty() && !ticket.starts_with('u')).then(|| number(ticket)),
             read_token: ticket.strip_prefix('u').map(number),
+            quarantine_ms: rest.first().copied().map(number),
         }
     }
 
@@ -48,6 +51,9 @@ impl<'a> Ask<'a> {
         }
     }
 }
+
+/// Who holds a lock in a quarantine.
+const NOBODY: &str = "w0:0:00000000000000000000000000000000";
 
 pub const GRANTED: i64 = 2;
 
@@ -204,7 +210,7 @@ impl Step<'_> {
     }
 
     /// Lets in whom the holders let in, from the head of the queue on.
-    fn admit(&mut self) {
+    pub(super) fn admit(&mut self) {
         let mut beside_readers = self.lock.readers > 0;
         while let Some(head) = self.lock.next_in().cloned() {
             if !self.choices.admits(&head) {
@@ -319,6 +325,12 @@ impl Step<'_> {
         }
         self.lock.policy = Some(ask.policy);
         self.lock.limit = ask.limit.unwrap_or(0);
+        if let Some(rest_ms) = ask.quarantine_ms.filter(|_| self.lock.owners.is_empty()) {
+            self.lock.put(NOBODY, self.now_ms() + rest_ms, None);
+            self.lease(NOBODY, rest_ms);
+            self.grant(NOBODY, 0);
+        }
+        let inside = self.lock.found(request);
         let is_inside = inside.reads + inside.writes > 0;
         let upgrade = inside.reads > 0 && inside.writes == 0 && writes(request);
         let band = ask.band(upgrade);

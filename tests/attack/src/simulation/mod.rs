@@ -10,6 +10,7 @@ mod dead;
 mod dice;
 mod plan;
 mod process;
+mod quorum;
 mod server;
 mod users;
 mod world;
@@ -51,6 +52,15 @@ pub struct Args {
     /// Threads; each run has one.
     #[arg(long, default_value_t = 2)]
     jobs: u64,
+    /// Users of a lock over so many servers, 3, 5, 7 or 9.
+    #[arg(long, value_parser = ["3", "5", "7", "9"])]
+    quorum: Option<String>,
+}
+
+impl Args {
+    fn servers(&self) -> Option<u64> {
+        self.quorum.as_ref().and_then(|servers| servers.parse().ok())
+    }
 }
 
 /// What runs came to.
@@ -340,14 +350,27 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Re
             Err(what) => Err(Failure {
                 seed,
                 what,
-                trace: core.server.trace.take().unwrap_or_default(),
+                trace: core.server.trace.as_mut().map(server::Trace::take).unwrap_or_default(),
             }),
         }
     })
 }
 
+fn one(seed: u64, hashes: &Arc<HashMap<String, Script>>, servers: Option<u64>, traced: bool) -> Result<Stats, Failure> {
+    match servers {
+        Some(servers) => quorum::run(seed, servers, hashes, traced),
+        None => run(seed, hashes, traced),
+    }
+}
+
 /// Runs of one seed after the other on several threads, until one fails or `enough` says so.
-pub fn runs(first: u64, jobs: u64, enough: impl Fn(&Stats) -> bool + Sync) -> Result<Stats, Failure> {
+/// With `servers`, runs of a quorum of so many.
+pub fn runs(
+    first: u64,
+    jobs: u64,
+    servers: Option<u64>,
+    enough: impl Fn(&Stats) -> bool + Sync,
+) -> Result<Stats, Failure> {
     let hashes = Arc::new(server::hashes());
     let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
     let total = Mutex::new(Stats::default());
@@ -357,7 +380,7 @@ pub fn runs(first: u64, jobs: u64, enough: impl Fn(&Stats) -> bool + Sync) -> Re
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let result = std::panic::catch_unwind(|| run(seed, &hashes, false));
+                    let result = std::panic::catch_unwind(|| one(seed, &hashes, servers, false));
                     let result = result.unwrap_or_else(|_| {
                         Err(Failure {
                             seed,
@@ -400,7 +423,7 @@ pub fn command(args: &Args) -> ExitCode {
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);
     println!("FAIRLOCK_SEED={seed}");
     let result = if args.only {
-        run(seed, &Arc::new(server::hashes()), true)
+        one(seed, &Arc::new(server::hashes()), args.servers(), true)
     } else {
         let begun = std::time::Instant::now();
         let shown = AtomicU64::new(0);
@@ -419,7 +442,7 @@ pub fn command(args: &Args) -> ExitCode {
                 || args.grants.is_some_and(|grants| stats.grants >= grants)
                 || args.runs.is_some_and(|runs| stats.runs >= runs)
         };
-        let result = runs(seed, args.jobs, enough);
+        let result = runs(seed, args.jobs, args.servers(), enough);
         println!();
         result
     };
@@ -431,7 +454,11 @@ pub fn command(args: &Args) -> ExitCode {
         Err(failure) => {
             println!("VIOLATION with seed {}: {}", failure.seed, failure.what);
             if !args.only {
-                println!("again: attack simulate --only --seed {}", failure.seed);
+                let quorum = args
+                    .quorum
+                    .as_ref()
+                    .map_or_else(String::new, |servers| format!("--quorum {servers} "));
+                println!("again: attack simulate {quorum}--only --seed {}", failure.seed);
             }
             for line in failure.trace.iter().rev().take(2000).rev() {
                 println!("{line}");
@@ -458,7 +485,7 @@ mod tests {
 
     #[test]
     fn nothing_is_wrong_in_simulated_storms() {
-        match runs(crate::test_seed(), 2, |stats| stats.runs >= SLICE_RUNS) {
+        match runs(crate::test_seed(), 2, None, |stats| stats.runs >= SLICE_RUNS) {
             Ok(stats) => {
                 report(&stats);
                 assert_eq!(stats.faults.len(), Fault::ALL.len(), "every kind of fault happened");

@@ -1,15 +1,19 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
+mod votes;
+
 use crate::checker::Checker;
 use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View};
-use crate::record::{Note, Record, Script, What, acquire};
+use crate::record::{Note, Record, Script, What};
 use fairlock::Mode;
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
+use votes::Votes;
 
 /// What a command does.
 pub struct Done {
@@ -58,7 +62,48 @@ impl Choices for Serving<'_> {
 #[derive(Clone, Default)]
 pub struct Data {
     locks: BTreeMap<String, Lock>,
+    life: votes::Life,
     checker: Checker,
+}
+
+/// The last calls and faults; several servers may share one.
+#[derive(Clone, Default)]
+pub struct Trace {
+    lines: Arc<Mutex<Vec<String>>>,
+    ended: Arc<AtomicBool>,
+    /// Of a server among several.
+    server: Option<u64>,
+}
+
+impl Trace {
+    pub fn of(&self, server: u64) -> Self {
+        Self {
+            server: Some(server),
+            ..self.clone()
+        }
+    }
+
+    pub fn push(&mut self, line: String) {
+        if !self.ended.load(Ordering::Relaxed) {
+            let number = self
+                .server
+                .map_or_else(String::new, |number| format!("server {number}: "));
+            self.lines().push(number + &line);
+        }
+    }
+
+    /// Nothing that comes later belongs to it.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.lines.lock().expect("no panic while it is locked")
+    }
+
+    pub fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines())
+    }
 }
 
 pub struct Server {
@@ -76,7 +121,7 @@ pub struct Server {
     pub calls: u64,
     /// All that happened so far, in one number.
     pub digest: u64,
-    pub trace: Option<Vec<String>>,
+    pub trace: Option<Trace>,
     trace_ended: bool,
     /// Whether to check the journal; costs a third of the time.
     checked: bool,
@@ -86,6 +131,7 @@ pub struct Server {
     pub promoted: bool,
     /// Its clock was stepped back: then tokens may, once its data are lost.
     pub backward: bool,
+    votes: Votes,
 }
 
 /// The scripts by the hash under which this process's clients send them.
@@ -131,12 +177,13 @@ impl Server {
             grants: 0,
             calls: 0,
             digest: 0,
-            trace: traced.then(Vec::new),
+            trace: traced.then(Trace::default),
             trace_ended: false,
             checked,
             at_most,
             promoted: false,
             backward: false,
+            votes: Votes::default(),
         }
     }
 
@@ -156,12 +203,13 @@ impl Server {
         self.loaded.clear();
         self.functions = false;
         self.promoted = false;
+        self.votes.restart();
     }
 
     /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
     /// go with the state, or stay with it. Returns whether there was a lock.
     pub fn lose(&mut self, which: u64, numbers_too: bool) -> bool {
-        let Data { locks, checker } = &mut self.data;
+        let Data { locks, checker, .. } = &mut self.data;
         let number = which as usize % locks.len().max(1);
         let Some((key, lock)) = locks.iter_mut().nth(number) else {
             return false;
@@ -208,12 +256,13 @@ impl Server {
     pub fn flush_scripts(&mut self) {
         self.loaded.clear();
         self.functions = false;
+        self.votes.flush();
     }
 
     /// Keys whose time has come are gone; no lease in them may still run.
     pub fn expire(&mut self, now_us: u64) -> Result<(), String> {
         let now_ms = now_us / 1000;
-        let Data { locks, checker } = &mut self.data;
+        let Data { locks, checker, .. } = &mut self.data;
         let due = |lock: &Lock| lock.forgotten_at_ms() <= now_ms;
         for (key, lock) in locks.iter().filter(|(_, lock)| due(lock)) {
             if lock.latest_deadline_ms().is_some_and(|deadline| deadline > now_ms) {
@@ -238,6 +287,9 @@ impl Server {
                 .and_then(|word| std::str::from_utf8(word).ok())
                 .unwrap_or("")
         };
+        if let Some(done) = self.vote(command, now_us, subscribed)? {
+            return Ok(done);
+        }
         Ok(match text(0) {
             "EVALSHA" => {
                 let Some(&script) = self.hashes.get(text(1)) else {
@@ -302,7 +354,7 @@ impl Server {
             return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
         };
         let args = match script {
-            Script::Acquire => acquire::said(argv).ok_or("an acquire without arguments")?,
+            Script::Acquire => votes::said(argv).ok_or("an acquire without arguments")?,
             _ => argv.iter().skip(1).map(|arg| (*arg).to_owned()).collect(),
         };
         let args: Vec<&str> = args.iter().map(String::as_str).collect();

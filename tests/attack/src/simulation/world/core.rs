@@ -10,19 +10,34 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 impl Core {
-    pub(super) fn violated(&mut self, what: String) {
+    pub fn violated(&mut self, what: String) {
         self.violation.get_or_insert(what);
         self.server.trace_ends();
     }
 
     /// The server's clock. Virtual time stands still while scripts run; a server's does not.
-    pub(super) fn now_us(&mut self) -> u64 {
+    pub fn now_us(&mut self) -> u64 {
         let passed = self.begun.elapsed().as_micros() as i64;
         // Evenly: a step once a second would be more than the client's margin for a short lease allows.
-        let drift = passed * self.drift_ppm / 1_000_000;
+        let drifting = self.drift_turns.map_or(passed, |turn| {
+            let turn = turn.as_micros() as i64;
+            let into = passed % (2 * turn);
+            into.min(2 * turn - into)
+        });
+        let drift = drifting * self.drift_ppm / 1_000_000;
         let now_us = BEGIN_US.saturating_add_signed(passed + drift + self.clock_step_us);
         self.last_us = now_us.max(self.last_us + 1);
         self.last_us
+    }
+
+    /// Nothing is broken here, and the clients have known the server for so long.
+    pub fn is_well(&mut self, known_for: Duration) -> bool {
+        let (now, now_us) = (Instant::now(), self.now_us());
+        let errors = self.errors_until.map(|(until, _)| until);
+        let broken = [self.frozen_until, self.down_until, errors].into_iter().flatten();
+        let stalled = self.wires.values().filter_map(|wire| wire.stalled_until);
+        broken.chain(stalled).all(|until| until <= now)
+            && self.server.is_known_for(known_for.as_millis() as u64, now_us)
     }
 
     pub(super) fn plan(&mut self, at: Instant, event: Event) {

@@ -110,6 +110,8 @@ pub struct Core {
     /// The server's clock runs so much faster than the processes'.
     drift_ppm: i64,
     clock_step_us: i64,
+    /// It runs as much slower for as long, and so on: then it never gets far.
+    drift_turns: Option<Duration>,
     last_us: u64,
     heap: BinaryHeap<Reverse<Planned>>,
     order: u64,
@@ -146,6 +148,7 @@ impl World {
                 begun: Instant::now(),
                 drift_ppm,
                 clock_step_us: 0,
+                drift_turns: None,
                 last_us: 0,
                 heap: BinaryHeap::new(),
                 order: 0,
@@ -164,6 +167,12 @@ impl World {
             phase: Mutex::new(Phase::Busy),
             phase_changed: Notify::new(),
         })
+    }
+
+    /// The server's clock is ahead by so much, and its drift turns after each such time.
+    pub fn skew(&self, ahead_us: i64, drift_turns: Duration) {
+        let mut core = self.core();
+        (core.clock_step_us, core.drift_turns) = (ahead_us, Some(drift_turns));
     }
 
     pub fn core(&self) -> MutexGuard<'_, Core> {
