@@ -19,6 +19,8 @@ pub(crate) struct Quarantine {
     lasts: Duration,
     seat: Option<Seat>,
     stamp_key: String,
+    /// Earlier than every call of the client.
+    made: Instant,
 }
 
 /// One server's seat in a quorum.
@@ -60,11 +62,12 @@ impl Quarantine {
             lasts,
             seat,
             stamp_key: stamp_key(prefix),
+            made: Instant::now(),
         }
     }
 
-    /// Returns until when that server is or was in quarantine. `None`: it was over before this process can tell.
-    pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Option<Instant>, RedisError> {
+    /// Returns until when that server is or was in quarantine.
+    pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Instant, RedisError> {
         let info: String = redis::from_redis_value(wire.answer(CONNECT_TIMEOUT, &info()).await?)?;
         let run = run_id(&info).ok_or_else(|| malformed(&Value::SimpleString(info.clone())))?;
         let stamp = match &self.seat {
@@ -85,6 +88,28 @@ impl Quarantine {
                 "the server has restarted: no lock that looks free is granted meanwhile"
             );
         }
-        Ok((now + self.lasts).checked_sub(age))
+        Ok(self.end(now, age))
+    }
+
+    /// On some systems an instant cannot be earlier than the start of the machine. Earlier than all calls will do.
+    fn end(&self, now: Instant, age: Duration) -> Instant {
+        (now + self.lasts).checked_sub(age).unwrap_or(self.made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarantine_that_ended_before_any_instant_ended_before_all_calls() {
+        let quarantine = Quarantine::new("p", Duration::from_secs(30), None);
+        let call = Instant::now();
+        assert_eq!(
+            quarantine.end(call, Duration::from_secs(10)),
+            call + Duration::from_secs(20)
+        );
+        // Farther back than instants go here too.
+        assert!(quarantine.end(call, Duration::MAX) <= call);
     }
 }

@@ -426,7 +426,7 @@ impl Link {
             functions,
         } = connected;
         let quarantined_until = match &self.quarantine {
-            Some(quarantine) => quarantine.of_server(&mut wire, dialect).await?,
+            Some(quarantine) => Some(quarantine.of_server(&mut wire, dialect).await?),
             None => None,
         };
         if functions == Functions::Missing {
