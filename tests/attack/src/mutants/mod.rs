@@ -9,6 +9,7 @@ mod client;
 mod found;
 mod lua;
 mod page;
+mod quorum;
 mod tree;
 
 use crate::lua_world::{Limits, Scripts};
@@ -88,7 +89,11 @@ const LOSSES: u64 = 64;
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    lua::ALL.iter().chain(bounded::ALL).chain(client::ALL)
+    lua::ALL
+        .iter()
+        .chain(bounded::ALL)
+        .chain(client::ALL)
+        .chain(quorum::ALL)
 }
 
 #[derive(clap::Args, Debug)]
