@@ -159,13 +159,7 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
     let (url, port) = (server.url(), server.port());
 
     let judge = Judge::new(LONGEST_LEASE.as_micros() as u64, true);
-    let run = Run {
-        judge: Arc::new(Mutex::new(judge)),
-        totals: Arc::default(),
-        counts: Arc::default(),
-        progress: Progress::new(),
-        begun: Instant::now(),
-    };
+    let run = Run::new(judge);
     let (said, saying) = mpsc::unbounded_channel();
     tokio::spawn(listen(saying, Arc::clone(&run.judge), Arc::clone(&run.totals)));
     let worker = worker::Args {
@@ -234,6 +228,16 @@ async fn listen(mut saying: mpsc::UnboundedReceiver<Said>, judge: Arc<Mutex<Judg
 }
 
 impl Run {
+    fn new(judge: Judge) -> Self {
+        Self {
+            judge: Arc::new(Mutex::new(judge)),
+            totals: Arc::default(),
+            counts: Arc::default(),
+            progress: Progress::new(),
+            begun: Instant::now(),
+        }
+    }
+
     async fn through(
         mut self,
         args: &Args,
@@ -306,15 +310,16 @@ impl Run {
         }
     }
 
-    /// Returns the grants so far, as the journal has them.
+    /// Returns the grants so far, as the journal has them, or else the workers.
     fn show(&mut self) -> u64 {
-        let (grants, records, violations) = {
+        let (granted, records, violations) = {
             let judge = lock(&self.judge);
             if self.progress.violations(&judge.shown) {
                 let log = lock(&self.counts).log.iter().cloned().collect::<Vec<_>>();
                 println!("at {}, after\n  {}", clock::now_us(), log.join("\n  "));
             }
-            (judge.grants(), judge.records, judge.violations)
+            let granted = judge.journaled.then(|| judge.grants());
+            (granted, judge.records, judge.violations)
         };
         let seconds = self.begun.elapsed().as_secs();
         let reported = lock(&self.totals).grants();
@@ -325,7 +330,7 @@ impl Run {
             "{seconds} s  {reported} grants  {records} records  {faults} faults  {violations} violations  {}",
             now.join(" ")
         ));
-        grants
+        granted.unwrap_or(reported)
     }
 
     /// No faults any more: everybody gets in, leaves, and leaves nothing behind.

@@ -246,9 +246,12 @@ pub(super) fn ended(step: &Step, done: Result, counts: &Mutex<Counts>, judge: &M
     if let Some(at) = counts.now.iter().position(|fault| *fault == step.fault) {
         counts.now.swap_remove(at);
     }
-    match done {
-        Ok(()) => *counts.done.entry(step.fault).or_default() += 1,
-        Err(error) => lock(judge).violation(format!("the nemesis failed at {step:?}: {error}")),
+    if done.is_ok() {
+        *counts.done.entry(step.fault).or_default() += 1;
+    }
+    drop(counts);
+    if let Err(error) = done {
+        lock(judge).violation(format!("the nemesis failed at {step:?}: {error}"));
     }
 }
 

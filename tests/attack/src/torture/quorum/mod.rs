@@ -13,31 +13,21 @@ use super::clock::FakeClock;
 use super::faults::{Fault, Lane, Schedule};
 use super::fleet::{Fleet, Said};
 use super::judge::Judge;
-use super::nemesis::Counts;
-use super::report::{Progress, Report, Totals};
+use super::report::{Report, Totals};
 use super::wire::Line;
-use super::{Args, Failure, connect_store, lock, register};
+use super::{Args, Failure, Run, connect_store, lock, register};
 use fairlock_support::server::Server;
 use nemesis::{Nemesis, Seat};
 use order::Tokens;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{interval, sleep};
 
 /// The longest lease of all, and the quarantine.
 pub(super) const LONGEST_LEASE: Duration = Duration::from_millis(2000);
 
 /// What a majority does not survive, or what needs the disk of a server that must keep its data.
 const EXCLUDED: [Fault; 2] = [Fault::Lose, Fault::RestartEverysec];
-
-/// What is known so far.
-struct Seen {
-    judge: Arc<Mutex<Judge>>,
-    tokens: Mutex<Tokens>,
-    totals: Mutex<Totals>,
-    counts: Mutex<Counts>,
-}
 
 pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failure> {
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);
@@ -56,14 +46,15 @@ pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failu
         let clock = faults.contains(&Fault::Clock).then_some(clock);
         seats.push(Seat::start(&args.server, clock).await);
     }
-    let seen = Arc::new(Seen {
-        judge: Arc::new(Mutex::new(Judge::new(LONGEST_LEASE.as_micros() as u64, false))),
-        tokens: Mutex::default(),
-        totals: Mutex::default(),
-        counts: Mutex::default(),
-    });
+    let judge = Judge::new(LONGEST_LEASE.as_micros() as u64, false);
+    let (run, tokens) = (Run::new(judge), Arc::default());
     let (said, saying) = mpsc::unbounded_channel();
-    tokio::spawn(listen(saying, Arc::clone(&seen)));
+    tokio::spawn(listen(
+        saying,
+        Arc::clone(&run.judge),
+        Arc::clone(&run.totals),
+        Arc::clone(&tokens),
+    ));
     let worker = super::worker::Args {
         url: seats.iter().map(|seat| seat.url.clone()).collect(),
         store: store.url(),
@@ -73,171 +64,102 @@ pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failu
     };
     let ports: Vec<_> = seats.iter().map(|seat| seat.port).collect();
     let fleet = Fleet::start(args.processes, &ports, worker, false, said).await?;
-    let nemesis = Arc::new(Nemesis::new(fleet, seats, Arc::clone(&seen)));
-    Run {
-        seen,
-        progress: Progress::new(),
-        begun: Instant::now(),
-    }
-    .through(args, seed, &faults, nemesis, &store)
-    .await
+    let nemesis = Nemesis::new(fleet, seats, Arc::clone(&run.judge), Arc::clone(&run.counts));
+    through(run, args, seed, &faults, Arc::new(nemesis), &store, &tokens).await
 }
 
-async fn listen(mut saying: mpsc::UnboundedReceiver<Said>, seen: Arc<Seen>) {
+async fn listen(
+    mut saying: mpsc::UnboundedReceiver<Said>,
+    judge: Arc<Mutex<Judge>>,
+    totals: Arc<Mutex<Totals>>,
+    tokens: Arc<Mutex<Tokens>>,
+) {
     while let Some((number, line)) = saying.recv().await {
-        let rest = lock(&seen.totals).add(line);
+        let rest = lock(&totals).add(line);
         match rest {
             Some(Line::Held(held)) => {
-                if let Some(wrong) = lock(&seen.tokens).add(&held) {
-                    lock(&seen.judge).violation(wrong);
+                if let Some(wrong) = lock(&tokens).add(&held) {
+                    lock(&judge).violation(wrong);
                 }
-                lock(&seen.judge).held(held);
+                lock(&judge).held(held);
             }
-            Some(Line::Wrong(text)) => lock(&seen.judge).violation(format!("worker {number}: {text}")),
+            Some(Line::Wrong(text)) => lock(&judge).violation(format!("worker {number}: {text}")),
             _ => {}
         }
     }
 }
 
-struct Run {
-    seen: Arc<Seen>,
-    progress: Progress,
-    begun: Instant,
+async fn through(
+    mut run: Run,
+    args: &Args,
+    seed: u64,
+    faults: &[Fault],
+    nemesis: Arc<Nemesis>,
+    store: &Server,
+    tokens: &Mutex<Tokens>,
+) -> Result<Report, Failure> {
+    let (stop, stopped) = watch::channel(false);
+    let (of_workers, of_servers): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.lane() == Lane::Process);
+    let mut lanes = Vec::new();
+    // As many faults at a time as there are servers in a minority.
+    for number in 0..nemesis.minority() {
+        let schedule = Schedule::of(seed, 10 + number as u64, of_servers.clone());
+        lanes.push(tokio::spawn(Arc::clone(&nemesis).servers(
+            schedule,
+            args.calm,
+            stopped.clone(),
+        )));
+    }
+    let schedule = Schedule::of(seed, 1, of_workers);
+    lanes.push(tokio::spawn(Arc::clone(&nemesis).workers(schedule, args.calm, stopped)));
+    run.until_done(args).await;
+    stop.send_replace(true);
+    for lane in lanes {
+        lane.await?;
+    }
+    if let Err(error) = come_to_rest(&mut run, args, &nemesis).await {
+        lock(&run.judge).violation(format!("at the end: {error}"));
+    }
+    run.progress.end();
+    let registers = register::outcomes(&mut connect_store(&store.url()).await?).await?;
+    let mut judge = lock(&run.judge);
+    let totals = std::mem::take(&mut *lock(&run.totals));
+    register::judge(registers, &totals.writes, &mut |text| judge.violation(text));
+    run.progress.violations(&judge.shown);
+    let failures = totals.failures.iter().map(|(what, times)| format!(", {what} {times}"));
+    Ok(Report {
+        seed,
+        took: run.begun.elapsed(),
+        faults: std::mem::take(&mut lock(&run.counts).done),
+        registers: Some(registers),
+        judged: format!(
+            "users' holds       {} checked against each other, {} tokens in their order{}",
+            judge.intervals,
+            lock(tokens).compared,
+            failures.collect::<String>()
+        ),
+        violations: judge.violations,
+        totals,
+    })
 }
 
-impl Run {
-    async fn through(
-        mut self,
-        args: &Args,
-        seed: u64,
-        faults: &[Fault],
-        nemesis: Arc<Nemesis>,
-        store: &Server,
-    ) -> Result<Report, Failure> {
-        let (stop, stopped) = watch::channel(false);
-        let (of_workers, of_servers): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.lane() == Lane::Process);
-        let mut lanes = Vec::new();
-        // As many faults at a time as there are servers in a minority.
-        for number in 0..nemesis.minority() {
-            let schedule = Schedule::of(seed, 10 + number as u64, of_servers.clone());
-            lanes.push(tokio::spawn(Arc::clone(&nemesis).servers(
-                schedule,
-                args.calm,
-                stopped.clone(),
-            )));
-        }
-        let schedule = Schedule::of(seed, 1, of_workers);
-        lanes.push(tokio::spawn(Arc::clone(&nemesis).workers(schedule, args.calm, stopped)));
-        self.until_done(args).await;
-        stop.send_replace(true);
-        for lane in lanes {
-            lane.await?;
-        }
-        if let Err(error) = self.come_to_rest(args, &nemesis).await {
-            lock(&self.seen.judge).violation(format!("at the end: {error}"));
-        }
-        self.progress.end();
-        let registers = register::outcomes(&mut connect_store(&store.url()).await?).await?;
-        let mut judge = lock(&self.seen.judge);
-        let totals = std::mem::take(&mut *lock(&self.seen.totals));
-        register::judge(registers, &totals.writes, &mut |text| judge.violation(text));
-        self.progress.violations(&judge.shown);
-        let failures: Vec<_> = totals
-            .failures
-            .iter()
-            .map(|(what, times)| format!("{what} {times}"))
-            .collect();
-        Ok(Report {
-            seed,
-            took: self.begun.elapsed(),
-            faults: std::mem::take(&mut lock(&self.seen.counts).done),
-            registers: Some(registers),
-            judged: format!(
-                "users' holds       {} checked against each other, {} tokens in their order\nusers' errors      {}",
-                judge.intervals,
-                lock(&self.seen.tokens).compared,
-                if failures.is_empty() {
-                    "none".to_owned()
-                } else {
-                    failures.join(", ")
-                }
-            ),
-            violations: judge.violations,
-            totals,
-        })
+/// No faults any more: everybody gets in, leaves, and leaves nothing behind.
+async fn come_to_rest(run: &mut Run, args: &Args, nemesis: &Nemesis) -> Result<(), Failure> {
+    let mut fleet = nemesis.fleet.lock().await;
+    let (urls, within) = (nemesis.urls(), super::worker::DRAINED_WITHIN + Duration::from_secs(10));
+    fleet.tell_all("stop").await?;
+    run.all_say(args.processes, within, "drained", |totals| totals.drained)
+        .await?;
+    fleet.tell_all("probe").await?;
+    run.all_say(args.processes, within, "got their locks", |totals| totals.probed)
+        .await?;
+    fleet.tell_all("leave").await?;
+    for url in &urls {
+        super::quiet::until_disconnected(url).await?;
     }
-
-    async fn until_done(&mut self, args: &Args) {
-        let mut ticks = interval(Duration::from_secs(1));
-        loop {
-            ticks.tick().await;
-            let grants = self.show();
-            let done = match args.goal {
-                Some(goal) => grants >= goal,
-                None => self.begun.elapsed().as_secs_f64() >= args.minutes * 60.0,
-            };
-            if done {
-                return;
-            }
-        }
-    }
-
-    /// Returns the grants so far.
-    fn show(&mut self) -> u64 {
-        let violations = {
-            let judge = lock(&self.seen.judge);
-            if self.progress.violations(&judge.shown) {
-                let log: Vec<_> = lock(&self.seen.counts).log.iter().cloned().collect();
-                println!("at {}, after\n  {}", super::clock::now_us(), log.join("\n  "));
-            }
-            judge.violations
-        };
-        let (seconds, grants) = (self.begun.elapsed().as_secs(), lock(&self.seen.totals).grants());
-        let counts = lock(&self.seen.counts);
-        let faults: u64 = counts.done.values().sum();
-        let now: Vec<_> = counts.now.iter().map(|fault| fault.name()).collect();
-        let now = now.join(" ");
-        drop(counts);
-        self.progress.show(&format!(
-            "{seconds} s  {grants} grants  {faults} faults  {violations} violations  {now}"
-        ));
-        grants
-    }
-
-    /// No faults any more: everybody gets in, leaves, and leaves nothing behind.
-    async fn come_to_rest(&mut self, args: &Args, nemesis: &Nemesis) -> Result<(), Failure> {
-        let mut fleet = nemesis.fleet.lock().await;
-        let urls = nemesis.urls();
-        for (order, what) in [("stop", "drained"), ("probe", "got their locks")] {
-            fleet.tell_all(order).await?;
-            self.all_say(args.processes, what, order == "stop").await?;
-        }
-        fleet.tell_all("leave").await?;
-        for url in &urls {
-            super::quiet::until_disconnected(url).await?;
-        }
-        let mut wrong = fleet.dismiss().await?;
-        wrong.extend(rest::swept(&urls).await?);
-        let mut judge = lock(&self.seen.judge);
-        wrong.into_iter().for_each(|text| judge.violation(text));
-        Ok(())
-    }
-
-    async fn all_say(&mut self, all: usize, what: &str, drained: bool) -> Result<(), Failure> {
-        let within = super::worker::DRAINED_WITHIN + Duration::from_secs(10);
-        let begun = Instant::now();
-        loop {
-            let so_far = {
-                let totals = lock(&self.seen.totals);
-                if drained { totals.drained } else { totals.probed }
-            };
-            if so_far == all {
-                return Ok(());
-            }
-            if begun.elapsed() > within {
-                return Err(format!("only {so_far} of {all} workers {what} within {within:?}").into());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
+    let mut wrong = fleet.dismiss().await?;
+    wrong.extend(rest::swept(&urls).await?);
+    let mut judge = lock(&run.judge);
+    wrong.into_iter().for_each(|text| judge.violation(text));
+    Ok(())
 }

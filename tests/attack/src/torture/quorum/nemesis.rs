@@ -1,12 +1,13 @@
 //! Breaks any minority of the servers, in any order, and the workers beside them.
 
-use super::{LONGEST_LEASE, Seen};
+use super::LONGEST_LEASE;
 use crate::torture::admin::Admin;
 use crate::torture::clock::{FakeClock, now_us, true_us};
 use crate::torture::faults::{Fault, Lane, Schedule, Step};
 use crate::torture::fleet::Fleet;
+use crate::torture::judge::Judge;
 use crate::torture::lock;
-use crate::torture::nemesis::{Result, begins, ended, on_network, on_process, on_server};
+use crate::torture::nemesis::{Counts, Result, begins, ended, on_network, on_process, on_server};
 use fairlock_support::server::{PATIENCE, Server};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -49,16 +50,18 @@ impl Seat {
 pub struct Nemesis {
     pub fleet: tokio::sync::Mutex<Fleet>,
     seats: Vec<Seat>,
-    seen: Arc<Seen>,
+    judge: Arc<Mutex<Judge>>,
+    counts: Arc<Mutex<Counts>>,
     broken: Mutex<BTreeSet<usize>>,
 }
 
 impl Nemesis {
-    pub fn new(fleet: Fleet, seats: Vec<Seat>, seen: Arc<Seen>) -> Self {
+    pub fn new(fleet: Fleet, seats: Vec<Seat>, judge: Arc<Mutex<Judge>>, counts: Arc<Mutex<Counts>>) -> Self {
         Self {
             fleet: tokio::sync::Mutex::new(fleet),
             seats,
-            seen,
+            judge,
+            counts,
             broken: Mutex::default(),
         }
     }
@@ -74,11 +77,11 @@ impl Nemesis {
     /// Kills and stops workers, until it is told to stop.
     pub async fn workers(self: Arc<Self>, schedule: Schedule, calm: f64, mut stopped: watch::Receiver<bool>) {
         for step in schedule {
-            if !begins(&step, calm, &mut stopped, &self.seen.counts).await {
+            if !begins(&step, calm, &mut stopped, &self.counts).await {
                 return;
             }
             let done = on_process(&step, &self.fleet).await;
-            ended(&step, done, &self.seen.counts, &self.seen.judge);
+            ended(&step, done, &self.counts, &self.judge);
         }
     }
 
@@ -87,18 +90,18 @@ impl Nemesis {
         // New servers are in quarantine.
         for at in 0..self.seats.len() {
             if let Err(error) = self.until_it_votes(at).await {
-                return lock(&self.seen.judge).violation(format!("server {at} never voted: {error}"));
+                return lock(&self.judge).violation(format!("server {at} never voted: {error}"));
             }
         }
         for step in schedule {
-            if !begins(&step, calm, &mut stopped, &self.seen.counts).await {
+            if !begins(&step, calm, &mut stopped, &self.counts).await {
                 return;
             }
             let at = self.take(step.detail);
-            lock(&self.seen.counts).note(&format!("{} at server {at}", step.fault.name()));
+            lock(&self.counts).note(&format!("{} at server {at}", step.fault.name()));
             let done = self.perform(&step, at).await;
             lock(&self.broken).remove(&at);
-            ended(&step, done, &self.seen.counts, &self.seen.judge);
+            ended(&step, done, &self.counts, &self.judge);
         }
     }
 
@@ -168,7 +171,7 @@ impl Nemesis {
     /// A step forward ends leases whose holders believe in them. Where a holder has no vote to spare, another one may enter: the
     /// docs except that from what is promised, and the register's fence has to do.
     fn step_clock(&self, clock: &FakeClock, offset_ms: i64, forward: bool) -> Result {
-        let mut judge = lock(&self.seen.judge);
+        let mut judge = lock(&self.judge);
         if forward {
             judge.loss_begins(now_us());
         }
