@@ -8,6 +8,7 @@ mod weather;
 use super::dice::Dice;
 use super::process::Process;
 use super::server::{Data, Server};
+use crate::model::RETENTION;
 use fairlock::testing::OnPush;
 pub use net::Net;
 use redis::{PushInfo, PushKind, Value};
@@ -110,6 +111,8 @@ pub struct Core {
     /// The server's clock runs so much faster than the processes'.
     drift_ppm: i64,
     clock_step_us: i64,
+    /// What the server's clock said at most, before it was set back.
+    highest_us: u64,
     /// It runs as much slower for as long, and so on: then it never gets far.
     drift_turns: Option<Duration>,
     last_us: u64,
@@ -148,6 +151,7 @@ impl World {
                 begun: Instant::now(),
                 drift_ppm,
                 clock_step_us: 0,
+                highest_us: 0,
                 drift_turns: None,
                 last_us: 0,
                 heap: BinaryHeap::new(),
@@ -331,7 +335,11 @@ impl World {
                 core.errors_until = Some((now + span / 2, code));
             }
             Fault::ClockBack => {
-                core.clock_step_us -= span.as_micros() as i64;
+                // A token may return if the clock falls behind the last use of a lock that has expired: see PROTOCOL.md.
+                let (now_us, most) = (core.now_us(), RETENTION - 1000);
+                core.highest_us = core.highest_us.max(now_us);
+                let least_us = core.highest_us - most * 1000;
+                core.clock_step_us -= (span.as_micros() as i64).min((now_us - least_us) as i64);
                 core.last_us = 0;
                 core.server.backward = true;
             }
