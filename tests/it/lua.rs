@@ -1,6 +1,6 @@
 //! The scripts called directly: typed arguments and replies, and what must be true of the keys after every call.
 
-use crate::server::Server;
+use crate::server::{Server, content};
 use fairlock_support::packed::{Packed, move_deadlines, run_out};
 use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
@@ -239,20 +239,16 @@ impl Lock {
             .expect("a command of the test's own")
     }
 
-    /// Everything about the three keys, as bytes.
-    pub async fn dump(&self) -> Vec<redis::Value> {
+    /// Everything about the three keys.
+    pub async fn dump(&self) -> Vec<(Vec<Vec<u8>>, redis::Value)> {
         // Redis 6.2 cannot say when a key expires.
         let knows = matches!(self.run("COMMAND", &["INFO", "PEXPIRETIME"]).await, redis::Value::Array(known) if known != [redis::Value::Nil]);
-        let mut pipe = redis::pipe();
+        let mut all = Vec::new();
         for key in &self.keys {
-            pipe.cmd("DUMP")
-                .arg(key)
-                .cmd("TYPE")
-                .arg(key)
-                .cmd(if knows { "PEXPIRETIME" } else { "EXISTS" })
-                .arg(key);
+            let expires = self.run(if knows { "PEXPIRETIME" } else { "EXISTS" }, &[key]).await;
+            all.push((content(&mut self.redis.clone(), key).await, expires));
         }
-        pipe.query_async(&mut self.redis.clone()).await.expect("DUMP")
+        all
     }
 
     pub async fn state(&self) -> State {

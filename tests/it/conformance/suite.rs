@@ -23,10 +23,14 @@ async fn the_scripts_pass_the_suite() {
 #[tokio::test]
 async fn the_suite_goes_red_when_a_script_is_changed() {
     let server = Server::start().await;
-    let mut passed = Vec::new();
+    let (exponents, mut passed) = (writes_exponents(&server).await, Vec::new());
     // The file, what stands there, what is put in its place, and which scenarios notice.
     for (file, from, to, only) in read::<Vec<(String, String, String, String)>>(&suite().join("mutants.json")) {
         assert!(lua(&file).contains(&from), "{file} has no {from:?} any more");
+        // Without exponents the change changes nothing.
+        if !exponents && file == "status.lua" && is_of_a_score(&from) {
+            continue;
+        }
         let change = |name: &str, text: String| match name == file {
             true => text.replacen(&from, &to, 1),
             false => text,
@@ -45,6 +49,26 @@ async fn the_suite_goes_red_when_a_script_is_changed() {
         }
     }
     assert!(passed.is_empty(), "nothing noticed {passed:#?}");
+}
+
+/// Whether the server writes a great score with an exponent, as servers before 7.2 do.
+async fn writes_exponents(server: &Server) -> bool {
+    let script = "redis.call('ZADD', KEYS[1], '123456789012345678', 'a') \
+        local score = redis.call('ZSCORE', KEYS[1], 'a') redis.call('DEL', KEYS[1]) return score";
+    let script = redis::Script::new(script);
+    let score: String = script
+        .key("score")
+        .invoke_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    score.contains('e')
+}
+
+/// Whether that part of a script writes a score.
+fn is_of_a_score(part: &str) -> bool {
+    ["holding[i + 1]", "queue[i + 1]", "'ZSCORE'"]
+        .iter()
+        .any(|score| part.contains(score))
 }
 
 #[test]

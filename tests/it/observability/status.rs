@@ -1,7 +1,7 @@
 //! What status says of a lock, and that saying it changes nothing.
 
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::server::{Server, connected, content, eventually, in_time, soon};
 use crate::users::write;
 use fairlock::{Client, Error, Holder, LostReason, Mode, Owner, Policy, RwLock, WriteGuard};
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ async fn client(server: &Server, label: &str) -> Client {
 }
 
 /// Every key with its content.
-pub async fn dumps(server: &Server) -> Vec<(String, Vec<u8>)> {
+pub async fn dumps(server: &Server) -> Vec<(String, Vec<Vec<u8>>)> {
     let mut redis = server.redis().await;
     let mut dumps = Vec::new();
     for key in server.keys().await {
-        let dump = redis::cmd("DUMP").arg(&key).query_async(&mut redis).await;
-        dumps.push((key, dump.expect("DUMP")));
+        let content = content(&mut redis, &key).await;
+        dumps.push((key, content));
     }
     dumps
 }

@@ -1,6 +1,6 @@
 //! Policies: who enters first when several wait, and who starves under which.
 
-use crate::server::{Server, eventually, soon};
+use crate::server::{Server, content, eventually, soon};
 use crate::users::{LONG, downgrade, queued, read, user, waiting, write};
 use fairlock::{Error, Owner, Policy, RwLock};
 use std::collections::HashMap;
@@ -240,15 +240,14 @@ async fn another_policy_than_the_stored_one_is_refused_and_changes_nothing() {
 }
 
 /// All three keys of the lock, as they are stored.
-async fn everything(server: &Server) -> HashMap<String, Vec<u8>> {
+async fn everything(server: &Server) -> HashMap<String, Vec<Vec<u8>>> {
     let mut stored = HashMap::new();
     for key in ["fairlock:{a}", "fairlock:{a}:q", "fairlock:{a}:l"] {
         let mut redis = server.redis().await;
-        let dump: Option<Vec<u8>> = redis::cmd("DUMP").arg(key).query_async(&mut redis).await.expect("DUMP");
-        stored.insert(key.to_owned(), dump.unwrap_or_default());
+        stored.insert(key.to_owned(), content(&mut redis, key).await);
     }
     assert!(
-        stored.values().all(|dump| !dump.is_empty()),
+        stored.values().all(|content| content.len() > 1),
         "a lock that is held and waited for has three keys"
     );
     stored

@@ -4,6 +4,7 @@ use fairlock::{Client, ClientBuilder, Error};
 use futures::future::FutureExt;
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -327,6 +328,21 @@ pub fn program() -> String {
 pub fn patient() -> redis::AsyncConnectionConfig {
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
     config.set_response_timeout(Some(PATIENCE))
+}
+
+/// What lies under a key, in one order: some servers bring the fields of a larger hash in another one each time.
+pub async fn content(redis: &mut MultiplexedConnection, key: &str) -> Vec<Vec<u8>> {
+    let kind: String = redis::cmd("TYPE").arg(key).query_async(redis).await.expect("TYPE");
+    let mut content = vec![kind.clone().into_bytes()];
+    if kind == "hash" {
+        let all = redis::cmd("HGETALL").arg(key).query_async(redis).await;
+        let all: BTreeMap<Vec<u8>, Vec<u8>> = all.expect("HGETALL");
+        content.extend(all.into_iter().flat_map(|(field, value)| [field, value]));
+    } else {
+        let dump: Option<Vec<u8>> = redis::cmd("DUMP").arg(key).query_async(redis).await.expect("DUMP");
+        content.extend(dump);
+    }
+    content
 }
 
 pub fn free_port() -> u16 {
