@@ -14,7 +14,9 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::error::{Error, LostReason, shown};
-use crate::types::limits::{MOST_LEASE, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits};
+use crate::types::limits::{
+    MOST_LEASE, call_limit, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits,
+};
 use crate::types::mode::{Access, Admission, Permits, Read, When};
 use crate::types::owner::Owner;
 use std::fmt;
@@ -45,6 +47,8 @@ pub struct Acquire<M> {
     /// The token of the read hold that is to become a write hold.
     upgraded: Option<u64>,
     progress: Option<Arc<Progress>>,
+    /// A request that left its queue at its time limit is awaited out of it.
+    leaves_first: bool,
     mode: PhantomData<fn() -> M>,
 }
 
@@ -66,6 +70,7 @@ impl<M> Acquire<M> {
             further: false,
             upgraded: None,
             progress: None,
+            leaves_first: false,
             mode: PhantomData,
         }
     }
@@ -89,6 +94,7 @@ impl<M> Acquire<M> {
             further: true,
             upgraded: None,
             progress: None,
+            leaves_first: false,
             mode: PhantomData,
         }
     }
@@ -96,6 +102,12 @@ impl<M> Acquire<M> {
     /// The request is to turn the read hold with that token into a write hold.
     pub(crate) fn upgrading(mut self, token: u64) -> Self {
         self.upgraded = Some(token);
+        self
+    }
+
+    /// At the time limit the server has confirmed that the request left its queue, unless that takes two calls.
+    pub(crate) fn leaving_first(mut self) -> Self {
+        self.leaves_first = true;
         self
     }
 
@@ -351,7 +363,14 @@ impl<M: Access> Acquire<M> {
                     let left = limit.saturating_sub(begun.elapsed());
                     match timeout(left, attempt.wait()).await {
                         Ok(outcome) => outcome?,
-                        Err(_) => return Ok(None),
+                        Err(_) => {
+                            if self.leaves_first {
+                                // What is not confirmed by then is released in the background.
+                                let left = Box::pin(attempt.withdraw());
+                                let _ = timeout(call_limit(self.lease) * 2, left).await;
+                            }
+                            return Ok(None);
+                        }
                     }
                 }
                 (None, When::Now | When::InTurn) => attempt.wait().await?,

@@ -197,7 +197,7 @@ impl AcquireAll {
     }
 
     /// Waits for all locks together for at most this time, and returns `None` if they were not granted in time. By then
-    /// the client has released what it held. When the time is over, the client tries each lock that is left without
+    /// the client has released what it held, and has left the queue in which it waited. When the time is over, the client tries each lock that is left without
     /// waiting. [`Duration::MAX`] waits without limit.
     ///
     /// ```no_run
@@ -276,7 +276,7 @@ impl AcquireAll {
 
     /// A request for one of the locks, with what is set for all.
     fn ask<M: Access>(&self, acquire: Acquire<M>) -> Result<Ask, Error> {
-        let mut acquire = acquire.lease(self.lease).lock_delay(self.lock_delay);
+        let mut acquire = acquire.leaving_first().lease(self.lease).lock_delay(self.lock_delay);
         if let Some(waiters) = self.max_queue {
             acquire = acquire.max_queue(waiters);
         }

@@ -279,6 +279,26 @@ async fn a_holder_of_all_learns_that_somebody_waits_for_one_of_them() {
 }
 
 #[tokio::test]
+async fn a_limit_that_ends_in_a_queue_has_left_that_queue() {
+    // The confirmations are awaited for a limited time.
+    in_time(async || {
+        let s = Setting::new().await;
+        let _held = s.others[1].write().acquire_fair().await.unwrap();
+        // Its release is on its way for longer than a look at the server takes.
+        let proxy = Proxy::to(s.server.port()).await;
+        let far = client(proxy.url(), LONG).await;
+        proxy.delay(ms(20));
+        for first in ["a", "b"] {
+            let all = far.all().write(&far.rw_lock(first)).write(&far.rw_lock("b"));
+            assert!(all.try_acquire_for(ms(60)).await.unwrap().is_none());
+            let view = View::of(&s.server, "b").await;
+            assert!(view.waiting.is_empty(), "where {first} is the first lock");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn no_locks_are_a_guard_of_nothing() {
     let s = Setting::new().await;
     let calls = s.server.script_calls().await;
