@@ -5,23 +5,28 @@
 //! A run is a storm of faults under which users work, then a rest in which everybody must get what they wait for, and so
 //! on. One seed gives one history.
 
+mod circles;
 #[cfg(test)]
 mod dead;
 mod dice;
+mod hands;
+mod looks;
 mod plan;
 mod process;
 mod quorum;
 mod server;
+mod several;
 mod users;
 mod world;
 
-use crate::record::Script;
+use circles::Circles;
 use dice::Dice;
 use fairlock::testing::Network;
 use fairlock::{Client, Error, Owner, RwLock};
-use plan::{Plan, STORM_CALLS};
+use hands::{Hands, PROMPT};
+use plan::Plan;
 use process::{Process, pausable};
-use server::Server;
+use server::{Called, Server};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -29,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
-use users::{Hands, User};
+use users::{User, owner};
 use world::{Fault, Net, Phase, Weather, World};
 
 #[derive(clap::Args, Debug, Clone)]
@@ -117,9 +122,7 @@ impl Run {
         let process = Process::new(self.begun);
         let mut users = Vec::new();
         let owners = if self.plan.shared_owners { 7 } else { self.begun * 100 };
-        let owners =
-            (owners..owners + 3).map(|n| Owner::from_uuid(uuid::Uuid::from_u64_pair(n << 32 | 0x4000, 1 << 63 | n)));
-        let owners: Arc<Vec<Owner>> = Arc::new(owners.collect());
+        let owners: Arc<Vec<Owner>> = Arc::new((owners..owners + 3).map(|n| owner(n << 32)).collect());
         let net: Arc<dyn Network> = Arc::new(Net {
             world: Arc::clone(&self.world),
             process: Arc::clone(&process),
@@ -128,13 +131,15 @@ impl Run {
         let (world, hands) = (Arc::clone(&self.world), Arc::clone(&self.hands));
         let (habits, calm, n) = (self.plan.habits, self.plan.calm(), self.plan.users);
         let mut dice = self.dice.fork();
+        let begun = self.begun;
         let (process_, world_) = (Arc::clone(&process), Arc::clone(&world));
         // The first task connects, and becomes all users.
         let begin = async move {
             let client = loop {
                 match Client::builder()
                     .lease(lease)
-                    .deadlock_timeout(Duration::MAX)
+                    .lock_delay(habits.lock_delay)
+                    .deadlock_timeout(habits.deadlock_timeout)
                     .connect(Arc::clone(&net))
                     .await
                 {
@@ -142,12 +147,13 @@ impl Run {
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 }
             };
-            let users = (0..n).map(|_| User {
+            let users = (0..n).map(|number| User {
                 world: Arc::clone(&world_),
                 hands: Arc::clone(&hands),
                 process: Arc::clone(&process_),
                 client: client.clone(),
                 owners: Arc::clone(&owners),
+                own: owner(begun << 8 | number),
                 habits,
                 dice: dice.fork(),
                 calm,
@@ -166,7 +172,7 @@ impl Run {
         // Until the first fault: a rest has settled everything.
         self.world.core().fine_since = (self.plan.weather == Weather::default()).then(Instant::now);
         let end = Instant::now() + self.plan.storm;
-        let calls = self.world.core().server.calls + STORM_CALLS;
+        let calls = self.world.core().server.calls + self.plan.storm_calls();
         while Instant::now() < end && self.world.core().server.calls < calls {
             if self.plan.faults.is_empty() {
                 sleep(Duration::from_secs(1)).await;
@@ -194,7 +200,8 @@ impl Run {
         // The longest that one may wait for another: holds and the leases of the dead, one after the other for each user.
         let habits = &self.plan.habits;
         let users = u32::try_from(self.plan.users * self.plan.processes).unwrap_or(u32::MAX);
-        let longest = (habits.hold * 20 * 4 + habits.pause * 20) * users + self.plan.longest_lease() * 3;
+        let longest = (habits.hold * 20 * 4 + habits.pause * 20 + habits.at_least + self.plan.longest_search()) * users
+            + self.plan.longest_kept() * 3;
         // Connections that were silent are noticed and made again, and what was frozen has caught up.
         let settled = Instant::now() + self.plan.longest_lease() * 2 + Duration::from_secs(15);
         let end = settled + longest + Duration::from_secs(60);
@@ -209,9 +216,28 @@ impl Run {
             sleep(Duration::from_millis(250)).await;
             self.look()?;
         }
+        if self.plan.calm() && self.plan.keeps_nothing() {
+            sleep(PROMPT).await;
+            self.nothing_is_left()?;
+        }
         sleep_until(settled).await;
         self.look()?;
-        Ok(())
+        // Holds for a least time or in a lock delay.
+        sleep(self.plan.longest_kept()).await;
+        self.nothing_is_left()
+    }
+
+    /// Everybody has left everything.
+    fn nothing_is_left(&self) -> Result<(), String> {
+        let mut core = self.world.core();
+        let now_us = core.now_us();
+        match core.server.lasting(now_us).as_slice() {
+            // Leases of the dead end late by a clock that was set back.
+            left if !left.is_empty() && !core.server.backward => {
+                Err(format!("nobody wants it, and it stays: {left:#?}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn look(&mut self) -> Result<(), String> {
@@ -220,14 +246,32 @@ impl Run {
                 return Err(format!("a task of process {} panicked", process.id));
             }
         }
-        self.hands.look(&self.world, self.plan.longest_lease());
-        match self.world.core().violation.take() {
+        let calm = self.plan.calm();
+        let patience = if calm {
+            Duration::ZERO
+        } else {
+            self.plan.longest_lease()
+        };
+        self.hands.look(&self.world, patience);
+        let mut core = self.world.core();
+        if let Some(circles) = core.server.circles.as_ref().filter(|_| calm) {
+            let bound = self.plan.found_within();
+            let standing = circles
+                .standing(bound)
+                .map(|edges| format!("a circle stands for {bound:?}: {edges:?}"));
+            core.violation = core.violation.take().or(standing);
+        }
+        match core.violation.take() {
             Some(violation) => Err(violation),
             None => Ok(()),
         }
     }
 
     async fn all(&mut self) -> Result<(), String> {
+        let (hands, delay) = (Arc::clone(&self.hands), self.plan.habits.lock_delay);
+        if !delay.is_zero() {
+            tokio::spawn(async move { hands.watch(delay).await });
+        }
         for _ in 0..self.plan.processes {
             self.process();
         }
@@ -243,14 +287,14 @@ impl Run {
         for (process, _) in self.processes.drain(..) {
             self.world.inflict(Fault::Kill, &process, Duration::ZERO);
         }
-        let longest = self.plan.longest_lease();
+        let longest = self.plan.longest_kept();
         sleep(longest + Duration::from_secs(1)).await;
         let net: Arc<dyn Network> = Arc::new(Net {
             world: Arc::clone(&self.world),
             process: Process::new(0),
         });
         let client = Client::builder()
-            .lease(longest)
+            .lease(self.plan.longest_lease())
             .deadlock_timeout(Duration::MAX)
             .connect(net)
             .await;
@@ -294,8 +338,12 @@ async fn probe(lock: &RwLock) -> Result<(), Error> {
     let reading = lock.read().acquire_fair().await?;
     reading.upgrade().await?.release().await?;
     reading.release().await?;
-    let owner = Owner::from_uuid(uuid::Uuid::from_u64_pair(7 << 32 | 0x4000, 1 << 63 | 7));
-    lock.with_owner(&owner).write().acquire_fair().await?.release().await?;
+    lock.with_owner(&owner(7))
+        .write()
+        .acquire_fair()
+        .await?
+        .release()
+        .await?;
     match lock.write().try_acquire().await? {
         Some(guard) => guard.release().await,
         None => Err(Error::OwnerWaiting {
@@ -305,7 +353,7 @@ async fn probe(lock: &RwLock) -> Result<(), Error> {
 }
 
 /// One history.
-pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Result<Stats, Failure> {
+pub fn run(seed: u64, hashes: &Arc<HashMap<String, Called>>, traced: bool) -> Result<Stats, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -317,7 +365,8 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Re
     runtime.block_on(async {
         let begun = Instant::now();
         let at_most = *dice.pick(&[1, 2, usize::MAX, usize::MAX]);
-        let server = Server::new(Arc::clone(hashes), at_most, true, traced);
+        let mut server = Server::new(Arc::clone(hashes), at_most, true, traced);
+        server.circles = (plan.habits.tangles > 0).then(Circles::default);
         let world = World::new(server, dice.fork());
         let task = tokio::spawn(Arc::clone(&world).run());
         let mut run = Run {
@@ -356,7 +405,7 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Re
     })
 }
 
-fn one(seed: u64, hashes: &Arc<HashMap<String, Script>>, servers: Option<u64>, traced: bool) -> Result<Stats, Failure> {
+fn one(seed: u64, hashes: &Arc<HashMap<String, Called>>, servers: Option<u64>, traced: bool) -> Result<Stats, Failure> {
     match servers {
         Some(servers) => quorum::run(seed, servers, hashes, traced),
         None => run(seed, hashes, traced),

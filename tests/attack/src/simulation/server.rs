@@ -2,11 +2,14 @@
 
 mod votes;
 
+use super::circles::Circles;
+use super::looks::{Notes, status};
 use crate::checker::Checker;
-use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View};
+use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View, named_owner, owner_of};
 use crate::record::{Note, Record, Script, What};
 use fairlock::Mode;
 use redis::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +65,7 @@ impl Choices for Serving<'_> {
 #[derive(Clone, Default)]
 pub struct Data {
     locks: BTreeMap<String, Lock>,
+    notes: Notes,
     life: votes::Life,
     checker: Checker,
 }
@@ -106,11 +110,28 @@ impl Trace {
     }
 }
 
+/// A script that clients call here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Called {
+    /// It changes something.
+    Change(Script),
+    Status,
+}
+
+impl Called {
+    fn of_name(name: &str) -> Option<Self> {
+        match name {
+            "status" => Some(Self::Status),
+            name => Script::of_name(name).map(Self::Change),
+        }
+    }
+}
+
 pub struct Server {
     data: Data,
     /// Which script a hash names, and which of them the server has loaded.
-    hashes: Arc<HashMap<String, Script>>,
-    loaded: BTreeSet<Script>,
+    hashes: Arc<HashMap<String, Called>>,
+    loaded: BTreeSet<Called>,
     /// It has the clients' library of functions.
     functions: bool,
     /// Greatest token of each lock, whatever the server forgot meanwhile.
@@ -132,22 +153,24 @@ pub struct Server {
     /// Its clock was stepped back: then tokens may, once its data are lost.
     pub backward: bool,
     votes: Votes,
+    /// Who waits for whom, where owners may deadlock.
+    pub circles: Option<Circles>,
 }
 
 /// The scripts by the hash under which this process's clients send them.
-pub fn hashes() -> HashMap<String, Script> {
+pub fn hashes() -> HashMap<String, Called> {
     let scripts = fairlock::testing::scripts().into_iter();
     scripts
         .filter_map(|(name, [_, flagged])| {
-            let script = Script::of_name(name)?;
-            Some((redis::Script::new(flagged).get_hash().to_owned(), script))
+            let called = Called::of_name(name)?;
+            Some((redis::Script::new(flagged).get_hash().to_owned(), called))
         })
         .collect()
 }
 
-fn script_of_function(name: &str) -> Option<Script> {
+fn script_of_function(name: &str) -> Option<Called> {
     let (library, _) = fairlock::testing::library();
-    Script::of_name(name.strip_prefix(library)?.strip_prefix('_')?)
+    Called::of_name(name.strip_prefix(library)?.strip_prefix('_')?)
 }
 
 pub fn error(code: &str, text: &str) -> Value {
@@ -158,6 +181,11 @@ pub fn error(code: &str, text: &str) -> Value {
     }
 }
 
+/// Users do not see the weight in the name of an owner.
+fn is_owner(name: &str, owner: &str) -> bool {
+    name.split(":*").next() == Some(owner)
+}
+
 fn done(reply: Value) -> Done {
     Done {
         reply,
@@ -166,7 +194,7 @@ fn done(reply: Value) -> Done {
 }
 
 impl Server {
-    pub fn new(hashes: Arc<HashMap<String, Script>>, at_most: usize, checked: bool, traced: bool) -> Self {
+    pub fn new(hashes: Arc<HashMap<String, Called>>, at_most: usize, checked: bool, traced: bool) -> Self {
         Self {
             data: Data::default(),
             hashes,
@@ -184,6 +212,7 @@ impl Server {
             promoted: false,
             backward: false,
             votes: Votes::default(),
+            circles: None,
         }
     }
 
@@ -204,6 +233,15 @@ impl Server {
         self.functions = false;
         self.promoted = false;
         self.votes.restart();
+        self.changed();
+    }
+
+    /// Locks changed otherwise than by a call.
+    fn changed(&mut self) {
+        if let Some(circles) = &mut self.circles {
+            circles.forget();
+            self.data.locks.iter().for_each(|(key, lock)| circles.look(key, lock));
+        }
     }
 
     /// A key of one lock is deleted: nobody holds or waits any more, as the scripts have it when they notice. The numbers
@@ -221,36 +259,43 @@ impl Server {
         }
         *lock = Lock::from_view(&view, policy, 0);
         checker.state_lost(Some(key));
+        self.changed();
         true
     }
 
     /// Whether a hold with this token has lasted until now.
     pub fn lasts(&self, lock: u64, owner: &str, mode: Mode, token: u64) -> bool {
         let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
-        // Users do not see the weight in the name of an owner.
-        let is_owner = |(name, _): &(&Name, &Inside)| name.split(":*").next() == Some(owner);
-        lock.and_then(|lock| Some((lock, lock.owners.iter().find(is_owner)?.1)))
+        let of_owner = |(name, _): &(&Name, &Inside)| is_owner(name, owner);
+        lock.and_then(|lock| Some((lock, lock.owners.iter().find(of_owner)?.1)))
             .is_some_and(|(lock, inside)| match mode {
                 Mode::Read => lock.first <= token,
                 Mode::Write => inside.writes > 0 && lock.token == token,
             })
     }
 
+    /// Whether an owner that its requests name holds a lock or waits for it.
+    pub fn knows(&self, lock: u64, owner: &str) -> bool {
+        let lock = self.data.locks.get(&format!("fairlock:{{lock {lock}}}"));
+        lock.is_some_and(|lock| lock.alive().any(|request| named_owner(request) == Some(owner)))
+    }
+
     pub fn restart_empty(&mut self) {
         self.restart(Data::default());
     }
 
-    /// How long ago the server gave out a token; only once.
-    pub fn since_grant(&mut self, lock: &str, token: u64) -> Option<Duration> {
-        let (at, _) = self.given.remove(&(format!("fairlock:{{{lock}}}"), token))?;
-        Some(at.elapsed())
+    /// How long ago the server gave out a token to that owner; only once.
+    pub fn since_grant(&mut self, lock: u64, owner: &str, token: u64) -> Option<Duration> {
+        let key = (format!("fairlock:{{lock {lock}}}"), token);
+        self.given.get(&key).filter(|(_, to)| is_owner(owner_of(to), owner))?;
+        Some(self.given.remove(&key)?.0.elapsed())
     }
 
     /// `called`: the hash of a script, or the name of a function.
     pub fn is_acquire(&self, called: &[u8]) -> bool {
         let called = std::str::from_utf8(called).unwrap_or("");
         let script = self.hashes.get(called).copied().or_else(|| script_of_function(called));
-        script == Some(Script::Acquire)
+        script == Some(Called::Change(Script::Acquire))
     }
 
     pub fn flush_scripts(&mut self) {
@@ -276,7 +321,16 @@ impl Server {
 
     /// Locks with somebody who holds or waits.
     pub fn busy(&self) -> Vec<String> {
-        let locks = self.data.locks.iter().filter(|(_, lock)| !lock.is_quiet());
+        self.lasting(0)
+    }
+
+    /// Locks with somebody whose lease lasts.
+    pub fn lasting(&self, now_us: u64) -> Vec<String> {
+        let lasts = |lock: &Lock| {
+            lock.latest_deadline_ms()
+                .is_some_and(|deadline| deadline > now_us / 1000)
+        };
+        let locks = self.data.locks.iter().filter(|(_, lock)| lasts(lock));
         locks.map(|(key, lock)| format!("{key}: {lock:?}")).collect()
     }
 
@@ -332,8 +386,17 @@ impl Server {
                 Value::BulkString(b"7.0.15".to_vec()),
             ])),
             "PING" => done(Value::SimpleString("PONG".to_owned())),
-            "SET" | "CLIENT" => done(Value::Okay),
-            "SADD" | "EXPIRE" | "PUBLISH" | "DEL" => done(Value::Int(0)),
+            "SET" => {
+                self.data.notes.set(command, now_us);
+                done(Value::Okay)
+            }
+            "DEL" => {
+                self.data.notes.delete(command);
+                done(Value::Int(1))
+            }
+            "MGET" => done(self.data.notes.get_all(command, now_us)),
+            "CLIENT" => done(Value::Okay),
+            "SADD" | "EXPIRE" | "PUBLISH" => done(Value::Int(0)),
             "SMEMBERS" => done(Value::Array(Vec::new())),
             other => return Err(format!("a command that nobody expects: {other}")),
         })
@@ -341,17 +404,31 @@ impl Server {
 
     fn call(
         &mut self,
-        script: Script,
+        called: Called,
         command: &[Vec<u8>],
         now_us: u64,
         subscribed: Subscribed<'_>,
     ) -> Result<Done, String> {
+        self.calls += 1;
         let mut words = Vec::with_capacity(command.len());
         for word in command {
             words.push(std::str::from_utf8(word).map_err(|_| "an argument that is not text")?);
         }
         let [_, _, "3", key, _, _, argv @ ..] = words.as_slice() else {
             return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
+        };
+        let script = match called {
+            Called::Change(script) => script,
+            Called::Status => {
+                let lock = self.data.locks.get(*key);
+                let lock = lock.map_or_else(|| Cow::Owned(Lock::default()), Cow::Borrowed);
+                if let Some(trace) = &mut self.trace
+                    && !self.trace_ended
+                {
+                    trace.push(format!("{now_us} {key} status {:?}", &argv[1..]));
+                }
+                return Ok(done(status(&lock, &argv[1..], now_us)));
+            }
         };
         let args = match script {
             Script::Acquire => votes::said(argv).ok_or("an acquire without arguments")?,
@@ -368,7 +445,11 @@ impl Server {
             promoted: self.promoted,
         };
         let mut outcome = lock.call(key, script, &args, now_us, &mut choices);
-        self.calls += 1;
+        if !outcome.notes.is_empty()
+            && let Some(circles) = &mut self.circles
+        {
+            circles.look(key, lock);
+        }
         self.digest = self.digest.rotate_left(5) ^ now_us;
         for number in &outcome.reply {
             self.digest = self.digest.wrapping_mul(0x100_0000_01b3) ^ number.unsigned_abs();

@@ -1,17 +1,13 @@
-//! What the users of a simulated process do, and what they must never see.
+//! What the users of a simulated process do.
 
 use super::dice::Dice;
+use super::hands::{Hands, Hold};
 use super::process::Process;
 use super::world::World;
-use fairlock::{Access, Client, Error, Guard, LostReason, Mode, Owner, Policy, RwLock};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use fairlock::{Access, Client, Error, Guard, LostReason, Owner, Policy, RwLock, testing};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-
-/// Within this time a grant must be in its user's hands when nothing goes wrong: a few times the longest delay of the
-/// network, and much less than the time to the next renewal.
-const PROMPT: Duration = Duration::from_millis(25);
 
 /// How one run's users behave.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +27,16 @@ pub struct Habits {
     pub named: u64,
     /// So many of 1,000 drop what they asked for before they have it.
     pub cancels: u64,
+    /// So many of 1,000 have a least time, of at most so long.
+    pub least: u64,
+    pub at_least: Duration,
+    pub lock_delay: Duration,
+    /// So many of 1,000 take several locks in one guard.
+    pub together: u64,
+    /// So many of 1,000 take several locks one inside the other, in any order.
+    pub tangles: u64,
+    /// How long an owner waits before its client looks for a deadlock.
+    pub deadlock_timeout: Duration,
 }
 
 impl Habits {
@@ -49,189 +55,8 @@ impl Habits {
     }
 }
 
-fn name_of_lock(number: u64) -> String {
+pub fn name_of_lock(number: u64) -> String {
     format!("lock {number}")
-}
-
-/// A guard that somebody has in hand, as others see it.
-trait Held: Send + Sync {
-    fn is_held(&self) -> bool;
-}
-
-impl<M: Access> Held for Guard<M> {
-    fn is_held(&self) -> bool {
-        Guard::is_held(self)
-    }
-}
-
-struct Holding {
-    guard: Weak<dyn Held>,
-    owner: Owner,
-    mode: Mode,
-    permits: u32,
-    token: u64,
-    since: Instant,
-    /// Since when the server has not had it any more.
-    interrupted: Option<Instant>,
-    process: Arc<Process>,
-}
-
-/// An owner as requests name it.
-fn name_of(owner: Owner) -> String {
-    let uuid = owner.uuid();
-    if !is_anonymous(&owner) {
-        return uuid.simple().to_string();
-    }
-    let (high, low) = uuid.as_u64_pair();
-    format!("{:015x}:{}", (high >> 16) << 12 | high & 0xfff, low & ((1 << 62) - 1))
-}
-
-/// Everything that users of all processes have in hand, and what happened to them.
-#[derive(Default)]
-pub struct Hands {
-    holdings: Mutex<BTreeMap<u64, Vec<Holding>>>,
-    outcomes: Mutex<BTreeMap<&'static str, u64>>,
-    busy: Mutex<BTreeMap<u64, usize>>,
-}
-
-impl Hands {
-    /// Users that are doing something, in processes that live.
-    pub fn busy(&self) -> usize {
-        self.busy.lock().expect("no panic while it is locked").values().sum()
-    }
-
-    pub fn outcomes(&self) -> BTreeMap<&'static str, u64> {
-        self.outcomes.lock().expect("no panic while it is locked").clone()
-    }
-
-    fn begin(&self, process: u64) {
-        *self
-            .busy
-            .lock()
-            .expect("no panic while it is locked")
-            .entry(process)
-            .or_default() += 1;
-    }
-
-    fn end(&self, process: u64) {
-        if let Some(n) = self.busy.lock().expect("no panic while it is locked").get_mut(&process) {
-            *n -= 1;
-        }
-    }
-
-    /// Whoever was interrupted knows it a lease later, whatever the reason: by its next renewal, or because no renewal
-    /// was answered.
-    pub fn look(&self, world: &World, longest_lease: Duration) {
-        let now = Instant::now();
-        let mut wrong = None;
-        let mut all = self.holdings.lock().expect("no panic while it is locked");
-        for (lock, holdings) in all.iter_mut() {
-            for holding in holdings {
-                let held = holding.guard.upgrade().is_some_and(|guard| guard.is_held());
-                let lasts = || {
-                    let owner = name_of(holding.owner);
-                    world.core().server.lasts(*lock, &owner, holding.mode, holding.token)
-                };
-                if !held || holding.process.is_killed() || lasts() {
-                    holding.interrupted = None;
-                    continue;
-                }
-                let since = *holding.interrupted.get_or_insert(now);
-                if now > since + longest_lease {
-                    let Holding { owner, mode, token, .. } = holding;
-                    let whose = format!("{owner:?} {mode:?} token {token}");
-                    wrong = Some(format!(
-                        "lock {lock}: {whose} was interrupted {:?} ago and believes that it holds",
-                        now - since
-                    ));
-                }
-            }
-        }
-        drop(all);
-        if let Some(wrong) = wrong {
-            world.violated(wrong);
-        }
-    }
-
-    pub fn killed(&self, process: u64) {
-        self.busy.lock().expect("no panic while it is locked").remove(&process);
-    }
-
-    pub fn count(&self, what: &'static str) {
-        *self
-            .outcomes
-            .lock()
-            .expect("no panic while it is locked")
-            .entry(what)
-            .or_default() += 1;
-    }
-
-    /// Takes note of a guard; says what is wrong if others have one that excludes it.
-    fn take<M: Access>(
-        &self,
-        world: &World,
-        lock: u64,
-        process: &Arc<Process>,
-        guard: &Arc<Guard<M>>,
-        permits: u32,
-        habits: &Habits,
-    ) {
-        let longest = habits.leases.into_iter().max().unwrap_or_default();
-        let (token, owner, now) = (guard.fencing_token().get(), guard.owner(), Instant::now());
-        let mut all = self.holdings.lock().expect("no panic while it is locked");
-        let holdings = all.entry(lock).or_default();
-        let mut core = world.core();
-        // What was granted before the server lost its data is believed until the next renewal. Tokens follow its clock.
-        let lost = core.lost_data.filter(|(at, _)| now < *at + longest);
-        let lost_us = lost.map_or(0, |(_, us)| us);
-        let waited = core.server.since_grant(&format!("lock {lock}"), token);
-        let prompt = core.fine_since.is_some_and(|since| since + PROMPT < now);
-        drop(core);
-        if let Some(waited) = waited.filter(|waited| prompt && *waited > PROMPT) {
-            world.violated(format!("lock {lock}: {owner:?} heard of its grant after {waited:?}"));
-        }
-        holdings.retain(|holding| {
-            let alive = !holding.process.is_killed() && holding.guard.upgrade().is_some_and(|guard| guard.is_held());
-            let excludes = holding.owner != owner && (holding.mode == Mode::Write || M::MODE == Mode::Write);
-            if alive && excludes && guard.is_held() && holding.token.min(token) > lost_us {
-                world.violated(format!(
-                    "lock {lock}: {owner:?} {:?} token {token} beside {:?} {:?} token {} since {:?}",
-                    M::MODE,
-                    holding.owner,
-                    holding.mode,
-                    holding.token,
-                    now - holding.since,
-                ));
-            }
-            alive
-        });
-        if M::MODE == Mode::Read && habits.permits > 0 && guard.is_held() {
-            let reads = holdings.iter().filter(|holding| holding.mode == Mode::Read);
-            // Of one owner the greatest: its further holds take nothing.
-            let mut taken = BTreeMap::from([(owner, permits)]);
-            for Holding { owner, permits, .. } in reads.filter(|holding| holding.token.min(token) > lost_us) {
-                let most = taken.entry(*owner).or_default();
-                *most = (*most).max(*permits);
-            }
-            let together: u32 = taken.values().sum();
-            if together > habits.most_permits() {
-                world.violated(format!(
-                    "lock {lock}: {together} permits of at most {} are out: {taken:?}",
-                    habits.most_permits()
-                ));
-            }
-        }
-        holdings.push(Holding {
-            guard: Arc::downgrade(guard) as Weak<dyn Held>,
-            owner,
-            mode: M::MODE,
-            permits,
-            token,
-            since: now,
-            interrupted: None,
-            process: Arc::clone(process),
-        });
-    }
 }
 
 /// One user of one process.
@@ -241,6 +66,8 @@ pub struct User {
     pub process: Arc<Process>,
     pub client: Client,
     pub owners: Arc<Vec<Owner>>,
+    /// The owner of this user alone.
+    pub own: Owner,
     pub habits: Habits,
     pub dice: Dice,
     /// Nothing can go wrong: then nothing may be lost.
@@ -260,7 +87,7 @@ impl User {
         }
     }
 
-    fn span(&mut self, most: Duration) -> Duration {
+    pub(super) fn span(&mut self, most: Duration) -> Duration {
         // Most are short; some are much longer than others expect.
         match self.dice.below(100) {
             0 => self.dice.span(most * 20),
@@ -270,7 +97,7 @@ impl User {
     }
 
     /// Who asks last sets it; mostly it stays.
-    fn limit(&mut self) -> u32 {
+    pub(super) fn limit(&mut self) -> u32 {
         match self.habits.permits {
             0 => 0,
             permits if self.dice.permille(900) => permits,
@@ -279,6 +106,12 @@ impl User {
     }
 
     async fn work(&mut self) {
+        if self.habits.together > 0 && self.dice.permille(self.habits.together) {
+            return self.take_together().await;
+        }
+        if self.habits.tangles > 0 && self.dice.permille(self.habits.tangles) {
+            return self.tangle().await;
+        }
         let number = self.dice.below(self.habits.locks);
         let limit = self.limit();
         if limit > 0 && self.dice.permille(500) {
@@ -305,7 +138,7 @@ impl User {
         }
     }
 
-    async fn acquire<M: Access>(
+    pub(super) async fn acquire<M: Access>(
         &mut self,
         number: u64,
         permits: u32,
@@ -322,6 +155,12 @@ impl User {
         if self.dice.permille(50) {
             asked = asked.max_queue(self.dice.index(6));
         }
+        let mut at_least = Duration::ZERO;
+        if self.habits.least > 0 && self.dice.permille(self.habits.least) {
+            at_least = self.dice.span(self.habits.at_least).min(limit.unwrap_or(Duration::MAX));
+            asked = asked.hold_at_least(at_least);
+        }
+        let begun = Instant::now();
         let patience = self.dice.span(self.habits.hold * 8);
         let result = match self.dice.below(10) {
             _ if self.dice.permille(self.habits.cancels) => match timeout(patience, asked.acquire_fair()).await {
@@ -337,29 +176,66 @@ impl User {
             _ => asked.acquire_fair().await.map(Some),
         };
         match result {
-            Ok(guard) => self.in_hand(number, permits, guard?),
+            Ok(guard) => self.in_hand(number, permits, at_least, guard?),
             Err(error) => {
-                self.failed(&error);
+                self.failed_since(&error, begun);
                 None
             }
         }
     }
 
-    fn in_hand<M: Access>(&self, number: u64, permits: u32, guard: Guard<M>) -> Option<Arc<Guard<M>>> {
+    fn in_hand<M: Access>(
+        &self,
+        lock: u64,
+        permits: u32,
+        at_least: Duration,
+        guard: Guard<M>,
+    ) -> Option<Arc<Guard<M>>> {
         // Nothing can have happened since it was handed out.
         if !guard.is_held() {
             self.world
-                .violated(format!("lock {number}: a guard was handed out that is not held"));
+                .violated(format!("lock {lock}: a guard was handed out that is not held"));
         }
+        let hold = Hold {
+            lock,
+            owner: guard.owner(),
+            named: true,
+            prompt: true,
+            mode: M::MODE,
+            permits,
+            token: guard.fencing_token().get(),
+            at_least,
+            lock_delay: self.habits.lock_delay,
+        };
         let guard = Arc::new(guard);
-        self.hands
-            .take(&self.world, number, &self.process, &guard, permits, &self.habits);
+        self.hands.take(&self.world, &self.process, &guard, hold, &self.habits);
         self.hands.count("held");
         Some(guard)
     }
 
-    fn failed(&self, error: &Error) {
+    pub(super) fn failed(&self, error: &Error) {
+        self.failed_since(error, Instant::now());
+    }
+
+    /// `begun`: when the user asked.
+    pub(super) fn failed_since(&self, error: &Error, begun: Instant) {
         let what = match error {
+            Error::Deadlock { circle, .. } => {
+                let names = circle
+                    .iter()
+                    .map(|blocked| (testing::owner_name(blocked.owner), blocked.waits_for.clone()));
+                let names: Vec<_> = names.collect();
+                let mut core = self.world.core();
+                let circles = core.server.circles.as_mut();
+                let judged = circles.map(|circles| circles.told(&names, begun, self.calm));
+                match judged.unwrap_or_else(|| Err(format!("a deadlock without a search: {error}"))) {
+                    Ok(()) => "refused: a deadlock",
+                    Err(wrong) => {
+                        drop(core);
+                        return self.world.violated(wrong);
+                    }
+                }
+            }
             Error::OwnerWaiting { .. } => "refused: the owner waits already",
             Error::UpgradeConflict { .. } => "refused: another upgrade waits",
             Error::QueueFull { .. } => "refused: the queue is full",
@@ -385,7 +261,7 @@ impl User {
         self.hands.count(what);
     }
 
-    async fn hold<M: Access>(&mut self, guard: &Guard<M>) {
+    pub(super) async fn hold<M: Access>(&mut self, guard: &Guard<M>) {
         let span = self.span(self.habits.hold);
         if self.dice.permille(200) {
             match guard.while_held(sleep(span)).await {
@@ -397,7 +273,7 @@ impl User {
         }
     }
 
-    async fn end<M: Access>(&mut self, guard: Arc<Guard<M>>) {
+    pub(super) async fn end<M: Access>(&mut self, guard: Arc<Guard<M>>) {
         let Ok(guard) = Arc::try_unwrap(guard) else {
             return self.world.violated("a guard is in two hands".to_owned());
         };
@@ -425,7 +301,7 @@ impl User {
                 let patience = self.dice.span(self.habits.hold * 8);
                 match timeout(patience, guard.upgrade()).await {
                     Ok(Ok(writing)) => {
-                        if let Some(writing) = self.in_hand(number, 0, writing) {
+                        if let Some(writing) = self.in_hand(number, 0, Duration::ZERO, writing) {
                             self.hold(&writing).await;
                             self.end(writing).await;
                         }
@@ -436,7 +312,7 @@ impl User {
             }
             1 => match guard.try_upgrade().await {
                 Ok(Some(writing)) => {
-                    if let Some(writing) = self.in_hand(number, 0, writing) {
+                    if let Some(writing) = self.in_hand(number, 0, Duration::ZERO, writing) {
                         self.hold(&writing).await;
                         self.end(writing).await;
                     }
@@ -457,9 +333,11 @@ impl User {
                 let Ok(guard) = Arc::try_unwrap(guard) else {
                     return self.world.violated("a guard is in two hands".to_owned());
                 };
+                self.hands
+                    .downgrades(number, guard.owner(), guard.fencing_token().get());
                 match guard.downgrade().await {
                     Ok(reading) => {
-                        if let Some(reading) = self.in_hand(number, 1, reading) {
+                        if let Some(reading) = self.in_hand(number, 1, Duration::ZERO, reading) {
                             self.hold(&reading).await;
                             self.end(reading).await;
                         }
@@ -488,6 +366,11 @@ impl User {
         }
         self.end(guard).await;
     }
+}
+
+/// An owner that is no other number's.
+pub fn owner(number: u64) -> Owner {
+    Owner::from_uuid(uuid::Uuid::from_u64_pair(0x4000, 1 << 63 | number))
 }
 
 /// Owners that a request without one is given: version 8.

@@ -12,7 +12,7 @@ use super::process::{Process, pausable};
 use super::server::Trace;
 use super::world::{Fault, Phase, Weather, World};
 use super::{Failure, Stats};
-use crate::record::Script;
+use crate::simulation::server::Called;
 use fairlock::Quorum;
 use hands::Hands;
 use plan::Plan;
@@ -194,7 +194,7 @@ fn builder(longest_lease: Duration) -> fairlock::QuorumBuilder {
 }
 
 /// One history.
-pub fn run(seed: u64, servers: u64, hashes: &Arc<HashMap<String, Script>>, traced: bool) -> Result<Stats, Failure> {
+pub fn run(seed: u64, servers: u64, hashes: &Arc<HashMap<String, Called>>, traced: bool) -> Result<Stats, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

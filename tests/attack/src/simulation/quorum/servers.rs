@@ -1,9 +1,9 @@
 //! The servers of a simulated quorum, each a world of its own, and which of them are broken.
 
 use super::plan::{Mood, Plan, is_forgetful};
-use crate::record::Script;
 use crate::simulation::dice::Dice;
 use crate::simulation::process::Process;
+use crate::simulation::server::Called;
 use crate::simulation::server::{Server, Trace};
 use crate::simulation::world::{Fault, Net, Phase, Weather, World};
 use fairlock::Owner;
@@ -35,7 +35,7 @@ impl Servers {
     pub fn new(
         servers: u64,
         longest_lease: Duration,
-        hashes: &Arc<HashMap<String, Script>>,
+        hashes: &Arc<HashMap<String, Called>>,
         dice: &mut Dice,
         traced: bool,
     ) -> Self {
