@@ -1,5 +1,6 @@
 //! Looks at everything that is reported and says what must not be. No I/O.
 
+use super::holds::PERMITS;
 use super::wire::Held;
 use crate::checker::Checker;
 use crate::record::{Record, What};
@@ -184,6 +185,28 @@ impl Judge {
                 ));
             }
         }
+        if let Some(permits) = held.mode.to_digit(10) {
+            for (from_us, until_us) in &pieces {
+                let beside = holds[0]
+                    .iter()
+                    .filter(|other| other.from_us < *until_us && *from_us < other.until_us);
+                let others: Vec<_> = beside
+                    .filter_map(|other| Some((other.from_us..other.until_us, other.held.mode.to_digit(10)?)))
+                    .collect();
+                let begun = others.iter().map(|(time, _)| time.start.max(*from_us));
+                let most = begun.map(|at| {
+                    others
+                        .iter()
+                        .filter(|(time, _)| time.contains(&at))
+                        .map(|(_, n)| n)
+                        .sum::<u32>()
+                });
+                let most = permits + most.max().unwrap_or(0);
+                if most > PERMITS {
+                    found.push(format!("{most} permits of {PERMITS} are out, one of them by {held:?}"));
+                }
+            }
+        }
         let of_mode = &mut holds[usize::from(writes)];
         for (from_us, until_us) in pieces {
             let held = held.clone();
@@ -297,6 +320,19 @@ mod tests {
             judge.held(held(a, 1, 1, 10, 20));
             judge.held(held(b, owner, 2, 19, 30));
             assert_eq!(judge.violations, violations, "{a} {b} {owner}");
+        }
+    }
+
+    #[test]
+    fn more_permits_than_there_are_at_one_moment_are_found() {
+        for (permits, violations) in [(['2', '3', '5'], 0), (['3', '3', '5'], 1), (['2', '2', '2'], 1)] {
+            let mut judge = judge();
+            // The first two overlap, and the last one comes behind them or beside the second.
+            judge.held(held(permits[0], 1, 1, 10, 30));
+            judge.held(held(permits[1], 2, 1, 20, 40));
+            let from_us = if permits[2] == '5' { 40 } else { 25 };
+            judge.held(held(permits[2], 3, 1, from_us, 50));
+            assert_eq!(judge.violations, violations, "{permits:?}");
         }
     }
 

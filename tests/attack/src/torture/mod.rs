@@ -6,6 +6,7 @@ mod clock;
 mod faults;
 mod fleet;
 mod follow;
+mod holds;
 mod judge;
 mod log;
 mod nemesis;
@@ -172,7 +173,7 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
     let direct = !faults.iter().any(|fault| fault.lane() == Lane::Network);
     let fleet = Fleet::start(args.processes, &[port], worker, direct, said).await?;
     let keys = workloads.iter().flat_map(|workload| workload.locks());
-    let keys = keys.map(|(name, _)| quiet::key(&name));
+    let keys = keys.map(|name| quiet::key(&name));
     let log = args.journal.as_deref().map(log::Log::create).transpose()?;
     let follower = Follower::new(url.clone(), Arc::clone(&run.judge), keys).with_log(log);
     let nemesis = Arc::new(Nemesis {

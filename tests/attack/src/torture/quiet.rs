@@ -39,11 +39,13 @@ pub async fn until_disconnected(url: &str) -> Result<(), Failure> {
 pub async fn swept(url: &str, workloads: &[Workload]) -> Result<Vec<String>, Failure> {
     let client = Client::builder().lease(LONGEST_LEASE).connect(url).await?;
     let wrong = Mutex::new(Vec::new());
-    let locks = workloads.iter().flat_map(|workload| workload.locks());
-    let mut visits = stream::iter(locks.map(|(name, policy)| {
+    let locks = workloads
+        .iter()
+        .flat_map(|workload| workload.locks().into_iter().map(move |name| (workload, name)));
+    let mut visits = stream::iter(locks.map(|(workload, name)| {
         let (client, wrong) = (&client, &wrong);
         async move {
-            let acquire = client.rw_lock(name.as_str()).policy(policy).write();
+            let acquire = workload.handle(client, &name).write();
             // The requests of the dead have a lease to go.
             match acquire.try_acquire_for(LONGEST_LEASE + Duration::from_secs(120)).await {
                 Ok(Some(guard)) => {

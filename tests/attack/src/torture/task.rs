@@ -3,7 +3,7 @@
 use super::clock::now_us;
 use super::wire::{Held, Line};
 use super::workload::Workload;
-use fairlock::{Access, Acquire, Client, Error, Guard, Mode};
+use fairlock::{Access, Acquire, Client, Error, FencingToken, Guard, Mode, Owner};
 use fairlock_support::random::Rng;
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -137,10 +137,14 @@ impl Task {
 
     /// From now on somebody is inside and says so.
     pub fn hold<M: Access>(&self, lock: &str, guard: &Guard<M>) -> Hold {
-        let (owner, token) = (guard.owner().uuid().as_u128(), guard.fencing_token().get());
-        let mut hold = Hold::new::<M>(&self.reporter, lock, owner, token);
+        let mut hold = self.hold_part(lock, M::MODE, guard.owner(), guard.fencing_token());
         hold.look(guard);
         hold
+    }
+
+    /// The same for a lock of several.
+    pub fn hold_part(&self, lock: &str, mode: Mode, owner: Owner, token: FencingToken) -> Hold {
+        Hold::of(&self.reporter, lock, mode, owner.uuid().as_u128(), token.get())
     }
 
     pub async fn pause(&mut self, most_ms: u64) {
@@ -188,11 +192,15 @@ impl<M> Inside for Guard<M> {
 impl Hold {
     /// It begins now. With token 0 nobody knows its token.
     pub fn new<M: Access>(reporter: &Arc<Reporter>, lock: &str, owner: u128, token: u64) -> Self {
+        Self::of(reporter, lock, M::MODE, owner, token)
+    }
+
+    fn of(reporter: &Arc<Reporter>, lock: &str, mode: Mode, owner: u128, token: u64) -> Self {
         let from_us = now_us();
         Self {
             reporter: Arc::clone(reporter),
             held: Held {
-                mode: if M::MODE == Mode::Write { 'w' } else { 'r' },
+                mode: if mode == Mode::Write { 'w' } else { 'r' },
                 lock: lock.to_owned(),
                 owner,
                 token,
@@ -211,12 +219,26 @@ impl Hold {
 
     /// Looks once more. The time is taken before the look, so that what the guard says is true of it.
     pub fn look(&mut self, guard: &impl Inside) -> bool {
+        self.look_by(|| guard.is_inside())
+    }
+
+    pub fn look_by(&mut self, is_held: impl FnOnce() -> bool) -> bool {
         let now = now_us();
-        let held = guard.is_inside();
+        let held = is_held();
         if held {
             self.held.until_us = now;
         }
         held
+    }
+
+    /// It is a hold on so many permits.
+    pub fn of_permits(&mut self, permits: u32) {
+        self.held.mode = char::from_digit(permits, 10).unwrap_or('r');
+    }
+
+    /// Others see it until then, although its user has left it.
+    pub fn lasts_until(&mut self, until_us: u64) {
+        self.held.until_us = self.held.until_us.max(until_us);
     }
 
     /// Stays inside for a while, or until the hold is lost; says whether it is still held.

@@ -5,7 +5,7 @@ use std::fmt;
 /// A hold as its user saw it: from when the guard was in hand to the last look that found it held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// `w` or `r`.
+    /// `w` or `r`, or the number of permits.
     pub mode: char,
     pub lock: String,
     pub owner: u128,

@@ -174,9 +174,9 @@ async fn drain(teams: &mut [Team], reporter: &Reporter) {
 async fn probe(teams: &[Team], reporter: &Reporter) {
     let mut longest_us = 0;
     for team in teams {
-        for (name, policy) in team.workload.locks().into_iter().take(3) {
+        for name in team.workload.locks().into_iter().take(3) {
             let asked = now_us();
-            let lock = team.client.rw_lock(name.as_str()).policy(policy);
+            let lock = team.workload.handle(&team.client, &name);
             let probed = async { lock.write().acquire_fair().await?.release().await };
             if let Err(error) = probed.await {
                 reporter.wrong(format!("{name}, with nobody disturbing: {error}"));

@@ -1,8 +1,9 @@
 //! What workers do with locks.
 
+use super::holds::{PERMITS, SEVERAL};
 use super::register;
 use super::task::Task;
-use fairlock::{Error, Owner, Policy, ReadGuard, RwLock, WriteGuard};
+use fairlock::{Client, Error, Owner, Policy, ReadGuard, RwLock, WriteGuard};
 use futures::FutureExt;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -32,6 +33,12 @@ pub enum Workload {
     Policies,
     /// Increments of a number kept elsewhere, with the fence and without.
     Register,
+    /// Permits of a semaphore.
+    Permits,
+    /// Several locks in one guard.
+    Several,
+    /// Holds with a least time.
+    Least,
     /// As many grants as possible.
     Flood,
 }
@@ -42,7 +49,7 @@ pub const FLOOD: u64 = 64;
 pub const LONGEST_LEASE: Duration = Duration::from_millis(2000);
 
 impl Workload {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Hot,
         Self::Many,
         Self::Readers,
@@ -52,6 +59,9 @@ impl Workload {
         Self::Short,
         Self::Policies,
         Self::Register,
+        Self::Permits,
+        Self::Several,
+        Self::Least,
         Self::Flood,
     ];
 
@@ -66,6 +76,9 @@ impl Workload {
             Self::Short => "short",
             Self::Policies => "policies",
             Self::Register => "register",
+            Self::Permits => "permits",
+            Self::Several => "several",
+            Self::Least => "least",
             Self::Flood => "flood",
         }
     }
@@ -73,7 +86,7 @@ impl Workload {
     pub fn lease(self) -> Duration {
         match self {
             Self::Many | Self::Flood => LONGEST_LEASE,
-            Self::Short => ms(300),
+            Self::Short | Self::Least => ms(300),
             _ => ms(1000),
         }
     }
@@ -83,51 +96,66 @@ impl Workload {
             Self::Readers => 10,
             Self::Many | Self::Cancel => 6,
             Self::Register => 4,
+            Self::Least => 1,
             Self::Flood => 48,
             _ => 4,
         }
     }
 
     /// Every lock that it uses.
-    pub fn locks(self) -> Vec<(String, Policy)> {
-        let numbered = |n: u64| (0..n).map(|i| (self.lock(i), Policy::Fifo)).collect();
+    pub fn locks(self) -> Vec<String> {
+        let numbered = |n: u64| (0..n).map(|i| self.lock(i)).collect();
         match self {
             Self::Many => numbered(MANY),
             Self::Cancel => numbered(3),
             Self::Flood => numbered(FLOOD),
-            Self::Policies => vec![(self.lock(0), Policy::WriterFirst), (self.lock(1), Policy::ReaderFirst)],
-            Self::Register => register::LOCKS.map(|lock| (lock.to_owned(), Policy::Fifo)).into(),
+            Self::Policies => numbered(2),
+            Self::Several => numbered(SEVERAL),
+            Self::Register => register::LOCKS.map(str::to_owned).into(),
             _ => numbered(1),
         }
     }
 
-    fn lock(self, number: u64) -> String {
+    /// A lock as all name it.
+    pub fn handle(self, client: &Client, name: &str) -> RwLock {
+        let lock = client.rw_lock(name);
+        match self {
+            Self::Permits => lock.max_readers(PERMITS),
+            Self::Policies if name == self.lock(0) => lock.policy(Policy::WriterFirst),
+            Self::Policies => lock.policy(Policy::ReaderFirst),
+            _ => lock,
+        }
+    }
+
+    pub fn lock(self, number: u64) -> String {
         format!("{}-{number}", self.name())
     }
 
     /// One round of one task.
     pub async fn round(self, task: &mut Task) -> Result<(), Error> {
         match self {
-            Self::Hot => task.plain(&self.lock(0), Policy::Fifo, 70, 4).await,
+            Self::Hot => task.plain(&self.lock(0), 70, 4).await,
             Self::Many => {
                 let lock = self.lock(task.random.u64(..MANY));
-                task.plain(&lock, Policy::Fifo, 60, 2).await
+                task.plain(&lock, 60, 2).await
             }
             Self::Readers if task.number == 0 => {
                 task.pause(40).await;
-                task.plain(&self.lock(0), Policy::Fifo, 100, 3).await
+                task.plain(&self.lock(0), 100, 3).await
             }
-            Self::Readers => task.plain(&self.lock(0), Policy::Fifo, 0, 6).await,
+            Self::Readers => task.plain(&self.lock(0), 0, 6).await,
             Self::Cancel => task.cancel().await,
             Self::Upgrade => task.upgrade().await,
             Self::Owners => task.owners().await,
             Self::Short => task.short().await,
             Self::Policies => {
-                let which = task.random.u64(..2);
-                let policy = [Policy::WriterFirst, Policy::ReaderFirst][which as usize];
-                task.plain(&self.lock(which), policy, 50, 4).await
+                let lock = self.lock(task.random.u64(..2));
+                task.plain(&lock, 50, 4).await
             }
             Self::Register => unreachable!("it has a loop of its own"),
+            Self::Permits => task.permits().await,
+            Self::Several => task.several().await,
+            Self::Least => task.least().await,
             Self::Flood => task.flood().await,
         }
     }
@@ -157,8 +185,8 @@ impl Task {
         self.client.rw_lock(name)
     }
 
-    async fn plain(&mut self, name: &str, policy: Policy, writes: u64, most_ms: u64) -> Result<(), Error> {
-        let lock = self.lock(name).policy(policy);
+    async fn plain(&mut self, name: &str, writes: u64, most_ms: u64) -> Result<(), Error> {
+        let lock = self.workload.handle(&self.client, name);
         let stay = Duration::from_micros(self.random.u64(..most_ms * 1000));
         if self.random.u64(..100) < writes {
             let guard = self.enter(lock.write()).await?;
