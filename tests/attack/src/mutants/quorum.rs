@@ -65,7 +65,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-resent-release-is-a-loss", file: "src/quorum/guard.rs",
-        edits: &[("                        _ => sent_before,\n", "                        [Standing::Unknown] => sent_before,\n                        _ => false,\n")],
+        edits: &[("(_, Some(_)) if sent_before => Left::Held,", "([Standing::Unknown], Some(_)) if sent_before => Left::Held,")],
         seen: "simulate --quorum 5",
         story: "The reply to a release is lost, a late copy of the acquire enters, and the second release is told a later token: a false alarm.",
         check: Check::It("quorum::faults::a_release_between_two_copies_of_the_acquire_is_told_as_a_release"),
