@@ -468,7 +468,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",
-        edits: &[("[Standing::Unknown] => sent_before && rest.is_none(),", "[Standing::Unknown] => false,")],
+        edits: &[("_ => sent_before && rest.is_none(),", "_ => false,")],
         seen: "found by the tests of resent commands",
         story: "The reply to a release is lost; the second one is told that nobody knows the hold, and the user that it was lost.",
         check: Check::It("faults::replies::a_release_whose_reply_is_lost_is_confirmed_and_done_once"),
@@ -799,7 +799,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "max-hold-of-all-counts-from-each-lock", file: "src/all.rs",
-        edits: &[("ask(lock.write().lease(self.lease))?", "ask(lock.write().lease(self.lease).max_hold(self.max_hold.unwrap_or(Duration::MAX)))?")],
+        edits: &[("self.ask(lock.write())?", "self.ask(lock.write().max_hold(self.max_hold.unwrap_or(Duration::MAX)))?")],
         seen: "invented",
         story: "The limit of a hold on several locks begins with the first of them: a long wait for the second ends the first.",
         check: Check::It("several::loss::max_hold_counts_from_the_guard_of_all_and_not_from_the_first_lock"),
@@ -856,7 +856,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unknown-taken-for-sealed", file: "src/guard.rs",
-        edits: &[("[Standing::Unknown] => sent_before && rest.is_none(),", "[Standing::Unknown] => sent_before || rest.is_some(),")],
+        edits: &[("_ => sent_before && rest.is_none(),", "_ => sent_before || rest.is_some(),")],
         seen: "invented",
         story: "The server does not know a hold that is to be sealed, and the release says that all is well.",
         check: Check::It("lease::at_least::a_release_says_whether_the_server_keeps_the_hold"),
