@@ -19,7 +19,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("(from <= now && (holds || !vote.is_older_than(from))).then_some((at, token))", "(from <= now + self.lease * 1000).then_some((at, token))")],
         seen: "invented",
         story: "A server that has forgotten its holds votes at once.",
-        check: Check::It("quorum::faults::a_server_that_restarts_empty_votes_only_after_the_longest_lease"),
+        check: Check::Lib("quorum::tally::tests::a_vote_that_was_asked_for_in_the_quarantine_of_its_server_asks_again_when_that_is_over"),
     },
     Mutant {
         name: "quorum-token-of-the-minority", file: "src/quorum/tally.rs",
@@ -54,7 +54,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("let proven = proven.get(self.majority() - 1).copied()?;", "let proven = proven.first().copied()?;")],
         seen: "invented",
         story: "A hold lasts as long as its last vote.",
-        check: Check::It("quorum::faults::a_hold_without_a_majority_is_lost_within_its_lease"),
+        check: Check::Lib("quorum::tally::tests::a_hold_lasts_as_long_as_the_proof_of_a_majority_and_is_lost_for_ever"),
     },
     Mutant {
         name: "quorum-places-never-again", file: "src/quorum/tally.rs",
