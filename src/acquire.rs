@@ -77,25 +77,15 @@ impl<M> Acquire<M> {
 
     /// A further request of an owner that holds the lock, with the settings of that hold.
     pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
-        let claim = hold.claim();
-        let (lease, lock_delay) = (claim.lease(), claim.lock_delay());
+        let (lease, lock_delay) = {
+            let claim = hold.claim();
+            (claim.lease(), claim.lock_delay())
+        };
         Self {
-            replication: handle.session.replication,
-            lock_delay,
-            handle,
-            lock: Arc::clone(&hold.lock),
-            owner: Some(owner),
-            admission: hold.admission,
-            permits: None,
             lease,
-            max_hold: None,
-            at_least: Duration::ZERO,
-            max_queue: None,
+            lock_delay,
             further: true,
-            upgraded: None,
-            progress: None,
-            leaves_first: false,
-            mode: PhantomData,
+            ..Self::new(handle, Arc::clone(&hold.lock), Some(owner), hold.admission)
         }
     }
 

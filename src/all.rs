@@ -197,8 +197,8 @@ impl AcquireAll {
     }
 
     /// Waits for all locks together for at most this time, and returns `None` if they were not granted in time. By then
-    /// the client has released what it held, and has left the queue in which it waited. When the time is over, the client tries each lock that is left without
-    /// waiting. [`Duration::MAX`] waits without limit.
+    /// the client has released what it held, and has left the queue in which it waited. When the time is over, the client
+    /// tries each lock that is left without waiting. [`Duration::MAX`] waits without limit.
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client, from: fairlock::RwLock, to: fairlock::RwLock) -> Result<(), fairlock::Error> {

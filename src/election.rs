@@ -256,7 +256,7 @@ impl Leaders {
     /// You may drop the future and call again: the stream skips nothing.
     ///
     /// # Errors
-    /// See [`Election::observe`](Election::observe).
+    /// See [`Election::observe`].
     pub async fn next(&mut self) -> Option<Result<Option<Leader>, Error>> {
         tokio_stream::StreamExt::next(self).await
     }

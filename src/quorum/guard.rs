@@ -239,10 +239,11 @@ impl<M> QuorumGuard<M> {
             }
         }
         // The caller need not wait for the slowest.
-        self.ballot
-            .members
-            .spawn(async move { while calls.next().await.is_some() {} });
-        if kept < majority && unknown > counted - majority.min(counted) {
+        if !calls.is_empty() {
+            let rest = async move { while calls.next().await.is_some() {} };
+            self.ballot.members.spawn(rest);
+        }
+        if kept < majority && unknown > counted.saturating_sub(majority) {
             let reason = LostReason::UnknownToServer;
             self.ballot.tell(HoldEnd::Lost(reason));
             return Err(self.lost_because(reason));

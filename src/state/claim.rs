@@ -198,8 +198,7 @@ impl Claim {
             }
             // Its end overtook the reply. If that was the end of a former life, the client asks again all the same.
             (Phase::Asked { heard: Some(1) }, Answer::Queued { ticket, .. }) => {
-                let ticket = Some(ticket);
-                self.phase = Phase::Over(EndedBy::Displaced { ticket });
+                self.end(EndedBy::Displaced { ticket: Some(ticket) });
             }
             (Phase::Asked { .. }, Answer::Queued { ticket, seq, .. }) => self.phase = Phase::Waiting { ticket, seq },
             (_, Answer::Queued { seq, .. }) => self.on_waiting(sent, seq),
@@ -238,12 +237,8 @@ impl Claim {
         if token == 0 {
             return self.end(EndedBy::Lost(LostReason::Evicted));
         }
-        if token == 1 {
-            if let Phase::Asked { heard } = &mut self.phase {
-                // The reply that says that it waits comes later.
-                *heard = (*heard).max(Some(token));
-                return false;
-            }
+        // Before the reply that says that it waits, this message is kept as a grant is.
+        if token == 1 && !matches!(self.phase, Phase::Asked { .. }) {
             return self.is_waiting() && self.end(EndedBy::Displaced { ticket: self.ticket() });
         }
         if self.is_waiting() || matches!(self.phase, Phase::Asked { .. }) {
@@ -251,9 +246,8 @@ impl Claim {
         }
         match self.phase {
             Phase::Asked { heard } => {
-                self.phase = Phase::Asked {
-                    heard: heard.max(Some(token)),
-                };
+                let heard = heard.max(Some(token));
+                self.phase = Phase::Asked { heard };
                 false
             }
             Phase::Waiting { ticket, seq } if token > seq => {
