@@ -180,7 +180,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "early-message-forgotten", file: "src/state/claim.rs",
-        edits: &[("heard: heard.max(Some(token)),", "heard,")],
+        edits: &[("let heard = heard.max(Some(token));", "let heard = heard.max(None);")],
         seen: "redisson#5761",
         story: "The message of a grant overtakes the reply that says \"queued\", and is thrown away: the waiter learns of its turn at its next renewal.",
         check: Check::It("faults::messages::a_grant_told_before_the_waiter_knows_that_it_waits_is_heard"),
@@ -933,7 +933,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "an-upgrade-forgets-the-bound", file: "src/acquire.rs",
-        edits: &[("admission: hold.admission,", "admission: Admission::FIFO,")],
+        edits: &[("Some(owner), hold.admission)", "Some(owner), Admission::FIFO)")],
         seen: "invented",
         story: "A further request of a hold names another policy than the hold: it is refused.",
         check: Check::It("semaphore::permits::a_reader_of_a_bounded_lock_upgrades_and_downgrades_within_the_bound"),
