@@ -43,6 +43,14 @@ pub(super) struct Wish {
     pub(super) when: When,
 }
 
+/// What a ballot leaves at the servers.
+pub(super) struct Closed {
+    /// Its votes, each with the token of its hold.
+    pub(super) votes: Vec<(usize, Arc<Request>, Option<u64>)>,
+    /// What it has asked for without an answer until now. The drivers release that.
+    pub(super) asked: Vec<(usize, Arc<Request>)>,
+}
+
 pub(super) struct Ballot {
     pub(super) members: Arc<Members>,
     pub(super) wish: Wish,
@@ -115,8 +123,8 @@ impl Ballot {
         }
     }
 
-    /// Ends the ballot, and returns its votes, each with the token of its hold. `end` does not change an earlier end.
-    pub(super) fn close(&self, end: End) -> Vec<(usize, Arc<Request>, Option<u64>)> {
+    /// Ends the ballot. `end` does not change an earlier end.
+    pub(super) fn close(&self, end: End) -> Closed {
         let mut tally = self.tally();
         if !matches!(tally.phase, Phase::Over(_)) {
             tally.phase = Phase::Over(end);
@@ -129,14 +137,15 @@ impl Ballot {
             Some((at, tally.take(at)?, token))
         });
         let votes = votes.collect();
+        let asked = tally.asked();
         drop(tally);
         self.changed.notify_waiters();
-        votes
+        Closed { votes, asked }
     }
 
     /// Ends the ballot, and releases its votes in the background.
     pub(super) fn abandon(&self, end: End) {
-        for (at, request, _) in self.close(end) {
+        for (at, request, _) in self.close(end).votes {
             self.release(at, request);
         }
     }
@@ -174,6 +183,7 @@ impl Ballot {
             claim,
         ));
         shared.registry.insert(Arc::clone(&request), now);
+        self.tally().on_ask(at, &request);
         let origin = ticket.map_or(Origin::New, Origin::Requeued);
         Attempt::new(Arc::clone(handle), request, wish.when, origin, wish.lease)
     }

@@ -1,6 +1,6 @@
 //! Guards of a quorum: holds at a majority of servers, which the client renews at each, and which may be lost.
 
-use super::ballot::Ballot;
+use super::ballot::{Ballot, Closed};
 use super::tally::{End, Phase};
 use crate::engine::follow_up::follow_up;
 use crate::engine::runtime;
@@ -14,6 +14,7 @@ use crate::types::error::{Error, LostReason, is_transient, timed_out};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Access, Read, Write};
 use crate::types::token::FencingToken;
+use futures::future::Either;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,7 +22,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_stream::StreamExt;
 
 /// A read hold at a majority of servers, beside other readers.
@@ -212,17 +213,25 @@ impl<M> QuorumGuard<M> {
         runtime::check_timers()?;
         let until = self.held_until().map_err(|reason| self.lost_because(reason))?;
         let majority = self.ballot.members.majority();
-        let votes = self.ballot.close(End::Left);
+        let Closed { votes, asked } = self.ballot.close(End::Left);
         self.work.abort();
+        let servers = &self.ballot.members.servers;
         let (mut calls, mut counted) = (FuturesUnordered::new(), 0);
+        // Nothing of this request stands at a server that has no vote and is not being asked.
+        let mut absent = servers.len() - votes.len() - asked.len();
         for (at, request, token) in votes {
             counted += usize::from(token.is_some());
-            match self.ballot.members.servers[at].handle() {
-                Some(handle) => calls.push(Leaving::new(handle, request).left(token, until)),
+            match servers[at].handle() {
+                Some(handle) => calls.push(Either::Left(Leaving::new(handle, request).left(token, until))),
                 None => self.ballot.release(at, request),
             }
         }
-        let (mut kept, mut absent, mut unknown, mut why) = (0, 0, 0, None);
+        for (at, request) in asked {
+            if let Some(handle) = servers[at].handle() {
+                calls.push(Either::Right(withdrawn(Arc::clone(handle), request, until)));
+            }
+        }
+        let (mut kept, mut unknown, mut why) = (0, 0, None);
         let limit = call_limit(self.ballot.wish.lease);
         while kept < majority {
             let next = match kept + absent >= majority {
@@ -260,6 +269,12 @@ impl<M> QuorumGuard<M> {
         let lock = self.ballot.lock_name();
         Error::Lost { lock, reason }
     }
+}
+
+/// Waits until the server has released a request that it had not answered. The driver that asked releases it.
+async fn withdrawn(handle: Arc<Handle>, request: Arc<Request>, until: Instant) -> Result<Left, redis::RedisError> {
+    let released = timeout_at(until, handle.shared().registry.out_of(&request)).await;
+    released.map(|()| Left::Absent).map_err(|_| timed_out())
 }
 
 /// A vote that is being released. If that is not confirmed, the client goes on in the background.

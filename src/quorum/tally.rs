@@ -24,6 +24,8 @@ const PLACED_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Vote {
     /// The name under which the request stands there.
     pub(super) request: Option<Arc<Request>>,
+    /// The request that the server was asked for and has not answered yet.
+    asks: Option<Arc<Request>>,
     /// The first name was used.
     asked: bool,
     /// The call that asked was sent later than that.
@@ -154,6 +156,11 @@ impl Tally {
         }
     }
 
+    /// A server is going to be asked for a request.
+    pub(super) fn on_ask(&mut self, at: usize, request: &Arc<Request>) {
+        self.votes[at].asks = Some(Arc::clone(request));
+    }
+
     /// A server answered an acquire that named `ticket` as its old ticket, if any, and was sent after `asked`.
     pub(super) fn on_answer(
         &mut self,
@@ -171,12 +178,14 @@ impl Tally {
             vote.settled = (ticket.is_some() && ticket == self.ticket).then_some(now);
         }
         vote.request = Some(request);
+        vote.asks = None;
         vote.asked_at = Some(asked);
         (vote.placing, vote.is_void, vote.renounced) = (false, false, 0);
         (vote.token, vote.refused) = (None, None);
     }
 
     pub(super) fn on_busy(&mut self, at: usize) {
+        self.votes[at].asks = None;
         self.votes[at].busy = true;
     }
 
@@ -218,6 +227,12 @@ impl Tally {
         let vote = &mut self.votes[at];
         (vote.settled, vote.token) = (None, None);
         vote.request.take()
+    }
+
+    /// The requests that servers were asked for and have not answered yet.
+    pub(super) fn asked(&self) -> Vec<(usize, Arc<Request>)> {
+        let votes = self.votes.iter().enumerate();
+        votes.filter_map(|(at, vote)| Some((at, vote.asks.clone()?))).collect()
     }
 
     /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. A hold begins with

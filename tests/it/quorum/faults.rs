@@ -76,6 +76,24 @@ async fn a_server_that_is_killed_among_contenders_fails_no_release() {
     }
 }
 
+/// The hold begins before the third server has answered. Then one of the two that granted it dies.
+#[tokio::test]
+async fn a_release_before_the_last_answer_survives_the_loss_of_a_vote() {
+    let mut fleet = Fleet::start(3).await;
+    let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+    let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+    let a = soon("a client", connected(&urls)).await;
+    eventually("all servers", async || a.reached().0 == 3).await;
+    ways[2].stall(true);
+    let guard = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    fleet.0[0].kill();
+    // The release has begun when the third server is asked.
+    let both = async { tokio::join!(guard.release(), async { ways[2].stall(false) }) };
+    let (released, ()) = soon("the release", both).await;
+    released.unwrap();
+    fleet.until([1, 2], "x", 0, 0).await;
+}
+
 #[tokio::test]
 async fn a_stopped_server_costs_no_hold_and_no_place() {
     let fleet = Fleet::start(3).await;
