@@ -10,6 +10,7 @@ use crate::report::{Goal, Report, median};
 use fairlock::Quorum;
 use fairlock_support::proxy::Proxy;
 use fairlock_support::server::Server;
+use futures::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -175,7 +176,7 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
     let mut cycles = vec![Vec::new(); all.len()];
     let mut grants = vec![vec![Vec::new(); all.len()]; CONTENDERS.len()];
     let mut unevenness = grants.clone();
-    let mut calls = Vec::new();
+    let (mut calls, mut floor) = (Vec::new(), Vec::new());
     for _ in env.rounds(&format!("quorum of {count}")) {
         let mut times = vec![Vec::new(); all.len()];
         for _ in 0..slices {
@@ -197,9 +198,15 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
                 uneven[at].extend(got.unevenness);
             }
         }
+        floor.push(unevenness_of_pings(&urls, CONTENDERS[0].0).await);
     }
 
     let key = |what: &str| format!("quorum_{count}_{what}");
+    report.beside(
+        &key("2_floor_waits"),
+        "longest round trip to all servers / mean, 2 tasks, no lock",
+        &floor,
+    );
     for (contestant, cycles) in all.iter().zip(&cycles) {
         report.beside(
             &key(&format!("{}_us", contestant.name)),
@@ -251,6 +258,34 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
     let title = format!("{count} servers: calls per grant, 8 contenders");
     let goal = if count == 3 { Goal::AtMost(8.0) } else { Goal::None };
     report.row(&key("calls"), &title, goal, &calls);
+}
+
+/// How uneven the machine alone is: each task sends PING to all servers, and again when all have replied. A wait for a
+/// lock over these servers has at least one such turn in it.
+async fn unevenness_of_pings(urls: &[String], tasks: usize) -> f64 {
+    let mut turns = Vec::new();
+    for _ in 0..tasks {
+        let mut servers = join_all(urls.iter().map(|url| connection(url))).await;
+        turns.push(tokio::spawn(async move {
+            let (begun, mut times) = (Instant::now(), Vec::new());
+            while begun.elapsed() < CONTENTION {
+                let sent = Instant::now();
+                let replies = servers.iter_mut().map(async |server| {
+                    let reply: String = redis::cmd("PING").query_async(server).await.expect("a reply");
+                    reply
+                });
+                join_all(replies).await;
+                times.push(sent.elapsed().as_secs_f64());
+            }
+            times
+        }));
+    }
+    let times: Vec<f64> = join_all(turns)
+        .await
+        .into_iter()
+        .flat_map(|times| times.expect("times"))
+        .collect();
+    times.iter().fold(0.0, |longest: f64, time| longest.max(*time)) * times.len() as f64 / times.iter().sum::<f64>()
 }
 
 async fn script_calls(servers: &[Server]) -> u64 {
