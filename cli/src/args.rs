@@ -88,7 +88,8 @@ pub(crate) enum Command {
     ///
     /// The lock with the longest queue comes first. The lower part shows the holders and waiters of the selected lock. The
     /// column QUEUE shows the waiters in order: W waits to write, R waits to read, U reads and waits to write. Keys: up and
-    /// down (or k and j) select a lock, space pauses, q ends.
+    /// down (or k and j) select a lock, Enter opens it with its events, / filters, s sorts, space pauses, q ends, ? lists
+    /// all. In an opened lock e evicts an owner after a question, and o copies it.
     Top(TopArgs),
 
     /// Show what an owner waits for and who blocks it

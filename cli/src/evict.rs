@@ -55,7 +55,7 @@ pub(crate) async fn run(target: &Target, args: &EvictArgs) -> Outcome {
 }
 
 /// Fails if there is no such lock.
-async fn evict(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<Evicted, Failure> {
+pub(crate) async fn evict(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<Evicted, Failure> {
     let evicted = match eye {
         Eye::One(_, client) => Evicted {
             requests: client.rw_lock(name).evict(owner).await?,

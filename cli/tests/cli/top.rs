@@ -1,11 +1,13 @@
 //! `fairlock top`
 
-use crate::command::{BINARY, Cli, ended, piped, said};
+use crate::command::{BINARY, Cli, piped, said};
 use crate::scene::{client, pool, queue};
-use fairlock_support::server::{Server, soon};
+use fairlock_support::server::{PATIENCE, Server, soon};
+use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 #[tokio::test]
 async fn shows_a_frame_as_text_and_as_json() {
@@ -47,21 +49,24 @@ async fn wide_characters_move_no_column() {
     assert!(text.contains("漢字: 1 hold"), "{text}");
 }
 
-#[cfg(target_os = "linux")]
 /// A `top` on a terminal of its own.
+#[cfg(target_os = "linux")]
 struct Live {
     child: Child,
-    screen: tokio::process::ChildStdout,
-    seen: String,
+    output: ChildStdout,
+    keys: ChildStdin,
+    terminal: vt100::Parser,
 }
 
 #[cfg(target_os = "linux")]
 impl Live {
     /// What it says beside its screen goes to that file.
-    fn start(cli: &Cli, aside: &std::path::Path) -> Self {
-        let command = "stty cols 100 rows 28; exec \"$FAIRLOCK\" --url \"$URL\" top --interval 50ms 2>\"$ASIDE\"";
+    fn start(cli: &Cli, (columns, lines): (u16, u16), aside: &Path) -> Self {
+        let command = format!(
+            "stty cols {columns} rows {lines}; exec \"$FAIRLOCK\" --url \"$URL\" top --interval 50ms 2>\"$ASIDE\""
+        );
         let mut script = Command::new("script");
-        script.args(["-q", "-e", "-c", command, "/dev/null"]);
+        script.args(["-q", "-e", "-c", &command, "/dev/null"]);
         let mut script = piped(script);
         script.env("FAIRLOCK", BINARY).env("URL", &cli.url).env("ASIDE", aside);
         // Its end would be that of the terminal.
@@ -71,34 +76,61 @@ impl Live {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        let screen = child.stdout.take().unwrap();
         Self {
+            output: child.stdout.take().unwrap(),
+            keys: child.stdin.take().unwrap(),
+            terminal: vt100::Parser::new(lines, columns, 0),
             child,
-            screen,
-            seen: String::new(),
         }
     }
 
-    /// Reads on until it has drawn that, which must not share a letter with what was there before.
-    async fn shows(&mut self, text: &str) {
-        let shown = async {
-            while !self.seen.contains(text) {
+    /// Reads on until the screen is so.
+    async fn is(&mut self, what: &str, so: impl Fn(&vt100::Screen) -> bool) {
+        let becomes_so = async {
+            while !so(self.terminal.screen()) {
                 let mut bytes = [0; 4096];
-                let read = self.screen.read(&mut bytes).await.unwrap();
-                assert!(read > 0, "it ended before it showed {text}: {}", self.seen);
-                self.seen += &String::from_utf8_lossy(&bytes[..read]);
+                let read = self.output.read(&mut bytes).await.unwrap();
+                assert!(read > 0, "it ended before {what}:\n{}", self.screen());
+                self.terminal.process(&bytes[..read]);
             }
         };
-        soon(&format!("it shows {text}"), shown).await;
-        self.seen.clear();
+        if tokio::time::timeout(PATIENCE, becomes_so).await.is_err() {
+            panic!("it never showed {what}:\n{}", self.screen());
+        }
+    }
+
+    async fn shows(&mut self, text: &str) {
+        self.is(text, |screen| screen.contents().contains(text)).await;
+    }
+
+    async fn hides(&mut self, text: &str) {
+        self.is(&format!("a screen without {text}"), |screen| {
+            !screen.contents().contains(text)
+        })
+        .await;
+    }
+
+    async fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).await.unwrap();
+    }
+
+    fn screen(&self) -> String {
+        self.terminal.screen().contents()
     }
 
     async fn quit(mut self) -> i32 {
-        let mut keys = self.child.stdin.take().unwrap();
-        keys.write_all(b"q").await.unwrap();
-        ended(self.child).await.status
+        self.press("q").await;
+        // Its last words go to the terminal, which must still be there.
+        let ends = async {
+            self.output.read_to_end(&mut Vec::new()).await.unwrap();
+            self.child.wait().await.unwrap()
+        };
+        soon("the end", ends).await.code().unwrap()
     }
 }
+
+#[cfg(target_os = "linux")]
+const ESCAPE: &str = "\u{1b}";
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
@@ -107,17 +139,18 @@ async fn reconnects_and_keeps_complaints_off_its_screen() {
     let cli = Cli::of(&server);
     let aside = server.dir().join("aside");
     let before = client(&server, "b").await;
-    let guard = before.rw_lock("qqqq").write().acquire_fair().await.unwrap();
-    let mut top = Live::start(&cli, &aside);
-    top.shows("qqqq").await;
+    let guard = before.rw_lock("first").write().acquire_fair().await.unwrap();
+    let mut top = Live::start(&cli, (100, 28), &aside);
+    top.shows("first").await;
     drop(guard);
     server.kill();
-    // Red.
-    top.shows("\u{1b}[38;5;1;49m").await;
+    let red = vt100::Color::Idx(1);
+    let is_red = |screen: &vt100::Screen| screen.cell(1, 0).is_some_and(|cell| cell.fgcolor() == red);
+    top.is("its trouble", is_red).await;
     server.start_again().await;
     let after = client(&server, "a").await;
-    let _guard = after.rw_lock("zzzz").write().acquire_fair().await.unwrap();
-    top.shows("zzzz").await;
+    let _guard = after.rw_lock("second").write().acquire_fair().await.unwrap();
+    top.shows("second").await;
     let mut redis = server.redis().await;
     let set: Result<(), _> = redis::cmd("HSET")
         .arg(b"fairlock:{\xff}")
@@ -129,4 +162,124 @@ async fn reconnects_and_keeps_complaints_off_its_screen() {
     top.shows("UTF-8").await;
     assert_eq!(top.quit().await, 0);
     assert_eq!(std::fs::read_to_string(aside).unwrap(), "");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn filters_sorts_and_explains_its_keys() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_, clients) = queue(&server, "invoice:42").await;
+    let _reading = clients[1].rw_lock("catalog").read().acquire_fair().await.unwrap();
+    let mut top = Live::start(&cli, (80, 24), &server.dir().join("aside"));
+    top.shows("by waiting").await;
+    let line = |screen: &vt100::Screen, at: u16| screen.rows(0, 80).nth(at.into()).unwrap();
+    top.is("the busiest lock first", |screen| {
+        line(screen, 3).contains("invoice:42")
+    })
+    .await;
+    top.press("sss").await;
+    top.is("the names in order", |screen| line(screen, 3).contains("catalog"))
+        .await;
+    top.press("r").await;
+    top.is("the reverse", |screen| line(screen, 3).contains("invoice:42"))
+        .await;
+    // A name, a label, nothing; then a filter that is not kept.
+    for (typed, shown, hidden) in [("CATA", "catalog", "invoice"), ("auditing", "invoice", "catalog")] {
+        top.press(&format!("/{typed}\r")).await;
+        top.shows(&format!("with {typed}: 1")).await;
+        top.is("the filtered lock", |screen| line(screen, 3).contains(shown))
+            .await;
+        assert!(!line(top.terminal.screen(), 4).contains(hidden));
+        top.press(ESCAPE).await;
+        top.hides("with ").await;
+    }
+    top.press("/zzz").await;
+    top.shows("with zzz: 0").await;
+    top.press(ESCAPE).await;
+    top.hides("with ").await;
+    top.press("?").await;
+    top.shows("evict the owner of the selected request").await;
+    top.press("x").await;
+    top.hides("evict the owner of the selected request").await;
+    top.press(" ").await;
+    top.shows("paused").await;
+    assert_eq!(top.quit().await, 0);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn opens_a_lock_follows_its_events_and_evicts_after_a_question() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (owner, clients) = queue(&server, "invoice:42").await;
+    let owner = owner.to_string();
+    let mut top = Live::start(&cli, (80, 24), &server.dir().join("aside"));
+    top.shows("invoice:42").await;
+    top.press("\r").await;
+    top.shows("invoice:42: write, 1 hold, 2 waiting, fifo").await;
+    // Whole, although the screen is narrow.
+    top.shows(&owner).await;
+    top.shows("billing").await;
+    let newcomer = client(&server, "newcomer").await;
+    // The watcher is heard of by and by.
+    let comes = async {
+        loop {
+            let tried = newcomer.rw_lock("invoice:42").write();
+            drop(tried.try_acquire_for(Duration::from_millis(20)).await.unwrap());
+        }
+    };
+    tokio::select! {
+        () = top.shows("queued    write") => {}
+        () = comes => {}
+    }
+    top.press("o").await;
+    top.shows(&format!("copied {owner}")).await;
+    top.press("e").await;
+    top.shows(&format!("owner {owner}? y/n")).await;
+    top.press("n").await;
+    top.shows("nothing was evicted").await;
+    top.shows(&owner).await;
+    top.press("e").await;
+    top.shows("? y/n").await;
+    top.press("y").await;
+    top.shows(&format!("evicted {owner}: 1 request")).await;
+    top.shows("evicted   write").await;
+    top.shows("invoice:42: read, 1 hold, 1 waiting, fifo").await;
+    top.press(ESCAPE).await;
+    top.shows("HELD BY").await;
+    assert_eq!(top.quit().await, 0);
+    drop(clients);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn thousands_of_locks_are_walked_through_on_a_great_screen() {
+    const LOCKS: usize = 5000;
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let client = client(&server, "holder").await;
+    let holds = (0..LOCKS).map(|number| {
+        let lock = client.rw_lock(format!("lock-{number:04}"));
+        async move { lock.write().acquire_fair().await.unwrap() }
+    });
+    let _guards = futures::future::join_all(holds).await;
+    let mut top = Live::start(&cli, (200, 50), &server.dir().join("aside"));
+    top.shows("5000 locks in use, 5000 holds, 0 waiting").await;
+    top.press("G").await;
+    top.shows("lock-4999: 1 hold").await;
+    top.press("k").await;
+    top.shows("lock-4998: 1 hold").await;
+    top.press("g").await;
+    top.shows("lock-0000: 1 hold").await;
+    top.press("\u{1b}[6~").await;
+    top.hides("lock-0000: 1 hold").await;
+    top.press("/4321\r").await;
+    top.shows("with 4321: 1").await;
+    top.press("\r").await;
+    top.shows("lock-4321: write, 1 hold, 0 waiting").await;
+    // As wide as this the screen has room for the token.
+    let token = _guards[4321].fencing_token().to_string();
+    top.shows(&token).await;
+    assert_eq!(top.quit().await, 0);
 }

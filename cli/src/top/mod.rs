@@ -1,0 +1,159 @@
+//! `fairlock top`: all locks, or one, live.
+
+mod draw;
+mod keys;
+mod screen;
+
+use crate::args::TopArgs;
+use crate::evict::{Evicted, evict};
+use crate::json;
+use crate::locks::{Eye, Found};
+use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::quorum::Target;
+use crate::text::{count, safe};
+use crate::watch::interrupted;
+use crossterm::clipboard::CopyToClipboard;
+use crossterm::execute;
+use fairlock::{Error, Event, Owner};
+use futures::future::{LocalBoxFuture, OptionFuture};
+use futures::stream::{self, LocalBoxStream, StreamExt, TryStreamExt as _};
+use ratatui::DefaultTerminal;
+use screen::{Action, Screen};
+use serde_json::Value;
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+pub(crate) async fn run(target: &Target, args: &TopArgs) -> Outcome {
+    let eye = Eye::open(target).await?;
+    let pattern = args.pattern.as_deref();
+    let mut screen = Screen::new(format!("{}   prefix {}", target.shown(), target.prefix()));
+    let is_live = !args.output.json && !args.once && io::stdout().is_terminal();
+    let (locks, complaints) = eye.find(pattern).await?;
+    if !is_live {
+        complaints.iter().for_each(|text| complain(text));
+    }
+    screen.on_locks(locks, &complaints);
+    let done = if args.output.json {
+        let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
+        json::document(&locks.collect::<Value>())
+    } else if is_live {
+        live(&mut screen, &eye, pattern, args.interval).await
+    } else {
+        screen.trouble = None;
+        say(&screen.text(args.size))
+    };
+    eye.shutdown().await;
+    done.map(|()| Status::OK)
+}
+
+async fn live(screen: &mut Screen, eye: &Eye<'_>, pattern: Option<&str>, interval: Duration) -> Result<(), Failure> {
+    let broken = |error: io::Error| Failure::new(Status::BROKEN, format!("cannot use the terminal: {error}"));
+    let mut terminal = ratatui::try_init().map_err(broken)?;
+    let interval = interval.max(Duration::from_millis(50));
+    let shown = show(screen, eye, pattern, interval, &mut terminal).await;
+    let restored = ratatui::try_restore();
+    shown?.map_err(broken)?;
+    restored.map_err(broken)
+}
+
+/// What a look brought: all locks and what is wrong with single ones, or one lock.
+enum Looked {
+    Locks(Vec<Found>, Vec<String>),
+    Lock(Box<Found>),
+}
+
+async fn look(eye: &Eye<'_>, pattern: Option<&str>, opened: Option<String>) -> Result<Looked, Failure> {
+    Ok(match opened {
+        Some(name) => Looked::Lock(Box::new(eye.status(&name).await?.0)),
+        None => {
+            let (locks, complaints) = eye.find(pattern).await?;
+            Looked::Locks(locks, complaints)
+        }
+    })
+}
+
+/// The events of one lock. Of a quorum there are none.
+fn events(eye: &Eye<'_>, name: &str) -> Option<LocalBoxStream<'static, Result<Event, Error>>> {
+    let Eye::One(_, client) = eye else { return None };
+    let lock = client.rw_lock(name);
+    let subscribed = stream::once(async move { lock.events().await });
+    Some(subscribed.try_flatten().boxed_local())
+}
+
+/// Looks, evictions and events come beside the keys, so that a slow server makes no key wait.
+async fn show(
+    screen: &mut Screen,
+    eye: &Eye<'_>,
+    pattern: Option<&str>,
+    interval: Duration,
+    terminal: &mut DefaultTerminal,
+) -> Result<io::Result<()>, Failure> {
+    let mut keys = keys::read();
+    let interrupted = interrupted();
+    tokio::pin!(interrupted);
+    let mut looking: Option<LocalBoxFuture<'_, Result<Looked, Failure>>> = None;
+    let mut evicting: Option<LocalBoxFuture<'_, (Owner, Result<Evicted, Failure>)>> = None;
+    let mut of_lock = None;
+    let mut next = Instant::now() + interval;
+    loop {
+        if let Err(error) = terminal.draw(|frame| screen.draw(frame)) {
+            return Ok(Err(error));
+        }
+        let rests = looking.is_none() && !screen.paused;
+        tokio::select! {
+            signal = &mut interrupted => return Err(Failure::signal(signal)),
+            key = keys.recv() => match key.map(|key| screen.press(key)) {
+                None | Some(Some(Action::Quit)) => return Ok(Ok(())),
+                Some(None) => {}
+                Some(Some(Action::Open(name))) => {
+                    of_lock = events(eye, &name);
+                    if of_lock.is_none() {
+                        screen.tell("each server of a quorum has events of its own".to_owned());
+                    }
+                    (looking, next) = (None, Instant::now());
+                }
+                Some(Some(Action::Close)) => {
+                    of_lock = None;
+                    (looking, next) = (None, Instant::now());
+                }
+                Some(Some(Action::Evict(name, owner))) => {
+                    let evicted = async move { (owner, evict(eye, &name, &owner).await) };
+                    evicting = Some(Box::pin(evicted));
+                }
+                Some(Some(Action::Copy(text))) => {
+                    if let Err(error) = execute!(io::stdout(), CopyToClipboard::to_clipboard_from(text)) {
+                        return Ok(Err(error));
+                    }
+                }
+            },
+            Some(looked) = OptionFuture::from(looking.as_mut()) => {
+                looking = None;
+                next = Instant::now() + interval;
+                match looked {
+                    Ok(Looked::Locks(locks, complaints)) => screen.on_locks(locks, &complaints),
+                    Ok(Looked::Lock(found)) => screen.on_lock(*found),
+                    Err(failure) => screen.on_failure(&failure),
+                }
+            }
+            Some((owner, evicted)) = OptionFuture::from(evicting.as_mut()) => {
+                evicting = None;
+                screen.notice = Some(match evicted {
+                    Ok(Evicted { requests: 0, .. }) => format!("{owner} had left already"),
+                    Ok(evicted) => format!("evicted {owner}: {}", count(evicted.requests, "request", "requests")),
+                    Err(failure) => safe(&failure.message),
+                });
+                next = Instant::now();
+            }
+            Some(event) = OptionFuture::from(of_lock.as_mut().map(StreamExt::next)) => match event {
+                Some(Ok(event)) => screen.on_event(&event),
+                Some(Err(error)) => screen.tell(safe(&error.to_string())),
+                None => of_lock = None,
+            },
+            () = sleep_until(next), if rests => {
+                let opened = screen.opened.as_ref().map(|opened| opened.name.clone());
+                looking = Some(Box::pin(look(eye, pattern, opened)));
+            }
+        }
+    }
+}
