@@ -55,7 +55,7 @@ matrix: setup ## Run all tests on all servers that can be had (see .ci/servers),
 ATTACK = cargo run --profile attack -p fairlock-attack --
 
 slice: setup clock ## A few minutes of everything that tries to break the lock
-	cargo test --profile attack -p fairlock-attack
+	cargo test --profile attack -p fairlock-attack -p fairlock-testing
 
 simulate: ## The real client in virtual time, under faults: e.g. ARGS="--seconds 600"
 	$(ATTACK) simulate $(ARGS)
@@ -150,8 +150,8 @@ semver: ## Compare the API with the last release
 	cargo semver-checks --features $(FEATURES)
 
 package: ## Show what a release would contain, and how much
-	cargo package -p fairlock -p fairlock-cli --list --allow-dirty
-	cargo package -p fairlock -p fairlock-cli --allow-dirty --no-verify
+	cargo package -p fairlock -p fairlock-cli -p fairlock-testing --list --allow-dirty
+	cargo package -p fairlock -p fairlock-cli -p fairlock-testing --allow-dirty --no-verify
 	@ls -l target/package/*.crate
 
 lint: ## What CI checks besides the tests

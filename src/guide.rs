@@ -12,6 +12,7 @@
 //! | [`election`] | how to elect a leader, and how to watch who leads |
 //! | [`several_locks`] | several locks in one guard, without deadlocks |
 //! | [`semaphores`] | so many at a time: permits, limits, big requests, a bounded queue, and how far one's turn is |
+//! | [`testing`] | how to test a program that uses the lock: in memory, in paused time, or with a Redis |
 //! | [`tuning`] | server and client settings, many locks, hot locks |
 //! | [`comparison`] | which lock to take, and what each does better |
 //! | [`migration`] | from Redisson, redsync and rslock, call by call |
@@ -243,3 +244,7 @@ pub mod client {}
 #[doc = "[a hot lock]: crate::guide::tuning#a-hot-lock\n\n"]
 #[doc = include_str!("../docs/scripts.md")]
 pub mod scripts {}
+
+#[doc = "[`ClientBuilder::prefix`]: crate::ClientBuilder::prefix\n\n"]
+#[doc = include_str!("../docs/testing.md")]
+pub mod testing {}

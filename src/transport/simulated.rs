@@ -22,9 +22,6 @@ pub type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// A connection that leads to no server. It closes when it is dropped.
 pub trait Connection: Send + Sync {
-    /// Sends a command. An error reply comes as a value.
+    /// Sends a command, SUBSCRIBE and its kind among them. An error reply comes as a value.
     fn send(&self, command: &Cmd) -> BoxFuture<Result<Value, RedisError>>;
-
-    /// Subscribes to channels.
-    fn subscribe(&self, channels: &[&str]) -> BoxFuture<Result<(), RedisError>>;
 }

@@ -63,7 +63,11 @@ impl Wire {
         match self {
             Self::Redis(connection) => connection.subscribe(channels).await,
             #[cfg(feature = "testing")]
-            Self::Simulated(connection) => connection.subscribe(channels).await,
+            Self::Simulated(connection) => connection
+                .send(redis::cmd("SUBSCRIBE").arg(channels))
+                .await?
+                .extract_error()
+                .map(drop),
         }
     }
 
@@ -73,7 +77,7 @@ impl Wire {
             (Self::Redis(connection), Topic::Channel(channel)) => connection.subscribe(channel).await,
             (Self::Redis(connection), Topic::Pattern(pattern)) => connection.psubscribe(pattern).await,
             #[cfg(feature = "testing")]
-            (Self::Simulated(_), _) => Err(unsupported()),
+            (Self::Simulated(connection), topic) => change(connection, "SUBSCRIBE", topic).await,
         }
     }
 
@@ -82,7 +86,7 @@ impl Wire {
             (Self::Redis(connection), Topic::Channel(channel)) => connection.unsubscribe(channel).await,
             (Self::Redis(connection), Topic::Pattern(pattern)) => connection.punsubscribe(pattern).await,
             #[cfg(feature = "testing")]
-            (Self::Simulated(_), _) => Err(unsupported()),
+            (Self::Simulated(connection), topic) => change(connection, "UNSUBSCRIBE", topic).await,
         }
     }
 }
@@ -98,8 +102,19 @@ async fn at_once<T>(mut sending: Pin<&mut impl Future<Output = T>>) -> T {
     .await
 }
 
-/// The simulation has no streams of events.
+/// Subscribes to a topic, or unsubscribes from it.
 #[cfg(feature = "testing")]
+async fn change(connection: &Arc<dyn Connection>, what: &str, topic: &Topic) -> Result<(), RedisError> {
+    let (name, topic) = match topic {
+        Topic::Channel(channel) => (what.to_owned(), channel),
+        Topic::Pattern(pattern) => (format!("P{what}"), pattern),
+    };
+    let reply = connection.send(redis::cmd(&name).arg(topic)).await?;
+    reply.extract_error().map(drop)
+}
+
+/// The simulation has no clusters.
+#[cfg(all(feature = "testing", feature = "cluster"))]
 fn unsupported() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::Unsupported).into()
 }

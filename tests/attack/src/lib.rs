@@ -7,18 +7,18 @@ pub mod invariants;
 pub mod journal;
 pub mod judge;
 pub mod lua_world;
-pub mod model;
 pub mod model_check;
 pub mod mutants;
 pub mod outages;
 #[cfg(test)]
 mod parse;
-pub mod record;
 pub mod simulation;
 pub mod story;
 pub mod torture;
 #[cfg(test)]
 mod wild;
+
+pub use fairlock_testing::{model, record};
 
 use std::process::ExitCode;
 

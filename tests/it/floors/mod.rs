@@ -24,10 +24,11 @@ const NOT_IN_PROTOCOL: &str = "Instant SystemTime::now spawn redis::aio std::net
 /// What the state may have of tokio: to wait until it is called, and a time that it was given.
 const TOKIO_IN_STATE: [&str; 3] = ["tokio::select", "tokio::sync", "tokio::time::Instant"];
 
-/// Commands outside of the protocol. They ask what a server or a connection is, or where a slot lies.
+/// Commands outside of the protocol. They ask what a server or a connection is, or where a slot lies, or subscribe where the
+/// redis crate does not do it: over the wires of tests.
 const COMMANDS: &str = "transport::cluster::table: CLUSTER, transport::cluster::table: INFO, transport::cluster::table: SLOTS, \
     transport::server: CLIENT, transport::server: HELLO, transport::server: SETNAME, transport::subscription: PING, \
-    transport::wire: ASKING";
+    transport::wire: ASKING, transport::wire: SUBSCRIBE";
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

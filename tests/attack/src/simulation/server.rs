@@ -3,11 +3,12 @@
 mod votes;
 
 use super::circles::Circles;
-use super::looks::{Notes, status};
+use super::looks::Notes;
 use crate::checker::Checker;
 use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View, named_owner, owner_of};
 use crate::record::{Note, Record, Script, What};
 use fairlock::Mode;
+use fairlock_testing::status::status;
 use redis::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -82,15 +82,6 @@ impl testing::Connection for Wire {
         });
         self.call(words.collect())
     }
-
-    fn subscribe(&self, channels: &[&str]) -> BoxFuture<Result<(), RedisError>> {
-        let words = ["SUBSCRIBE"]
-            .iter()
-            .chain(channels)
-            .map(|word| word.as_bytes().to_vec());
-        let subscribed = self.call(words.collect());
-        Box::pin(async move { subscribed.await.map(|_| ()) })
-    }
 }
 
 impl Drop for Wire {

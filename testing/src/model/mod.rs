@@ -166,28 +166,28 @@ pub struct Lock {
     /// Those that wait, by place.
     queue: BTreeSet<(i64, Name)>,
     /// Those who hold.
-    pub(crate) owners: BTreeMap<Name, Inside>,
+    pub owners: BTreeMap<Name, Inside>,
     writer: Option<Name>,
     /// Read holds of all owners.
     readers: u64,
     /// Of a bounded lock: how much its readers may weigh together, and how much they do.
-    pub(crate) limit: u64,
-    pub(crate) used: u64,
+    pub limit: u64,
+    pub used: u64,
     /// `None`: nobody uses the lock, or has for a minute.
-    pub(crate) policy: Option<Option<u8>>,
+    pub policy: Option<Option<u8>>,
     /// The last token that was given out, and the one with which the phase began. A phase is a writer's hold, or the time
     /// in which readers are inside without a break.
-    pub(crate) token: u64,
-    pub(crate) first: u64,
+    pub token: u64,
+    pub first: u64,
     /// What the server takes for a time before which no lease ends, ms; 0: nobody has one.
-    pub(crate) near_ms: u64,
+    pub near_ms: u64,
     /// No number that was given out or told is greater.
-    pub(crate) seq: u64,
-    pub(crate) longest_lease_ms: u64,
+    pub seq: u64,
+    pub longest_lease_ms: u64,
     /// The latest deadline that ever was, ms.
-    pub(crate) last_ms: u64,
+    pub last_ms: u64,
     /// The keys may expire so much later than that: of a lock that was damaged.
-    pub(crate) excess_ms: u64,
+    pub excess_ms: u64,
 }
 
 impl Lock {
@@ -279,6 +279,12 @@ impl Lock {
         self.requests.values().map(|request| request.deadline_ms).max()
     }
 
+    /// Ends the leases of those who hold, and returns how many they were: for tests of users' programs.
+    pub fn end_leases_of_holders(&mut self, now_ms: u64) -> usize {
+        let holders = self.requests.values_mut().filter(|request| request.score.is_none());
+        holders.map(|request| request.deadline_ms = now_ms).count()
+    }
+
     /// When a server may forget the lock, ms.
     pub fn forgotten_at_ms(&self) -> u64 {
         self.last_ms + RETENTION
@@ -288,7 +294,7 @@ impl Lock {
         self.writer.as_deref()
     }
 
-    pub(crate) fn nearest_deadline_ms(&self) -> Option<u64> {
+    pub fn nearest_deadline_ms(&self) -> Option<u64> {
         self.requests.values().map(|request| request.deadline_ms).min()
     }
 

@@ -1,0 +1,250 @@
+//! The server in memory, as users of the library meet it. Time is paused in all tests but the last one.
+
+use fairlock::{Client, Error, LostReason, Owner, Policy, Quorum};
+use fairlock_testing::Server;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tokio_stream::StreamExt;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn the_readme_shows_the_program_that_is_tested() {
+    let (_, program) = include_str!("readme.rs")
+        .split_once("\n\n")
+        .expect("a comment, then the program");
+    assert!(include_str!("../README.md").contains(program));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_several_clients_enter_in_order_and_tokens_grow() {
+    let server = Server::new();
+    let first = server.client().await.unwrap();
+    let held = first.rw_lock("a").write().await.unwrap();
+    let (entered, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..20 {
+        let (client, entered) = (server.client().await.unwrap(), entered.clone());
+        let queued = client.rw_lock("a").write().enqueue().await.unwrap();
+        tokio::spawn(async move {
+            let guard = queued.await.unwrap();
+            sleep(Duration::from_secs(20)).await;
+            entered.send((number, guard.fencing_token())).unwrap();
+            guard.release().await.unwrap();
+        });
+    }
+    let mut last = held.fencing_token();
+    held.release().await.unwrap();
+    for expected in 0..20 {
+        let (number, token) = order.recv().await.unwrap();
+        assert_eq!(number, expected);
+        assert!(token > last);
+        last = token;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_lasts_for_hours_of_paused_time_and_not_over_an_advance_beyond_its_lease() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let guard = client.rw_lock("a").write().await.unwrap();
+    sleep(HOUR).await;
+    assert!(guard.is_held());
+    tokio::time::advance(HOUR).await;
+    assert!(!guard.is_held());
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_hold_is_lost_and_the_next_waiter_has_entered() {
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let guard = client.rw_lock("a").write().await.unwrap();
+    let waiter = other.rw_lock("a").read().enqueue().await.unwrap();
+    assert_eq!(server.expire("b"), 0);
+    assert_eq!(server.expire("a"), 1);
+    let since = Instant::now();
+    let next = waiter.await.unwrap();
+    assert_eq!(since.elapsed(), Duration::ZERO, "a message told it");
+    assert_eq!(guard.lost().await, LostReason::UnknownToServer);
+    assert!(since.elapsed() <= Duration::from_secs(10) / 3 + Duration::from_secs(1));
+    assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_the_server_forgets_is_lost() {
+    for forget in [(|server| assert!(server.forget("a"))) as fn(&Server), Server::flush_all] {
+        let server = Server::new();
+        let client = server.client().await.unwrap();
+        let guard = client.rw_lock("a").write().await.unwrap();
+        let kept = client.rw_lock("b").write().await.unwrap();
+        forget(&server);
+        guard.lost().await;
+        assert_eq!(client.rw_lock("b").exists().await.unwrap(), kept.is_held());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_stop_costs_no_hold_and_a_long_one_does() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let guard = client.rw_lock("a").write().await.unwrap();
+    server.stop();
+    assert!(matches!(server.client().await, Err(Error::Connect { .. })));
+    sleep(Duration::from_secs(2)).await;
+    server.start();
+    sleep(Duration::from_secs(60)).await;
+    assert!(guard.is_held());
+    server.stop();
+    guard.lost().await;
+    server.start();
+    drop(client.rw_lock("a").write().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_server_executes_later_what_it_got() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let lock = client.rw_lock("a");
+    server.freeze();
+    let waits = tokio::spawn(async move { lock.write().await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!waits.is_finished());
+    server.thaw();
+    let guard = waits.await.unwrap().unwrap();
+    server.freeze();
+    guard.lost().await;
+    server.thaw();
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_connections_cost_nothing() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let guard = client.rw_lock("a").write().await.unwrap();
+    let other = server.client().await.unwrap();
+    let waiter = other.rw_lock("a").write().enqueue().await.unwrap();
+    for _ in 0..5 {
+        server.disconnect();
+        sleep(Duration::from_secs(5)).await;
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    drop(waiter.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_status_labels_and_names_are_those_of_a_real_server() {
+    let server = Server::new();
+    let client = Client::builder()
+        .label("billing")
+        .connect(server.endpoint())
+        .await
+        .unwrap();
+    let watcher = server.client().await.unwrap();
+    let (mut of_one, mut of_all) = (
+        watcher.rw_lock("a}").events().await.unwrap(),
+        watcher.events().await.unwrap(),
+    );
+    sleep(Duration::from_secs(1)).await;
+    let guard = client.rw_lock("a}").write().await.unwrap();
+    let status = watcher.rw_lock("a}").status().await.unwrap();
+    assert_eq!(status.holders.len(), 1);
+    assert!(
+        status.holders[0].client.to_string().contains("billing"),
+        "{}",
+        status.holders[0].client
+    );
+    guard.release().await.unwrap();
+    for events in [&mut of_one, &mut of_all] {
+        for kind in ["Granted", "Released"] {
+            let event = events.next().await.unwrap().unwrap();
+            assert_eq!(
+                (event.lock.as_str(), format!("{:?}", event.kind).as_str()),
+                ("a}", kind)
+            );
+        }
+    }
+    let names: Vec<_> = watcher.locks("*").map(Result::unwrap).collect().await;
+    assert_eq!(names, ["a}"]);
+    assert!(!watcher.rw_lock("b").exists().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_takes_the_lock_away() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let owner = Owner::new();
+    let guard = client.rw_lock("a").with_owner(&owner).write().await.unwrap();
+    assert!(server.client().await.unwrap().rw_lock("a").evict(&owner).await.unwrap() > 0);
+    assert_eq!(guard.lost().await, LostReason::Evicted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn semaphores_policies_upgrades_several_locks_and_deadlocks_work() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let pool = client.semaphore("pool", 3);
+    let (one, two) = (pool.permits(2).await.unwrap(), pool.permits(1).await.unwrap());
+    assert!(pool.permits(1).try_acquire().await.unwrap().is_none());
+    drop((one, two));
+    pool.permits(3).await.unwrap().release().await.unwrap();
+
+    let lock = client.rw_lock("w").policy(Policy::WriterFirst);
+    let read = lock.read().await.unwrap();
+    read.upgrade().await.unwrap().release().await.unwrap();
+
+    let (one, two) = (client.rw_lock("x"), client.rw_lock("y"));
+    client
+        .all()
+        .write(&one)
+        .write(&two)
+        .acquire_fair()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+
+    let (mine, theirs) = (Owner::new(), Owner::new());
+    let (x, y) = (
+        one.with_owner(&mine).write().await.unwrap(),
+        two.with_owner(&theirs).write().await.unwrap(),
+    );
+    // The youngest owner of the circle gets the error.
+    let (mine, theirs) = (two.with_owner(&mine), one.with_owner(&theirs));
+    let refused = tokio::select! {
+        refused = mine.write().acquire_fair() => refused,
+        refused = theirs.write().acquire_fair() => refused,
+    };
+    assert!(matches!(refused, Err(Error::Deadlock { .. })));
+    drop((x, y));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_of_three_servers_survives_one_and_two_clients_wait_in_line() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let connect = || Quorum::builder("test").connect(servers.each_ref().map(Server::endpoint));
+    let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
+    let guard = one.rw_lock("a").write().acquire_fair().await.unwrap();
+    assert!(other.rw_lock("a").write().try_acquire().await.unwrap().is_none());
+    servers[1].stop();
+    sleep(HOUR).await;
+    assert!(guard.is_held());
+    let lock = other.rw_lock("a");
+    let waits = tokio::spawn(async move { lock.write().acquire_fair().await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!waits.is_finished());
+    guard.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    servers[2].stop();
+    guard.lost().await;
+}
+
+#[test]
+fn a_blocking_client_works_in_real_time() {
+    let server = Server::new();
+    let client = fairlock::blocking::Client::connect(server.endpoint()).unwrap();
+    let guard = client.rw_lock("a").write().acquire_fair().unwrap();
+    assert!(client.rw_lock("a").read().try_acquire().unwrap().is_none());
+    guard.release().unwrap();
+}
