@@ -55,7 +55,12 @@ pub(crate) struct Keyspace {
     /// The scripts that the server has seen since its start.
     loaded: BTreeSet<Called>,
     run: Run,
+    /// When keys whose time had come were removed last.
+    swept_us: u64,
 }
+
+/// Between two removals of keys. A search of all keys at each command would make thousands of locks slow.
+const SWEEP_US: u64 = 1_000_000;
 
 /// A run of a server, which no other server of this process has the number of.
 struct Run(u64);
@@ -167,7 +172,12 @@ impl Keyspace {
             channels: &channels,
             audience,
         };
-        let outcome = script(self.locks.entry(key.to_owned()).or_default(), &mut choices);
+        let lock = self.locks.entry(key.to_owned()).or_default();
+        let outcome = script(lock, &mut choices);
+        if lock.seq == 0 {
+            // A lock that nobody ever used has no keys.
+            self.locks.remove(key);
+        }
         let mut published: Vec<_> = (outcome.messages.into_iter())
             .map(|(client, payload)| Publish {
                 channel: format!("{channels}{client}"),
@@ -190,8 +200,12 @@ impl Keyspace {
         (reply, published)
     }
 
-    /// Keys whose time has come are gone.
+    /// Keys whose time has come are gone, a second later at most.
     fn expire(&mut self, now_us: u64) {
+        if now_us < self.swept_us + SWEEP_US {
+            return;
+        }
+        self.swept_us = now_us;
         self.locks.retain(|_, lock| lock.forgotten_at_ms() > now_us / 1000);
         self.texts.retain(|_, text| text.until_us > now_us);
     }
