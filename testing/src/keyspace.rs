@@ -345,7 +345,7 @@ impl Keyspace {
                 let members = self.sets.get(*key).into_iter().flatten();
                 Value::Array(members.cloned().map(Value::BulkString).collect())
             }
-            // A listener that has gone makes no harm.
+            // A listener that has gone does no harm.
             ["EXPIRE", ..] => Value::Int(1),
             ["SCAN", _, "MATCH", pattern, ..] => {
                 let matches = |key: &&String| glob::matches(pattern.as_bytes(), key.as_bytes());

@@ -71,6 +71,16 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::faults::a_release_between_two_copies_of_the_acquire_is_told_as_a_release"),
     },
     Mutant {
+        name: "quorum-release-knows-only-votes", file: "src/quorum/guard.rs",
+        edits: &[
+            ("let mut absent = servers.len() - votes.len() - asked.len();", "let mut absent = 0;"),
+            ("for (at, request) in asked {", "for (at, request) in asked.into_iter().take(0) {"),
+        ],
+        seen: "bench quorum",
+        story: "A hold began before the third server had answered, and one of its two voters dies: the release fails.",
+        check: Check::It("quorum::faults::a_release_before_the_last_answer_survives_the_loss_of_a_vote"),
+    },
+    Mutant {
         name: "early-end-of-an-upgrade-forgotten", file: "src/state/claim.rs",
         edits: &[("if token == 1 && !matches!(self.phase, Phase::Asked { .. }) {", "if token == 1 {")],
         seen: "simulate --quorum 3",
