@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture conformance spec lint features msrv deny docs-rs semver package
+	bench-page picture conformance python spec lint features msrv deny docs-rs semver package
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -112,6 +112,17 @@ fuzz: ## Feed whatever the client reads to its parsers, guided by coverage: MINU
 
 conformance: setup ## The protocol's suite, the client in Python beside this one, and the second judge
 	cargo test --test it -- conformance:: --nocapture
+
+# A new environment each time, with what is not in the repository out of PyPI. mypy has one of its own.
+PYTHON ?= python3
+PYTHON_DIR = $(CURDIR)/target/python
+python: setup ## Build the wheel of the client in Python; run its suite, its tests, its example and mypy with it
+	rm -rf $(PYTHON_DIR) && mkdir -p $(PYTHON_DIR)
+	$(PYTHON) -m venv $(PYTHON_DIR)/tools && $(PYTHON_DIR)/tools/bin/pip install --quiet build mypy
+	$(PYTHON_DIR)/tools/bin/python -m build --outdir $(PYTHON_DIR)/dist clients/python
+	cd clients/python && $(PYTHON_DIR)/tools/bin/mypy --cache-dir $(PYTHON_DIR)/mypy
+	$(PYTHON) -m venv $(PYTHON_DIR)/venv && $(PYTHON_DIR)/venv/bin/pip install --quiet $(PYTHON_DIR)/dist/*.whl
+	FAIRLOCK_PYTHON=$(PYTHON_DIR)/venv/bin/python cargo test --test it -- conformance::python --nocapture
 
 # TLC is got through Maven: tests/spec/README.md.
 spec: ## Check the specification in TLA+: e.g. ARGS=all, ARGS=--mutants, ARGS="--trace FILE"

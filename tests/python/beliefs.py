@@ -3,11 +3,12 @@
 import time
 import unittest
 
-from fairlock import Request, keys
+from fairlock._names import keys
+from fairlock._request import Phase, Request
 
 
 def asked(lease=10.0):
-    return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease)
+    return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease, time.monotonic())
 
 
 class AfterASubscription(unittest.TestCase):
@@ -20,26 +21,26 @@ class AfterASubscription(unittest.TestCase):
         self.request.doubt(self.now)
 
     def test_a_message_is_believed_only_after_a_later_call(self):
-        self.request.heard(7)
-        self.assertEqual(self.request.phase, "granted")
+        self.request.heard(7, self.now)
+        self.assertEqual(self.request.phase, Phase.GRANTED)
         self.assertLess(self.request.proven, self.now, "renew first")
-        self.request.stands(time.monotonic(), 7, 7)
+        self.request.stands(time.monotonic(), time.monotonic(), 7, 7)
         self.assertGreater(self.request.proven, self.now)
 
     def test_a_call_that_was_sent_before_proves_nothing_by_saying_that_it_waits(self):
-        self.request.stands(self.now - 0.5, -5, 3)
+        self.request.stands(self.now + 1, self.now - 0.5, -5, 3)
         self.assertLess(self.request.proven, self.now)
-        self.request.stands(self.now + 0.5, -5, 3)
+        self.request.stands(self.now + 1, self.now + 0.5, -5, 3)
         self.assertGreater(self.request.proven, self.now)
 
     def test_a_call_that_was_sent_before_proves_a_hold(self):
-        self.request.stands(self.now - 0.5, 7, 7)
-        self.assertEqual(self.request.phase, "granted")
+        self.request.stands(self.now + 1, self.now - 0.5, 7, 7)
+        self.assertEqual(self.request.phase, Phase.GRANTED)
         self.assertGreater(self.request.proven, self.now)
 
     def test_a_hold_keeps_its_proof(self):
-        self.request.stands(self.now - 0.5, 7, 7)
-        self.request.phase = "held"
+        self.request.stands(self.now + 1, self.now - 0.5, 7, 7)
+        self.request.hold()
         proven = self.request.proven
         self.request.doubt(self.now)
         self.assertEqual(self.request.proven, proven)

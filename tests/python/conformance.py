@@ -7,8 +7,9 @@ import sys
 import time
 import uuid
 
-import fairlock
-from composed import library, scripts
+import composed
+from fairlock._names import keys, read_message
+from fairlock._scripts import library, scripts
 from resp import Connection, ServerError
 
 SUITE = pathlib.Path(__file__).resolve().parents[1] / "conformance"
@@ -80,7 +81,7 @@ class Run:
 
     def __init__(self, server, login, calls, sharded):
         self.functions, self.numbers, self.sharded = calls, {}, sharded
-        self.keys = fairlock.keys("fairlock", f"conformance:{uuid.uuid4()}")
+        self.keys = keys("fairlock", f"conformance:{uuid.uuid4()}")
         self.channels = f"{self.keys[0]}:c:" if sharded else "fairlock:c:"
         self.calls = Connection(*server, timeout=PATIENCE, **login)
         self.ear = Connection(*server, timeout=PATIENCE, **login)
@@ -198,7 +199,7 @@ class Run:
         if grants.keys() != expected.keys():
             raise Failed(f"messages came: {grants}")
         for client, payload in sorted(grants.items()):
-            message = fairlock.read_message(payload)
+            message = read_message(payload)
             if message is None or payload != text_of(groups(message[0])) + "\n" + self.keys[0]:
                 raise Failed(f"not a message: {payload!r}")
             if isinstance(expected[client], int):
@@ -269,13 +270,22 @@ def text_of(groups):
 
 def check_names():
     for names in json.loads((SUITE / "names.json").read_text()):
-        found = fairlock.keys(names["prefix"], names["name"])
+        found = keys(names["prefix"], names["name"])
         fits([names["state"], names["queue"], names["leases"]], list(found), {})
+
+
+def check_texts():
+    """What the client sends is what scripts.json says."""
+    for flagged in (False, True):
+        if {name: script.text for name, script in scripts(flagged).items()} != composed.scripts(flagged):
+            raise Failed(f"the client composes other scripts than scripts.json, flagged: {flagged}")
+    if library() != composed.library():
+        raise Failed("the client composes another library than scripts.json")
 
 
 def by_hash(connection, flagged):
     """How to call each script: by EVALSHA."""
-    return {name: ("EVALSHA", connection.call("SCRIPT", "LOAD", text)) for name, text in scripts(flagged).items()}
+    return {name: ("EVALSHA", connection.call("SCRIPT", "LOAD", script.text)) for name, script in scripts(flagged).items()}
 
 
 def by_name(connection):
@@ -294,6 +304,7 @@ def main():
     if len(sys.argv) > 3:
         login = {"user": sys.argv[3], "password": sys.argv[4]}
     check_names()
+    check_texts()
     connection = Connection(*server, timeout=PATIENCE, protocol=2, **login)
     hello = connection.call("HELLO")
     modern = int(hello[hello.index("version") + 1].split(".")[0]) >= 7

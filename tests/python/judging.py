@@ -16,9 +16,9 @@ import tempfile
 import time
 import uuid
 
-import fairlock
 from composed import scripts
 from conformance import decoded, encoded
+from fairlock._names import keys
 from judge import GRACE_MS, Lock, client, names_owner, owner, writes
 from resp import Connection, ServerError
 
@@ -73,7 +73,7 @@ class Real:
     def __init__(self, server, calls):
         self.calls, self.connection = calls, Connection(*server, timeout=PATIENCE)
         self.ear = Connection(*server, timeout=PATIENCE)
-        self.keys = fairlock.keys("fairlock", f"judged:{uuid.uuid4()}")
+        self.keys = keys("fairlock", f"judged:{uuid.uuid4()}")
         self.listening = set()
         self.subscribe("SUBSCRIBE", f"{self.keys[0]}:events")
         self.subscribe("SUBSCRIBE", "fairlock:c:0")

@@ -1,0 +1,214 @@
+"""One connection to the server. Many tasks share it: replies come in the order of the calls.
+
+A task that is cancelled while it waits for a reply leaves its place in the line of calls, and the connection lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from ._resp import MalformedError, Parser, Reply, ReplyError, Word, encoded
+from .errors import InvalidInputError
+
+CONNECT_SECONDS = 2.0
+
+
+class Disconnected(Exception):
+    """The connection has ended. The server may have executed what was sent."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is, and as whom to log in."""
+
+    host: str = "127.0.0.1"
+    port: int = 6379
+    path: str | None = None
+    user: str | None = None
+    password: str | None = None
+    database: int = 0
+    tls: ssl.SSLContext | None = None
+
+    @staticmethod
+    def of_url(url: str, tls: ssl.SSLContext | None = None) -> Address:
+        """Reads `redis://`, `rediss://` and `unix://` URLs."""
+        remedy = "it must be like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss://... or unix:///PATH"
+        try:
+            parts = urlsplit(url)
+            port = parts.port or 6379
+            path = parts.path if parts.scheme == "unix" else None
+            number = parse_qs(parts.query).get("db", ["0"])[-1] if path else parts.path.strip("/") or "0"
+            database = int(number)
+        except ValueError as error:
+            raise InvalidInputError(f"the server's URL is refused: {error}; {remedy}") from error
+        if parts.scheme not in ("redis", "rediss", "unix") or path == "":
+            raise InvalidInputError(f"the server's URL is refused: {remedy}")
+        if tls is not None and parts.scheme != "rediss":
+            raise InvalidInputError("the server's URL is refused: with a context for TLS it must begin with rediss://")
+        if parts.scheme == "rediss" and tls is None:
+            tls = ssl.create_default_context()
+        return Address(
+            host=parts.hostname or "127.0.0.1",
+            port=port,
+            path=path,
+            user=unquote(parts.username) if parts.username else None,
+            password=unquote(parts.password) if parts.password else None,
+            database=database,
+            tls=tls,
+        )
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+class Connection(asyncio.Protocol):
+    """A connection, from `open` until `close` or until it ends by itself.
+
+    `patience`: after so many seconds without a sign of life the connection counts as dead. It pings to get one.
+    """
+
+    def __init__(self, patience: float, on_push: Callable[[Reply], None] | None = None) -> None:
+        self._patience = patience
+        self._on_push = on_push
+        self._parser = Parser()
+        self._calls: deque[asyncio.Future[Reply]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = self._asked = self._loop.time()
+        self._awaits = False
+        self._subscribed = False
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+
+    @staticmethod
+    async def open(address: Address, patience: float, on_push: Callable[[Reply], None] | None = None) -> Connection:
+        """Connects and logs in. Raises Disconnected or ReplyError."""
+        connection = Connection(patience, on_push)
+        try:
+            async with asyncio.timeout(max(CONNECT_SECONDS, patience)):
+                await connection._connect(address)
+        except (OSError, TimeoutError) as error:
+            connection.close()
+            raise Disconnected(f"cannot connect to {address}: {str(error) or 'no reply'}") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _connect(self, address: Address) -> None:
+        loop = self._loop
+        if address.path is not None:
+            await loop.create_unix_connection(lambda: self, address.path)
+        else:
+            await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
+        if address.password is not None:
+            await self.call("AUTH", *([address.user] if address.user else []), address.password)
+        if address.database:
+            await self.call("SELECT", address.database)
+
+    async def call(self, *words: Word) -> Reply:
+        """Returns the reply.
+
+        Raises ReplyError, or Disconnected: the server may have executed the call. If the task is cancelled, the server
+        may execute the call too.
+        """
+        return await self.send(*words)
+
+    def send(self, *words: Word) -> asyncio.Future[Reply]:
+        """Sends now. The future is the reply."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        if self._transport is None or self.ended.done():
+            future.set_exception(Disconnected(self.ended.result() if self.ended.done() else "not connected"))
+            return future
+        if not self._calls:
+            self._asked = self._loop.time()
+        self._calls.append(future)
+        self._transport.write(encoded(words))
+        return future
+
+    def subscribe(self, *channels: str) -> None:
+        """From now on whatever comes goes to `on_push`, with the confirmations."""
+        self._subscribed = True
+        self._write("SUBSCRIBE", *channels)
+
+    def _write(self, *words: Word) -> None:
+        if self._transport is not None:
+            self._transport.write(encoded(words))
+
+    # ---- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._asked = self._loop.time()
+        self._awaits = False
+        try:
+            for reply in self._parser.feed(data):
+                self._take(reply)
+        except MalformedError as error:
+            self._end(str(error))
+
+    def _take(self, reply: Reply) -> None:
+        if self._subscribed:
+            if self._on_push is not None:
+                self._on_push(reply)
+            return
+        if not self._calls:
+            raise MalformedError("a reply to no call")
+        future = self._calls.popleft()
+        if future.done():
+            return  # its task was cancelled
+        if isinstance(reply, ReplyError):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(str(exc) if exc else "the server closed the connection")
+
+    # ---- signs of life
+
+    def _look(self) -> None:
+        """Looks for signs of life twice in the time of patience."""
+        if self.ended.done():
+            return
+        now = self._loop.time()
+        if (self._awaits or self._calls) and now - max(self._heard, self._asked) >= self._patience:
+            self._end(f"no sign of life for {self._patience:.3g} s")
+            return
+        if not self._awaits and not self._calls:
+            self._awaits, self._asked = True, now
+            if self._subscribed:
+                self._write("PING")
+            else:
+                # Nobody waits for this reply, and an error would be a sign of life too.
+                self.send("PING").add_done_callback(_ignore)
+        self._timer = self._loop.call_later(self._patience / 2, self._look)
+
+    def close(self) -> None:
+        self._end("closed by this client")
+
+    def _end(self, why: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(why)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        calls, self._calls = self._calls, deque()
+        for future in calls:
+            if not future.done():
+                future.set_exception(Disconnected(self.ended.result()))
+
+
+def _ignore(future: asyncio.Future[Reply]) -> None:
+    if not future.cancelled():
+        future.exception()

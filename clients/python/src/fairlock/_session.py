@@ -1,0 +1,185 @@
+"""The connection for commands: greets each server, calls scripts, reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ._connection import Address, Connection, Disconnected, _ignore
+from ._names import LockKeys
+from ._request import Phase, Request
+from ._resp import MalformedError, Reply, ReplyError, Word
+from ._scripts import Script, library, life, scripts
+
+# Pauses between attempts to connect, in seconds.
+LEAST_PAUSE = 0.01
+MOST_PAUSE = 0.5
+
+# The server executed nothing, and the same call may succeed later.
+TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN")
+
+
+def is_transient(error: ReplyError) -> bool:
+    """Whether the same call may succeed a little later."""
+    # Redis 6.2 puts the words of a command that failed into the error of its script.
+    return any(error.code == code or f"-{code} " in error.text for code in TRANSIENT)
+
+
+class Answer(NamedTuple):
+    """A reply, and when its call was sent (seconds of the monotonic clock)."""
+
+    reply: Reply
+    sent: float
+
+
+@dataclass
+class Link:
+    """A connection that was greeted, and how scripts are called over it."""
+
+    connection: Connection
+    texts: dict[str, Script]
+    # The name of the library of functions. None: scripts are called by their texts.
+    functions: str | None
+    # Until when the server may have forgotten holds.
+    quarantined_until: float
+    # Scripts whose texts were sent over this connection.
+    seen: set[str] = field(default_factory=set)
+
+    async def call(self, name: str, rest: tuple[Word, ...]) -> Answer:
+        script = self.texts[name]
+        sent = time.monotonic()
+        try:
+            if self.functions is not None:
+                return Answer(await self.connection.call("FCALL", f"{self.functions}_{name}", *rest), sent)
+            # The first call carries the text, because calls that get NOSCRIPT lose their order.
+            if name in self.seen:
+                return Answer(await self.connection.call("EVALSHA", script.sha1, *rest), sent)
+            self.seen.add(name)
+        except ReplyError as error:
+            # In both cases nothing was executed.
+            if "Function not found" in error.text:
+                self.connection.send("FUNCTION", "LOAD", library()[1]).add_done_callback(_ignore)
+            elif error.code != "NOSCRIPT":
+                raise
+        sent = time.monotonic()
+        return Answer(await self.connection.call("EVAL", script.text, *rest), sent)
+
+
+class Session:
+    """The calls of a client, over one connection at a time."""
+
+    def __init__(self, address: Address, prefix: str, patience: float, quarantine: float) -> None:
+        self._address = address
+        self._prefix = prefix
+        self._patience = patience
+        self._quarantine = quarantine
+        self._link: Link | None = None
+        self._connecting: asyncio.Task[Link] | None = None
+        self._pause = 0.0
+        self._closed = False
+
+    async def command(self, *words: Word) -> Reply:
+        """Raises ReplyError, or Disconnected: the server may have executed the call."""
+        return await (await self.link()).connection.call(*words)
+
+    async def script(
+        self, name: str, lock: LockKeys, options: str, *args: Word, about: Request | None = None
+    ) -> Answer:
+        """Calls a script. `about`: a request that the server may know from now on. Raises as `command` does."""
+        link = await self.link()
+        rest_ms = int((link.quarantined_until - time.monotonic()) * 1000)
+        if name == "acquire" and rest_ms > 0:
+            args = (*args, rest_ms)
+        if about is not None:
+            if about.phase is Phase.OVER:
+                raise Disconnected("the client is closed")
+            about.sent = True
+        try:
+            return await link.call(name, (3, *lock, options, *args))
+        except ReplyError as error:
+            if error.code == "READONLY":
+                # The server is no master any more. The address may lead to another one.
+                link.connection.close()
+            raise
+
+    async def link(self) -> Link:
+        """The connection that is there, or a new one. All who wait share one attempt."""
+        if self._closed:
+            raise Disconnected("the client is closed")
+        if self._link is not None and not self._link.connection.ended.done():
+            return self._link
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(_retrieve)
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> Link:
+        await asyncio.sleep(self._pause)
+        self._pause = min(max(2 * self._pause, LEAST_PAUSE), MOST_PAUSE)
+        connection = await Connection.open(self._address, self._patience)
+        try:
+            async with asyncio.timeout(max(2.0, self._patience)):
+                self._link = await self._greet(connection)
+        except TimeoutError as error:
+            connection.close()
+            raise Disconnected("the server does not greet") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._pause = 0.0
+        return self._link
+
+    async def _greet(self, connection: Connection) -> Link:
+        flagged = await self._is_modern(connection)
+        functions = await self._load(connection) if flagged else None
+        until = 0.0
+        if self._quarantine > 0:
+            until = await self._quarantined(connection, flagged)
+        return Link(connection, scripts(flagged), functions, until)
+
+    async def _is_modern(self, connection: Connection) -> bool:
+        """Whether the server has functions, and flags of scripts: from version 7 on, or if the version cannot be read.
+        """
+        try:
+            hello = await connection.call("HELLO")
+        except ReplyError:
+            return True
+        if isinstance(hello, list) and "version" in hello[:-1]:
+            version = str(hello[hello.index("version") + 1]).split(".")[0]
+            return not version.isdecimal() or int(version) >= 7
+        return True
+
+    async def _load(self, connection: Connection) -> str | None:
+        name, text = library()
+        try:
+            await connection.call("FUNCTION", "LOAD", text)
+        except ReplyError as error:
+            # Without the right to load, scripts are called by their texts.
+            return name if f"'{name}' already exists" in error.text else None
+        return name
+
+    async def _quarantined(self, connection: Connection, flagged: bool) -> float:
+        info = await connection.call("INFO", "server")
+        lines = info.splitlines() if isinstance(info, str) else []
+        runs = [line.removeprefix("run_id:").strip() for line in lines if line.startswith("run_id:")]
+        if not runs:
+            raise MalformedError("INFO server tells no run_id, which a quarantine needs")
+        age_ms = await connection.call("EVAL", life(flagged), 1, f"{self._prefix}:life", runs[0])
+        if not isinstance(age_ms, int):
+            raise MalformedError(f"not an age of a server: {age_ms!r:.80}")
+        return time.monotonic() + self._quarantine - age_ms / 1000
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.connection.close()
+
+
+def _retrieve(task: asyncio.Task[Link]) -> None:
+    """Those who wait get the error. If all of them were cancelled, nobody does."""
+    if not task.cancelled():
+        task.exception()

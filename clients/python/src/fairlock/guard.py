@@ -1,0 +1,162 @@
+"""Guards: holds on a lock, which the client renews and which may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from types import TracebackType
+
+from ._engine import Engine, reason
+from ._request import Phase, Request
+from .errors import LostError, LostReason
+
+
+class Guard:
+    """A hold on a lock. The client renews it in the background until you release it or until it is lost.
+
+    Use it by `async with`, or call `release`. A guard can be lost: when the client could not renew it within its lease,
+    because the process was frozen or cut off from the server. It says so by `is_held`, `lost` and `while_held`, before
+    the server gives the lock to anybody else. Between such a check and your next action the process may freeze again.
+    Only the resource can refuse a late action, by the `fencing_token`.
+
+    A guard that is garbage-collected without a release is released in the background, with a ResourceWarning.
+    """
+
+    def __init__(self, engine: Engine, request: Request, name: str) -> None:
+        self._engine = engine
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._left = False
+        self._name = name
+        self._token = request.token
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
+
+    @property
+    def fencing_token(self) -> int:
+        """The number to send to the resource with every write, below 2^53.
+
+        The resource must refuse a write whose token is smaller than the greatest one that it has seen.
+        """
+        return self._token
+
+    def is_held(self) -> bool:
+        """Whether the lock is certainly still held, without I/O. Once False, the answer stays False.
+
+        "Certainly" means by this process' monotonic clock. The client sent the last confirmed renewal less than a lease
+        ago, minus a fiftieth for clocks that run at different rates.
+        """
+        self._request.expire(time.monotonic())
+        return self._request.phase is Phase.HELD
+
+    async def lost(self) -> LostReason:
+        """Returns when the hold is lost, and why. It never returns while the lock is held, or after its release.
+
+        Cancellation: nothing happens. Call it again at any time.
+        """
+        while True:
+            now = time.monotonic()
+            self._request.expire(now)
+            if isinstance(self._request.why, LostReason):
+                return self._request.why
+            held = self._request.phase is Phase.HELD
+            await self._request.changed.wait(self._request.proven - now if held else None)
+
+    def while_held(self) -> WhileHeld:
+        """A block that is cancelled when the lock is lost: `async with guard.while_held(): ...`.
+
+        The block then raises LostError. It must await now and then, because only an await can be cancelled.
+        """
+        return WhileHeld(self)
+
+    async def release(self) -> None:
+        """Releases the lock and waits for the server's confirmation. By then the next waiter holds it.
+
+        Cancellation: the lock is released all the same, in the background.
+
+        Raises LostError if the lock had been lost before: others may have been inside at the same time.
+        UnavailableError or ServerError if the server did not confirm: then the client repeats the release in the
+        background until the lease must have ended.
+        """
+        self._left = True
+        await self._engine.release(self._request, self._name)
+
+    async def __aenter__(self) -> Guard:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._left:
+            return
+        try:
+            await self.release()
+        except LostError:
+            # The block's own error says more.
+            if error is None:
+                raise
+
+    def __del__(self) -> None:
+        if self._left or self._request.phase is Phase.OVER:
+            return
+        warnings.warn(f"a guard of lock {self._name!r} was dropped without release()", ResourceWarning, stacklevel=2)
+        try:
+            # The garbage collector may run in any thread.
+            self._loop.call_soon_threadsafe(self._engine.leave, self._request)
+        except RuntimeError:
+            # The loop is closed, so nobody renews the hold and its lease ends.
+            pass
+
+    def __repr__(self) -> str:
+        state = "held" if self.is_held() else "not held"
+        return f"<fairlock.Guard of {self._name!r}: {state}, fencing token {self._token}>"
+
+
+class WhileHeld:
+    """See `Guard.while_held`."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._watch: asyncio.Task[None] | None = None
+        self._why: LostReason | None = None
+        self._cancelling = 0
+
+    async def __aenter__(self) -> Guard:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("while_held() needs a task")
+        if not self._guard.is_held():
+            raise LostError(self._guard.name, reason(self._guard._request))
+        self._cancelling = task.cancelling()
+        self._watch = asyncio.create_task(self._cancel_when_lost(task))
+        return self._guard
+
+    async def _cancel_when_lost(self, task: asyncio.Task[object]) -> None:
+        self._why = await self._guard.lost()
+        task.cancel(f"lock {self._guard.name!r} was lost")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        if self._watch is None or task is None:
+            return
+        self._watch.cancel()
+        if self._why is not None:
+            if error is None:
+                # The block ended before the cancellation reached it. It comes at the next await, which is here.
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError as cancelled:
+                    error = cancelled
+            ours = task.uncancel() <= self._cancelling
+            if ours and (error is None or isinstance(error, asyncio.CancelledError)):
+                raise LostError(self._guard.name, self._why) from error
+            if error is not None and kind is None:
+                raise error
+        elif kind is None and not self._guard._left and not self._guard.is_held():
+            raise LostError(self._guard.name, reason(self._guard._request))

@@ -1,0 +1,470 @@
+"""The client of clients/python on a real server: `python3 client.py HOST PORT`. No verdict depends on time."""
+
+import asyncio
+import contextlib
+import gc
+import pathlib
+import sys
+import unittest
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import fairlock
+from fairlock._connection import Address, Connection
+from fairlock._names import keys
+from fairlock._resp import ReplyError
+from fairlock._scripts import lua
+from stepping import cancelled_at_each_await
+
+# Leases so long that whatever is left behind stays for the whole test.
+LONG = 600.0
+# Looks at the server, some milliseconds apart. Only what never happens takes as many.
+LOOKS = 20_000
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+URL = ""
+
+
+class Watch:
+    """Looks at the server with its own eyes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    async def counts(self, name: str) -> tuple[int, int]:
+        """How many hold, and how many wait."""
+        text = lua("lock.lua") + lua("status.lua")
+        reply = await self.connection.call("EVAL", text, 3, *keys("fairlock", name), "", 0, 0, 0)
+        assert isinstance(reply, list)
+        return int(str(reply[4])), int(str(reply[5]))
+
+    async def until(self, what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+        for _ in range(LOOKS):
+            if await condition():
+                return
+            await asyncio.sleep(0.002)
+        raise AssertionError(f"never: {what}")
+
+    async def until_counts(self, name: str, holders: int, waiters: int, what: str = "") -> None:
+        async def right() -> bool:
+            return await self.counts(name) == (holders, waiters)
+
+        await self.until(f"{holders} hold and {waiters} wait for {name}; {what}", right)
+
+    async def clients(self) -> int:
+        listed = await self.connection.call("CLIENT", "LIST")
+        return len(str(listed).splitlines())
+
+
+def name() -> str:
+    return f"python:{uuid.uuid4()}"
+
+
+@contextlib.asynccontextmanager
+async def connected(**settings: object) -> AsyncIterator[fairlock.Client]:
+    settings = {"lease": LONG, **settings}
+    async with fairlock.Client(URL, **settings) as client:  # type: ignore[arg-type]
+        yield client
+
+
+class OnAServer(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self) -> None:
+        self.watch = Watch(await Connection.open(Address.of_url(URL), 60.0))
+
+    async def asyncTearDown(self) -> None:
+        self.watch.connection.close()
+
+
+class Cancelled(OnAServer):
+    """A task may be cancelled at any await. It leaves nothing at the server, and its client goes on."""
+
+    async def nothing_left(self, client: fairlock.Client, lock: str, run: str) -> None:
+        await self.watch.until_counts(lock, 0, 0, run)
+        engine = client._connected()
+
+        async def forgotten() -> bool:
+            return not engine._requests and not engine._left
+
+        await self.watch.until(f"the client has forgotten all: {run}", forgotten)
+
+    async def test_an_acquire_of_a_free_lock(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+
+            async def job() -> None:
+                guard = await lock.write()
+                # Handed out, so it is the user's to release.
+                guard._left = True
+                client._connected().leave(guard._request)
+
+            awaits = await cancelled_at_each_await(job, lambda run: self.nothing_left(client, lock.name, run))
+            self.assertGreaterEqual(awaits, 1)
+
+    async def test_an_acquire_that_waits(self) -> None:
+        async with connected() as client, connected() as other:
+            lock, others = client.rw_lock(name()), []
+
+            async def job() -> None:
+                others.append(asyncio.create_task(hold_until_queued()))
+                await inside.wait()
+                inside.clear()
+                guard = await lock.write()
+                await guard.release()
+
+            inside = asyncio.Event()
+
+            async def hold_until_queued() -> None:
+                job_task = tasks[-1]
+                guard = await other.rw_lock(lock.name).write()
+                inside.set()
+                while not job_task.done() and (await self.watch.counts(lock.name))[1] == 0:
+                    await asyncio.sleep(0)
+                await guard.release()
+
+            tasks: list[asyncio.Task[object]] = []
+
+            async def noting() -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                tasks.append(task)
+                await job()
+
+            async def then(run: str) -> None:
+                await asyncio.gather(*others)
+                others.clear()
+                inside.clear()
+                await self.nothing_left(client, lock.name, run)
+
+            awaits = await cancelled_at_each_await(noting, then)
+            self.assertGreaterEqual(awaits, 3, "the other is inside; the reply; the grant; the release")
+
+    async def test_a_block_with_its_release(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+
+            async def job() -> None:
+                async with lock.write() as guard, guard.while_held():
+                    await asyncio.sleep(0)
+
+            awaits = await cancelled_at_each_await(job, lambda run: self.nothing_left(client, lock.name, run))
+            self.assertGreaterEqual(awaits, 3)
+
+    async def test_permits_and_a_try(self) -> None:
+        async with connected() as client:
+            gpus = client.semaphore(name(), 4)
+
+            async def job() -> None:
+                async with gpus.permits(3):
+                    guard = await gpus.permits(1).try_acquire()
+                    assert guard is not None
+                    async with guard:
+                        assert await gpus.permits(1).try_acquire() is None
+
+            awaits = await cancelled_at_each_await(job, lambda run: self.nothing_left(client, gpus.name, run))
+            self.assertGreaterEqual(awaits, 5)
+
+    async def test_a_named_owner_who_asks_again(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name()).with_owner(uuid.uuid4())
+            holder = await other.rw_lock(lock.name).write()
+
+            async def job() -> None:
+                # The one before may not have left the queue yet, and one owner waits once.
+                async with asyncio.timeout(None):
+                    await lock.write()
+
+            for _ in range(5):
+                task = asyncio.create_task(job())
+                await self.watch.until_counts(lock.name, 1, 1)
+                task.cancel()
+                again = asyncio.create_task(job())
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                await self.watch.until_counts(lock.name, 1, 1)
+                again.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await again
+            await self.watch.until_counts(lock.name, 1, 0)
+            await holder.release()
+            await self.nothing_left(client, lock.name, "five times two")
+
+    async def test_calls_over_a_connection_that_breaks(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+
+            async def job() -> None:
+                await self.watch.connection.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                async with lock.write():
+                    await self.watch.connection.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+            awaits = await cancelled_at_each_await(job, lambda run: self.nothing_left(client, lock.name, run))
+            self.assertGreaterEqual(awaits, 4)
+
+    async def test_connecting_and_closing(self) -> None:
+        before = await self.watch.clients()
+
+        async def job() -> None:
+            client = fairlock.Client(URL, lease=LONG)
+            try:
+                await client.connect()
+                await client.rw_lock(self.id()).write()
+            finally:
+                await client.close()
+
+        async def then(run: str) -> None:
+            async def gone() -> bool:
+                return await self.watch.clients() == before
+
+            await self.watch.until(f"no connection is left: {run}", gone)
+            # A cancelled close() leaves its holds to their leases.
+            await self.watch.connection.call("DEL", *keys("fairlock", self.id()))
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            awaits = await cancelled_at_each_await(job, then)
+        self.assertGreaterEqual(awaits, 5)
+
+
+class Guards(OnAServer):
+    async def test_a_block_is_cancelled_when_the_lock_is_lost(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+            with self.assertRaises(fairlock.LostError) as lost:
+                async with lock.write() as guard:
+                    async with guard.while_held():
+                        await self.watch.connection.call("DEL", *keys("fairlock", lock.name))
+                        # The next renewal learns of it.
+                        guard._request.due = 0.0
+                        client._connected()._kick.notify()
+                        await asyncio.Event().wait()
+            self.assertIs(lost.exception.reason, fairlock.LostReason.UNKNOWN_TO_SERVER)
+            task = asyncio.current_task()
+            assert task is not None
+            self.assertEqual(task.cancelling(), 0)
+            self.assertFalse(guard.is_held())
+            self.assertIs(await guard.lost(), fairlock.LostReason.UNKNOWN_TO_SERVER)
+
+    async def test_a_block_that_never_awaits_learns_of_the_loss_at_its_end(self) -> None:
+        async with connected() as client:
+            guard = await client.rw_lock(name()).write()
+            with self.assertRaises(fairlock.LostError):
+                async with guard.while_held():
+                    guard._request.proven = 0.0  # as if the lease had run out meanwhile
+            with self.assertRaises(fairlock.LostError):
+                await guard.release()
+            await self.watch.until_counts(guard.name, 0, 0, "a lost hold is released all the same")
+
+    async def test_a_cancellation_from_outside_is_not_taken_for_a_loss(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+            with self.assertRaises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    async with lock.write() as guard, guard.while_held():
+                        await asyncio.Event().wait()
+            await self.watch.until_counts(lock.name, 0, 0)
+
+    async def test_the_error_of_a_block_hides_the_loss(self) -> None:
+        async with connected() as client:
+            with self.assertRaises(KeyError):
+                async with client.rw_lock(name()).write() as guard:
+                    guard._request.proven = 0.0
+                    raise KeyError
+
+    async def test_a_dropped_guard_is_released_with_a_warning(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+            with self.assertWarns(ResourceWarning):
+                await lock.write()
+                gc.collect()
+            await self.watch.until_counts(lock.name, 0, 0)
+
+    async def test_renewals_keep_a_hold_beyond_its_lease(self) -> None:
+        async with connected(lease=0.3) as client:
+            async with client.rw_lock(name()).write() as guard:
+                first = guard._request.proven
+
+                async def renewed_thrice() -> bool:
+                    return guard._request.proven > first + 0.9
+
+                await self.watch.until("a proof of three more leases", renewed_thrice)
+                self.assertTrue(guard.is_held())
+
+    async def test_closing_releases_and_tells_those_who_wait(self) -> None:
+        async with connected() as other:
+            lock = name()
+            client = await fairlock.Client(URL, lease=LONG).connect()
+            guard = await client.rw_lock(lock).write()
+            waiter = asyncio.create_task(client.rw_lock(lock).write()._acquire())
+            await self.watch.until_counts(lock, 1, 1)
+            await client.close()
+            with self.assertRaises(fairlock.ClosedError):
+                await waiter
+            with self.assertRaises(fairlock.LostError):
+                await guard.release()
+            self.assertEqual(await self.watch.counts(lock), (0, 0))
+            with self.assertRaises(fairlock.ClosedError):
+                await client.rw_lock(lock).write()
+            async with other.rw_lock(lock).write():
+                pass
+
+
+class Refusals(OnAServer):
+    async def test_bad_input_says_what_to_do(self) -> None:
+        for arguments in (
+            {"url": "http://localhost"},
+            {"url": "redis://localhost:x"},
+            {"url": "redis://localhost/x"},
+            {"url": URL, "lease": 0.05},
+            {"url": URL, "prefix": "a{b"},
+            {"url": URL, "label": "a b"},
+            {"url": URL, "quarantine": -1},
+        ):
+            with self.assertRaises(fairlock.InvalidInputError) as refused:
+                fairlock.Client(**arguments)  # type: ignore[arg-type]
+            self.assertRegex(str(refused.exception), "refused: .*(must|may)")
+        async with connected() as client:
+            for bad in ("", "x" * 1025, "\ud800"):
+                with self.assertRaises(fairlock.InvalidInputError):
+                    client.rw_lock(bad)
+            for permits in (0, 5):
+                with self.assertRaises(fairlock.InvalidInputError):
+                    client.semaphore("s", 4).permits(permits)
+            with self.assertRaises(fairlock.InvalidInputError):
+                client.semaphore("s", 0)
+            with self.assertRaises(fairlock.InvalidInputError):
+                client.rw_lock("a").with_owner(uuid.UUID(int=0))
+
+    async def test_what_the_server_refuses(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+            with self.assertRaises(fairlock.PolicyMismatchError):
+                async with lock.write():
+                    await client.rw_lock(lock.name, policy=fairlock.Policy.WRITERS_FIRST).read()
+            async with lock.write():
+                with self.assertRaises(fairlock.QueueFullError):
+                    await lock.write(max_queue=0)
+
+    async def test_a_named_owner_reenters_and_waits_once(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name()).with_owner(uuid.uuid4())
+            async with lock.write(), lock.write(), lock.read():
+                pass
+            # Asked at the same time.
+            for guard in await asyncio.gather(*(lock.write()._acquire() for _ in range(5))):
+                await guard.release()
+            async with lock.read(), lock.read():
+                with self.assertRaises(fairlock.OwnerReadsError):
+                    await lock.write()
+            async with other.rw_lock(lock.name).write():
+                waiter = asyncio.create_task(lock.write()._acquire())
+                await self.watch.until_counts(lock.name, 1, 1)
+                with self.assertRaises(fairlock.OwnerWaitingError):
+                    await lock.read()
+            await (await waiter).release()
+
+    async def test_no_server(self) -> None:
+        with self.assertRaises(fairlock.UnavailableError):
+            await fairlock.Client("redis://127.0.0.1:1").connect()
+        with self.assertRaises(fairlock.ServerError) as refused:
+            await fairlock.Client(URL.replace("//", "//nobody:wrong@")).connect()
+        self.assertIn("password", str(refused.exception))
+
+
+class Connections(OnAServer):
+    async def test_a_waiter_renews_when_its_subscription_was_made_again(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = name()
+            holder = await other.rw_lock(lock).write()
+            waiter = asyncio.create_task(client.rw_lock(lock).write()._acquire())
+            await self.watch.until_counts(lock, 1, 1)
+            (request,) = client._connected()._requests.values()
+            proven = request.proven
+            await self.watch.connection.call("CLIENT", "KILL", "TYPE", "pubsub")
+
+            async def proven_anew() -> bool:
+                return request.doubted > 0 and request.proven > proven
+
+            await self.watch.until("a proof from after the subscription", proven_anew)
+            await holder.release()
+            await (await waiter).release()
+
+    async def test_a_cancelled_call_keeps_the_connection_and_the_replies_of_others(self) -> None:
+        connection = await Connection.open(Address.of_url(URL), 60.0)
+        calls = [asyncio.create_task(connection.call("ECHO", number)) for number in range(100)]
+        await asyncio.sleep(0)
+        for call in calls[::3]:
+            call.cancel()
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+        for number, reply in enumerate(replies):
+            if number % 3:
+                self.assertEqual(reply, str(number))
+            else:
+                self.assertIsInstance(reply, asyncio.CancelledError)
+        self.assertFalse(connection.ended.done())
+        connection.close()
+
+    async def test_the_server_forgets_the_scripts(self) -> None:
+        for functions in (True, False):
+            async with connected() as client:
+                link = await client._connected()._session.link()
+                if not functions:
+                    link.functions = None
+                lock = client.rw_lock(name())
+                async with lock.write():
+                    self.assertIsNone(await lock.read().try_acquire())
+                    # On servers before 7 there are no functions.
+                    with contextlib.suppress(ReplyError):
+                        await self.watch.connection.call("FUNCTION", "FLUSH")
+                    await self.watch.connection.call("SCRIPT", "FLUSH")
+                    self.assertIsNone(await lock.read().try_acquire())
+                await self.watch.until_counts(lock.name, 0, 0)
+                self.assertFalse(link.connection.ended.done())
+
+    async def test_the_rights_of_a_service_suffice(self) -> None:
+        page = (ROOT / "SECURITY.md").read_text()
+        rules = page.split("ACL SETUSER service on >SECRET ")[1].split("```")[0].split()
+        user = f"service-{uuid.uuid4().hex}"
+        await self.watch.connection.call("ACL", "SETUSER", user, "on", ">SECRET", *rules)
+        async with fairlock.Client(URL.replace("//", f"//{user}:SECRET@"), lease=0.3, label="service") as client:
+            async with client.rw_lock(name()).write() as guard:
+                waiter = asyncio.create_task(client.rw_lock(guard.name).read()._acquire())
+                first = guard._request.proven
+
+                async def renewed() -> bool:
+                    return guard._request.proven > first + 0.3
+
+                await self.watch.until("renewals", renewed)
+            await (await waiter).release()
+        await self.watch.connection.call("ACL", "DELUSER", user)
+
+    async def test_in_quarantine_no_lock_is_granted_that_looks_free(self) -> None:
+        prefix = f"quarantined-{uuid.uuid4().hex}"
+        async with connected(prefix=prefix, quarantine=LONG) as client:
+            self.assertIsNone(await client.rw_lock("a").write().try_acquire())
+        # The clients have known this server for that long.
+        key = f"{prefix}:life"
+        run, since = str(await self.watch.connection.call("GET", key)).split(" ")
+        await self.watch.connection.call("SET", key, f"{run} {int(since) - int(LONG * 1000) - 1}")
+        async with connected(prefix=prefix, quarantine=LONG) as client:
+            async with client.rw_lock("b").write():
+                pass
+
+
+class Pages(OnAServer):
+    async def test_the_first_program_of_the_readme_runs(self) -> None:
+        page = (ROOT / "clients/python/README.md").read_text()
+        program = page.split("```python\n")[1].split("```")[0]
+        for text, ours in (("redis://127.0.0.1:6379", URL), ("sleep(5)", "sleep(0)")):
+            self.assertIn(text, program)
+            program = program.replace(text, ours)
+        run = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        said, complained = await run.communicate()
+        self.assertRegex(said.decode(), r"^inside, with fencing token \d+\n$", complained.decode())
+
+
+if __name__ == "__main__":
+    URL = f"redis://{sys.argv[1]}:{sys.argv[2]}"
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
