@@ -28,6 +28,20 @@ fn everything_breaks_around_the_lock_and_the_lock_does_not() {
     assert!(good || unlucky, "{text}");
 }
 
+/// Workers of both clients in the same queues. Skipped, aloud, where there is no Python that can run the client.
+#[test]
+fn everything_breaks_around_the_client_in_python_too() {
+    const CAN_RUN_IT: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
+    let found = Command::new("python3").args(["-c", CAN_RUN_IT]).status();
+    if !found.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: there is no python3 from 3.11 on on the PATH, so no client in Python is tortured");
+        return;
+    }
+    let workloads = "hot,many,readers,cancel,policies,permits,owners";
+    let (good, text) = torture(&["--python", "2", "--workload", workloads, "--goal", "6000"]);
+    assert!(good, "{text}");
+}
+
 /// It succeeds only if the register without the fence lost updates and the one with it did not.
 #[test]
 fn without_its_fence_a_register_loses_updates_and_with_it_none() {

@@ -24,7 +24,7 @@ class Disconnected(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server is, and as whom to log in."""
+    """Where the server is, and who connects."""
 
     host: str = "127.0.0.1"
     port: int = 6379
@@ -33,9 +33,11 @@ class Address:
     password: str | None = None
     database: int = 0
     tls: ssl.SSLContext | None = None
+    # What the server's list of its clients shows.
+    name: str = ""
 
     @staticmethod
-    def of_url(url: str, tls: ssl.SSLContext | None = None) -> Address:
+    def of_url(url: str, tls: ssl.SSLContext | None = None, name: str = "") -> Address:
         """Reads `redis://`, `rediss://` and `unix://` URLs."""
         remedy = "it must be like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss://... or unix:///PATH"
         try:
@@ -60,6 +62,7 @@ class Address:
             password=unquote(parts.password) if parts.password else None,
             database=database,
             tls=tls,
+            name=name,
         )
 
     def __str__(self) -> str:
@@ -110,6 +113,9 @@ class Connection(asyncio.Protocol):
             await self.call("AUTH", *([address.user] if address.user else []), address.password)
         if address.database:
             await self.call("SELECT", address.database)
+        if address.name:
+            # A user without the right to it goes without.
+            self.send("CLIENT", "SETNAME", address.name).add_done_callback(_ignore)
 
     async def call(self, *words: Word) -> Reply:
         """Returns the reply.

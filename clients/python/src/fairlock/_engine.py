@@ -517,7 +517,8 @@ class Engine:
 
     @staticmethod
     def _log_failure(what: str, lock: LockKeys, error: Exception) -> None:
-        level = logging.DEBUG if isinstance(error, Disconnected) else logging.WARNING
+        passes = isinstance(error, Disconnected) or (isinstance(error, ReplyError) and is_transient(error))
+        level = logging.DEBUG if passes else logging.WARNING
         log.log(level, "%s about %s failed and is repeated: %s", what, lock.state, error)
 
     async def _introduce(self) -> None:

@@ -25,6 +25,10 @@ class Script(NamedTuple):
     text: str
     sha1: str
 
+    @staticmethod
+    def of(text: str) -> Script:
+        return Script(text, _sha1(text))
+
 
 @cache
 def lua(file: str) -> str:
@@ -43,7 +47,7 @@ def _headed(flags: str, body: str, flagged: bool) -> str:
 def scripts(flagged: bool) -> dict[str, Script]:
     """The scripts by name. `flagged`: for a server from version 7 on."""
     texts = {name: _headed(flags, lua("lock.lua") + lua(f"{name}.lua"), flagged) for name, flags in FLAGS.items()}
-    return {name: Script(text, _sha1(text)) for name, text in texts.items()}
+    return {name: Script.of(text) for name, text in texts.items()}
 
 
 @cache

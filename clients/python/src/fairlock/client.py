@@ -43,10 +43,10 @@ class Client:
         if not 0 <= quarantine <= 365 * 24 * 3600.0:
             raise InvalidInputError(f"quarantine of {quarantine!r} s is refused: it must be 0 s to a year")
         self._settings = Settings(
-            address=Address.of_url(url, tls),
+            address=Address.of_url(url, tls, checked_label(label)),
             prefix=checked_prefix(prefix),
             lease=checked_seconds("lease", lease),
-            label=checked_label(label),
+            label=label,
             quarantine=float(quarantine),
         )
         self._engine: Engine | None = None

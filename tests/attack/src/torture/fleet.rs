@@ -1,12 +1,13 @@
 //! The workers as their parent has them: processes, each behind proxies of its own, one for each server.
 
 use super::wire::Line;
-use super::worker;
+use super::worker::{self, Python};
 use fairlock_support::proxy::Proxy;
 use fairlock_support::random::{self, Rng};
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -67,8 +68,15 @@ impl Fleet {
             true => self.args.url.clone(),
             false => proxies.iter().map(|proxy| proxy.url()).collect(),
         };
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("torture-worker").arg("--url").arg(urls.join(","));
+        let mut command = match &self.args.python {
+            Some(python) if number < python.workers => python.command(),
+            _ => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("torture-worker");
+                command
+            }
+        };
+        command.arg("--url").arg(urls.join(","));
         command.arg("--store").arg(&self.args.store);
         command.arg("--seed").arg(self.seeds.u64(..).to_string());
         let workloads: Vec<_> = self.args.workload.iter().map(|workload| workload.name()).collect();
@@ -146,6 +154,17 @@ impl Fleet {
             }
         }
         Ok(bad)
+    }
+}
+
+impl Python {
+    fn command(&self) -> Command {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(root.join("tests/python/torture.py"));
+        command.arg("--scripts").arg(&self.scripts);
+        command.env("PYTHONPATH", root.join("clients/python/src"));
+        command
     }
 }
 

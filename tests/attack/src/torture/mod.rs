@@ -33,6 +33,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError};
 use report::{Progress, Report, Totals};
 use sabotage::Sabotage;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,6 +75,10 @@ pub struct Args {
     /// How many workers.
     #[arg(long, default_value_t = 4)]
     processes: usize,
+    /// So many of the workers are the client in Python, `clients/python`. It knows the workloads hot, many, readers, cancel,
+    /// policies, permits and owners.
+    #[arg(long, default_value_t = 0, conflicts_with = "quorum")]
+    python: usize,
     #[arg(long, hide = true)]
     sabotage: Option<Sabotage>,
 }
@@ -169,6 +174,7 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
         seed,
         workload: workloads.clone(),
         sabotage: args.sabotage,
+        python: python(args, &store)?,
     };
     let direct = !faults.iter().any(|fault| fault.lane() == Lane::Network);
     let fleet = Fleet::start(args.processes, &[port], worker, direct, said).await?;
@@ -188,6 +194,20 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
         lost_at: Mutex::new(None),
     });
     run.through(args, seed, &faults, &workloads, nemesis, &store).await
+}
+
+/// The workers in Python get the scripts of this process, with their journal.
+fn python(args: &Args, store: &Server) -> Result<Option<worker::Python>, Failure> {
+    if args.python == 0 {
+        return Ok(None);
+    }
+    let texts: BTreeMap<_, _> = fairlock::testing::scripts().into_iter().collect();
+    let scripts = store.dir().join("scripts.json");
+    std::fs::write(&scripts, serde_json::to_vec(&texts)?)?;
+    Ok(Some(worker::Python {
+        workers: args.python,
+        scripts,
+    }))
 }
 
 /// Without the library that fakes a clock this fault is left out, and everybody is told.

@@ -9,6 +9,7 @@ use super::{arm, connect_store, quorum, register};
 use fairlock::Client;
 use fairlock_support::random;
 use std::io::BufRead;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +38,16 @@ pub struct Args {
     pub workload: Vec<Workload>,
     #[arg(long)]
     pub sabotage: Option<Sabotage>,
+    /// For the parent only.
+    #[arg(skip)]
+    pub python: Option<Python>,
+}
+
+/// The first so many workers are the client in Python, which sends the scripts of this file.
+#[derive(Clone, Debug)]
+pub struct Python {
+    pub workers: usize,
+    pub scripts: PathBuf,
 }
 
 /// A worker's life. Its parent's words come on standard input; when that ends, so does the worker.

@@ -61,6 +61,7 @@ pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failu
         seed,
         workload: Vec::new(),
         sabotage: args.sabotage,
+        python: None,
     };
     let ports: Vec<_> = seats.iter().map(|seat| seat.port).collect();
     let fleet = Fleet::start(args.processes, &ports, worker, false, said).await?;
