@@ -28,7 +28,7 @@
 //!
 //! The [`design`](crate::design) says how fairlock is built.
 //!
-//! The pages are the files in `docs/` of the repository. Links to tests, sources and the protocol work there only.
+//! The pages are the files in `docs/` of the repository. Links to tests and to the protocol lead into the repository.
 
 // Of two definitions of a link the first one counts. The definitions here lead to the items. The ones at the end of each
 // file lead to the sources, for readers in the repository.

@@ -71,8 +71,10 @@
 //! processes](guide::owners), [semaphores](guide::semaphores), [several locks](guide::several_locks),
 //! [deadlocks](guide::deadlocks), [leader election](guide::election), [tuning](guide::tuning), [coming from Redisson,
 //! redsync, rslock](guide::migration), [clusters](guide::cluster), [fail-over](guide::failover), [a majority of
-//! servers](guide::quorum), [scale](guide::scale), [questions](guide::faq), and more in [`guide`]. The page [`design`]
-//! says how fairlock works.
+//! servers](guide::quorum), [scale](guide::scale), [beside other locks](guide::comparison), [questions](guide::faq),
+//! [observing](guide::observing), [the command](guide::command), [inside the client](guide::client), [the
+//! scripts](guide::scripts), [tests of your own program](guide::testing). [`guide`] says what each of them answers. The
+//! page [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
 //!
@@ -186,6 +188,7 @@ pub use types::token::FencingToken;
 
 #[doc = "[glossary]: crate::guide::glossary"]
 #[doc = "[failover]: crate::guide::failover"]
+#[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[scripts]: crate::guide::scripts\n\n"]
 #[doc = include_str!("../design.md")]
 pub mod design {}

@@ -21,6 +21,15 @@ fn pages() -> BTreeMap<PathBuf, String> {
         .collect()
 }
 
+/// Where a link into the repository at the tag of this version leads: a path from the repository's root. A release makes
+/// such links of those that are dead on docs.rs: `.ci/release`.
+fn at_the_tag(target: &str) -> Option<&str> {
+    let (repository, version) = (env!("CARGO_PKG_REPOSITORY"), env!("CARGO_PKG_VERSION"));
+    let file = target.strip_prefix(repository)?;
+    let file = file.strip_prefix("/blob/v").or_else(|| file.strip_prefix("/raw/v"))?;
+    file.strip_prefix(version)?.strip_prefix('/')
+}
+
 /// Where a page's links lead, inline ones and definitions, but for those that leave the repository.
 fn links(page: &str) -> Vec<&str> {
     let inline = page
@@ -33,16 +42,20 @@ fn links(page: &str) -> Vec<&str> {
         .filter(|line| line.starts_with('['))
         .filter_map(|line| line.split_once("]: "));
     let all = inline.chain(defined.map(|(_, target)| target));
-    all.filter(|target| !target.contains("://") && !target.starts_with('#'))
-        .collect()
+    let ours = |target: &&str| at_the_tag(target).is_some() || !target.contains("://");
+    all.filter(|target| ours(target) && !target.starts_with('#')).collect()
 }
 
 /// The file, and the name of a test in it if the link has one.
 fn resolved<'a>(page: &Path, link: &'a str) -> (PathBuf, Option<&'a str>) {
+    let (folder, link) = match at_the_tag(link) {
+        Some(path) => (Path::new(ROOT), path),
+        None => (page.parent().expect("a directory"), link),
+    };
     let (file, name) = link
         .split_once('#')
         .map_or((link, None), |(file, name)| (file, Some(name)));
-    (page.parent().expect("a directory").join(file), name)
+    (folder.join(file), name)
 }
 
 fn has_test(source: &str, name: &str) -> bool {
@@ -144,14 +157,16 @@ fn links_between_pages_lead_to_items_in_rustdoc() {
             .lines()
             .filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
         {
-            let shown = target.starts_with("../src/") || !target.starts_with("../") || target == "../design.md";
+            let outside = at_the_tag(target).is_some() || target.starts_with("../");
+            let shown = target.starts_with("../src/") || !outside || target == "../design.md";
             seen += usize::from(shown);
             if shown && !definitions.contains(&format!("\"[{label}]: crate::")) {
                 wrong.push(format!("{}: src/guide.rs does not define [{label}]", path.display()));
             }
         }
         let inline = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-        for (target, _) in inline.filter(|(target, _)| !target.starts_with("../") && target.contains(".md")) {
+        let outside = |target: &str| at_the_tag(target).is_some() || target.starts_with("../");
+        for (target, _) in inline.filter(|(target, _)| !outside(target) && target.contains(".md")) {
             wrong.push(format!("{}: {target} needs a definition", path.display()));
         }
     }
@@ -164,6 +179,26 @@ fn links_between_pages_lead_to_items_in_rustdoc() {
         seen > 100,
         "only {seen} definitions were found: has their form changed?"
     );
+}
+
+#[test]
+fn the_crate_page_leads_to_every_guide() {
+    let source = |name: &str| read_to_string(Path::new(ROOT).join("src").join(name)).expect("a source");
+    let (guides, page) = (source("guide.rs"), source("lib.rs"));
+    let mut seen = 0;
+    for guide in guides.lines().filter_map(|line| line.strip_prefix("pub mod ")) {
+        let name = guide.trim_end_matches(" {}");
+        seen += 1;
+        assert!(
+            page.contains(&format!("(guide::{name})")),
+            "{name} is not on the crate's page"
+        );
+        assert!(
+            guides.contains(&format!("//! | [`{name}`] |")),
+            "{name} is not in the table of src/guide.rs"
+        );
+    }
+    assert!(seen > 20, "only {seen} guides were found: has their form changed?");
 }
 
 #[test]
