@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture conformance python spec lint features msrv deny docs-rs semver package release-links publish-check rehearse
+	bench-page picture conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -164,6 +164,10 @@ package: ## Show what a release would contain, and how much
 	cargo package -p fairlock -p fairlock-cli -p fairlock-testing --list --allow-dirty
 	cargo package -p fairlock -p fairlock-cli -p fairlock-testing --allow-dirty --no-verify
 	@ls -l target/package/*.crate
+
+deb: setup ## Make the Debian package of the command, and check it: ops/deb
+	cargo build --release --locked -p fairlock-cli
+	ops/deb/check "$$(ops/deb/build)"
 
 release-links: ## Write the links of pages that are shown elsewhere, at this version's tag: a part of a release's commit
 	.ci/release links
