@@ -6,6 +6,7 @@ use clap_complete::Shell;
 use fairlock::Policy;
 #[cfg(unix)]
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Run commands under fair locks in Redis or Valkey, and look into these locks.
@@ -91,6 +92,16 @@ pub(crate) enum Command {
     /// down (or k and j) select a lock, Enter opens it with its events, / filters, s sorts, space pauses, q ends, ? lists
     /// all. In an opened lock e evicts an owner after a question, and o copies it.
     Top(TopArgs),
+
+    /// Show the locks on a page for the browser
+    ///
+    /// fairlock prints the page's address and serves the page until a signal ends fairlock. The page shows the locks with
+    /// their holders and queues, who waits for whom, the events as they happen, and the waits that have ended lately. The
+    /// page needs nothing from any other host. In a cluster there are events of single locks only, and of a quorum none.
+    ///
+    /// By default nobody can change a lock by the page, and only this host can reach it. To see it from another one, use
+    /// ssh -L 7379:127.0.0.1:7379 HOST there. The page has no login: other users of this host can read it too.
+    Serve(ServeArgs),
 
     /// Show what an owner waits for and who blocks it
     ///
@@ -316,6 +327,24 @@ pub(crate) struct TopArgs {
     pub(crate) size: (u16, u16),
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// The address to listen on; port 0 is any free one. Whoever reaches an address other than loopback sees all locks
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7379")]
+    pub(crate) listen: SocketAddr,
+    /// Answer browsers that know this host by that name or address too, such as a proxy's; repeat it for more. Without
+    /// it browsers must use localhost or the address that fairlock listens on
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Vec<String>,
+    /// How often the page asks for what it shows
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Let the page evict owners. Each eviction needs a token: that of the variable FAIRLOCK_SERVE_TOKEN, or a random one
+    /// that fairlock prints
+    #[arg(long)]
+    pub(crate) evict: bool,
 }
 
 #[derive(Args, Debug)]

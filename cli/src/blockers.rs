@@ -66,11 +66,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
     let deadlock = deadlock(&client, &found, &waits).await?;
     client.shutdown().await;
     if args.output.json {
-        json::document(&json!({
-            "subject": args.subject,
-            "waits": waits.iter().map(described).collect::<Value>(),
-            "deadlock": deadlock.as_deref().map(circle::described),
-        }))?;
+        json::document(&of_subject(&args.subject, &waits, deadlock.as_deref()))?;
     } else {
         tell(server, &found, &waits, &args.subject)?;
         if let Some(circle) = deadlock {
@@ -78,6 +74,47 @@ pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
         }
     }
     Ok(if waits.is_empty() { Status::NO } else { Status::OK })
+}
+
+/// What the subject waits for, and who blocks it.
+pub(crate) async fn document(client: &Client, found: &[Found], subject: &str) -> Result<Value, Failure> {
+    let waits = waits(found, subject);
+    let deadlock = deadlock(client, found, &waits).await?;
+    Ok(of_subject(subject, &waits, deadlock.as_deref()))
+}
+
+fn of_subject(subject: &str, waits: &[Wait<'_>], deadlock: Option<&[Edge<'_>]>) -> Value {
+    json!({
+        "subject": subject,
+        "waits": waits.iter().map(described).collect::<Value>(),
+        "deadlock": deadlock.map(circle::described),
+    })
+}
+
+/// All deadlocks, but at most so many, each as a list of its waits.
+pub(crate) async fn deadlocks(client: &Client, found: &[Found]) -> Result<Vec<Value>, Failure> {
+    const MOST: usize = 32;
+    let of_holders = found.iter().flat_map(|lock| &lock.status.holders);
+    let holders: BTreeSet<Owner> = of_holders.map(|holder| holder.owner).collect();
+    let of_waiters = found.iter().flat_map(|lock| &lock.status.waiters);
+    // Only who holds and waits can be in a circle.
+    let both: BTreeSet<Owner> = of_waiters
+        .map(|waiter| waiter.owner)
+        .filter(|owner| holders.contains(owner))
+        .collect();
+    let (mut known, mut deadlocks) = (BTreeSet::new(), Vec::new());
+    for owner in both.into_iter().take(MOST) {
+        if known.contains(&owner) {
+            continue;
+        }
+        if let Some(circle) = circle::circle(found, owner)
+            && circle::is_deadlock(client, &circle).await?
+        {
+            known.extend(circle.iter().map(Edge::owner));
+            deadlocks.push(circle::described(&circle));
+        }
+    }
+    Ok(deadlocks)
 }
 
 /// A circle through an owner that waits here: the subject's, or another one that blocks it.

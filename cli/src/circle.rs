@@ -70,6 +70,10 @@ pub(crate) async fn is_deadlock(client: &Client, circle: &[Edge<'_>]) -> Result<
 }
 
 impl Edge<'_> {
+    pub(crate) fn owner(&self) -> Owner {
+        self.waiter.owner
+    }
+
     /// An owner waits once for a lock, so a wait that has not become shorter is the same one.
     fn is_in(&self, later: &Status) -> bool {
         let (waiter, holder) = (self.waiter, self.holder);

@@ -8,7 +8,7 @@ use crate::quorum::Target;
 use crate::show;
 use crate::text::{count, safe};
 use fairlock::Owner;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 /// What an eviction did.
@@ -35,9 +35,7 @@ pub(crate) async fn run(target: &Target, args: &EvictArgs) -> Outcome {
     let evicted = evict(&eye, &args.name, &owner).await?;
     eye.shutdown().await;
     if args.output.json {
-        let (owner, servers) = (owner.to_string(), evicted.servers.map(|(answers, _)| answers));
-        let document = json!({"lock": args.name, "owner": owner, "evicted": evicted.requests, "servers": servers});
-        json::document(&document)?;
+        json::document(&document(&args.name, &owner, &evicted))?;
     } else if evicted.requests > 0 {
         let requests = count(evicted.requests, "request", "requests");
         let servers = evicted
@@ -52,6 +50,11 @@ pub(crate) async fn run(target: &Target, args: &EvictArgs) -> Outcome {
         complain(&format!("{owner} neither holds {} nor waits for it", safe(&args.name)));
     }
     Ok(if evicted.requests > 0 { Status::OK } else { Status::NO })
+}
+
+pub(crate) fn document(lock: &str, owner: &Owner, evicted: &Evicted) -> Value {
+    let servers = evicted.servers.map(|(answers, _)| answers);
+    json!({"lock": lock, "owner": owner.to_string(), "evicted": evicted.requests, "servers": servers})
 }
 
 /// Fails if there is no such lock.

@@ -59,7 +59,7 @@ fn mode(status: &fairlock::Status) -> String {
     mode.to_owned() + &taken.unwrap_or_default()
 }
 
-fn summary(found: &Found) -> Value {
+pub(crate) fn summary(found: &Found) -> Value {
     json!({
         "lock": found.name,
         "mode": found.status.mode.map(text::mode),

@@ -24,6 +24,7 @@ mod quorum;
 mod rights;
 #[cfg(unix)]
 mod run;
+mod serve;
 mod server;
 mod show;
 #[cfg(unix)]
@@ -88,6 +89,7 @@ fn start(cli: Cli) -> Outcome {
                 let command = format!("blockers {}", text::safe(&args.subject));
                 blockers::run(target()?.one(NO_CHAIN, Some(&command))?, &args).await
             }
+            Command::Serve(args) => serve::run(&target()?, &args).await,
             Command::Evict(args) => evict::run(&target()?, &args).await,
             Command::Doctor(args) => doctor::run(&target()?, &args).await,
             Command::Completions { shell } => manual::completions(shell),

@@ -103,11 +103,25 @@ evicted   an operator evicted the holder or waiter
 With --json an object with \"event\": \"missed\" stands for events that fairlock missed.",
 );
 
+const SERVE: Section = (
+    "WHO MAY SEE AND CHANGE WHAT",
+    "The page has no login. Everybody who reaches its address sees the names of locks, owners, labels,
+hosts and process numbers. Answers go only to browsers that know this host as localhost, by the
+address of the connection, or by a name of --host. No other page in the same browser can read
+them. Without --evict nothing that a browser sends changes a lock.",
+);
+
+const SERVE_VARIABLES: Section = (
+    "ENVIRONMENT",
+    "FAIRLOCK_SERVE_TOKEN  with --evict: the token, 16 or more letters, digits and signs, instead of
+                      a random one",
+);
+
 const QUORUM: Section = (
     "SEVERAL SERVERS",
     "With 3, 5, 7 or 9 --url a majority of these servers keeps each lock: a quorum. Its locks are
 others than those of the single servers: their prefix is PREFIX.q.
-run, ls, show, top, evict and doctor work on a quorum. watch and blockers look at one of its
+run, ls, show, top, serve, evict and doctor work on a quorum. watch and blockers look at one of its
 servers: give them a single --url and --prefix PREFIX.q. elect, leader, and of run the options
 --and, --semaphore, --max-queue and --at-least need locks of a single server.
 The servers keep the quorum's name and its longest lease. Only the first client has to name them,
@@ -129,6 +143,7 @@ fn sections(name: &str) -> &'static [Section] {
         "run" => &[RUN_STATUSES, RUN_VARIABLES, NOT_PROMISED, RUN_EXAMPLES],
         "elect" => &[ELECT_STATUSES, RUN_VARIABLES, NOT_PROMISED],
         "watch" => &[WATCH_FORM, STATUSES],
+        "serve" => &[SERVE, SERVE_VARIABLES, STATUSES],
         "doctor" => &[DOCTOR_RIGHTS, STATUSES],
         "completions" | "man" => &[],
         _ => &[STATUSES],

@@ -41,9 +41,9 @@ pub(crate) async fn run(target: &Target, args: &ShowArgs) -> Outcome {
 }
 
 /// A server of a quorum, and what it says of the lock.
-type Server = (String, Result<fairlock::Status, String>);
+pub(crate) type Server = (String, Result<fairlock::Status, String>);
 
-fn document(found: &Found, servers: &[Server], raw: bool) -> Value {
+pub(crate) fn document(found: &Found, servers: &[Server], raw: bool) -> Value {
     let mut document = json::status(&found.name, &found.status);
     if raw {
         document["raw"] = json::raw(&found.status.raw);

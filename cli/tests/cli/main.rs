@@ -25,6 +25,7 @@ mod refusal;
 mod rights;
 mod run;
 mod scene;
+mod serve;
 mod show;
 #[cfg(feature = "tls-rustls")]
 mod tls;

@@ -25,6 +25,7 @@ async fn pages_and_completions_know_every_command() {
         "show",
         "watch",
         "top",
+        "serve",
         "blockers",
         "evict",
         "doctor",

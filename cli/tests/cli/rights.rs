@@ -7,11 +7,12 @@ use fairlock::redis::{ErrorKind, RedisError, ServerErrorKind};
 use fairlock::rights::Role;
 use fairlock_support::server::{Server, soon};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
 
 /// How rules begin, so that nothing else is allowed.
 const NOTHING: [&str; 5] = ["on", ">SECRET", "resetkeys", "resetchannels", "-@all"];
 const EVERYBODYS: [&str; 3] = ["show", "watch", "doctor"];
-const OPERATORS: [&str; 3] = ["ls", "top", "blockers"];
+const OPERATORS: [&str; 4] = ["ls", "top", "blockers", "serve"];
 
 fn rules(role: Role) -> Vec<String> {
     let rules = NOTHING.into_iter().map(str::to_owned);
@@ -40,7 +41,7 @@ async fn as_user(server: &Server, user: &str, rules: &[String]) -> Cli {
     Cli::at(format!("redis://{user}:SECRET@127.0.0.1:{}", server.port()))
 }
 
-/// Runs a command as that user. `watch` ends once it listens.
+/// Runs a command as that user. `watch` and `serve` end once they have begun.
 async fn run(server: &Server, cli: &Cli, command: &str) -> Ended {
     let lock = format!("lock-{}", uuid::Uuid::new_v4());
     let (owner, _clients) = queue(server, &lock).await;
@@ -50,6 +51,7 @@ async fn run(server: &Server, cli: &Cli, command: &str) -> Ended {
         "show" => &["show", &lock],
         "watch" => return watch(cli).await,
         "top" => &["top", "--once"],
+        "serve" => return serve(cli).await,
         "blockers" => &["blockers", "mailing"],
         "evict" => &["evict", &lock, &owner, "--yes"],
         command => &[command],
@@ -62,7 +64,22 @@ async fn watch(cli: &Cli) -> Ended {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     soon("its first word", stderr.read_line(&mut line)).await.unwrap();
-    if line.contains("watching all locks") {
+    let ended = interrupted(child, line.contains("watching all locks")).await;
+    Ended { stderr: line, ..ended }
+}
+
+/// Ends it once it serves: it has looked at all locks by then.
+async fn serve(cli: &Cli) -> Ended {
+    let mut child = cli.command(&["serve", "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    soon("its first word", stdout.read_line(&mut line)).await.unwrap();
+    interrupted(child, line.starts_with("http://")).await
+}
+
+/// Ends a command that has begun, and waits for the end of another one. An end by that signal is a good one.
+async fn interrupted(child: Child, has_begun: bool) -> Ended {
+    if has_begun {
         let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     }
@@ -70,7 +87,7 @@ async fn watch(cli: &Cli) -> Ended {
     if ended.status == 130 {
         ended.status = 0;
     }
-    Ended { stderr: line, ..ended }
+    ended
 }
 
 /// Each of the first ones succeeds, each of the others is refused for want of a right.

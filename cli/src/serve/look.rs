@@ -1,0 +1,177 @@
+//! What the page shows of the locks. However many browsers look, one look at all locks is under way at a time, and a
+//! tenth of the time at most goes into such looks. In between, only the locks on the asked page are read again.
+
+use super::history::History;
+use crate::locks::{Eye, Found};
+use crate::outcome::Failure;
+use crate::quorum::Target;
+use fairlock::Status;
+use futures::stream::{self, StreamExt as _};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// A look at all locks is followed by a pause of so many times its length.
+const PAUSES: u32 = 9;
+/// How many locks of a page are read at a time.
+const AT_ONCE: usize = 32;
+/// How long to wait until servers of a quorum that were missing are tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// All locks, the busiest first.
+pub(crate) struct Look {
+    pub(crate) found: Vec<Found>,
+    /// When each of these was read.
+    read: Vec<Instant>,
+    /// What could not be seen, and why.
+    pub(crate) complaints: Vec<String>,
+    pub(crate) ended: Instant,
+    took: Duration,
+}
+
+pub(crate) struct Looks<'a> {
+    target: &'a Target,
+    interval: Duration,
+    eye: RefCell<Rc<Eye<'a>>>,
+    opened: Cell<Instant>,
+    /// Who waits for this mutex gets the look that is under way.
+    latest: Mutex<Look>,
+    pub(crate) history: RefCell<History>,
+}
+
+impl<'a> Looks<'a> {
+    /// Looks for the first time, so that a server that is away, or a user without the rights, shows at once.
+    pub(crate) async fn begin(target: &'a Target, interval: Duration) -> Result<Self, Failure> {
+        let eye = Eye::open(target).await?;
+        let history = RefCell::new(History::default());
+        let first = Look::at(&eye, &history).await?;
+        Ok(Self {
+            target,
+            interval,
+            eye: RefCell::new(Rc::new(eye)),
+            opened: Cell::new(Instant::now()),
+            latest: Mutex::new(first),
+            history,
+        })
+    }
+
+    pub(crate) fn eye(&self) -> Rc<Eye<'a>> {
+        Rc::clone(&self.eye.borrow())
+    }
+
+    /// The latest look, or a new one if that is due. The look stays the caller's until its guard is dropped.
+    pub(crate) async fn latest(&self) -> Result<MutexGuard<'_, Look>, Failure> {
+        let mut latest = self.latest.lock().await;
+        let pause = self.interval.max(latest.took.saturating_mul(PAUSES));
+        if latest.ended.elapsed() >= pause {
+            self.reopen().await;
+            *latest = Look::at(&self.eye(), &self.history).await?;
+        }
+        Ok(latest)
+    }
+
+    /// Reads those locks again that were not read within the interval.
+    pub(crate) async fn read_again(&self, look: &mut Look, locks: &[usize]) -> Result<(), Failure> {
+        let eye = self.eye();
+        let old: Vec<usize> = locks
+            .iter()
+            .copied()
+            .filter(|at| look.read[*at].elapsed() >= self.interval)
+            .collect();
+        let names = old
+            .iter()
+            .map(|at| (*at, look.found[*at].name.clone()))
+            .collect::<Vec<_>>();
+        let reads = names.iter().map(|(at, name)| {
+            let eye = &eye;
+            async move { (*at, eye.status(name).await) }
+        });
+        let statuses: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).collect().await;
+        let (mut fresh, mut failed) = (0, None);
+        for (at, status) in statuses {
+            match status {
+                Ok((found, _)) => {
+                    self.history.borrow_mut().learn(&found.status);
+                    look.found[at] = found;
+                    look.read[at] = Instant::now();
+                    fresh += 1;
+                }
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        // A single lock may have become unreadable; a server that is away fails all of them.
+        match failed {
+            Some(failure) if fresh == 0 => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// The status of a lock, with the waiters from a position on.
+    pub(crate) async fn status(&self, name: &str, first: usize) -> Result<Seen, Failure> {
+        let eye = self.eye();
+        let (mut found, servers) = match (&*eye, first) {
+            (Eye::One(_, client), 1..) => {
+                let status = client.rw_lock(name).status_from(first).await?;
+                let name = name.to_owned();
+                (
+                    Found {
+                        name,
+                        status,
+                        votes: None,
+                    },
+                    Vec::new(),
+                )
+            }
+            _ => eye.status(name).await?,
+        };
+        if !found.in_use() {
+            eye.must_exist(name).await?;
+        }
+        // Of a quorum the waiters come all at once.
+        found.status.waiters.retain(|waiter| waiter.position >= first);
+        self.history.borrow_mut().learn(&found.status);
+        let servers = match &*eye {
+            Eye::One(..) => Vec::new(),
+            Eye::Several(fleet) => fleet.shown().zip(servers).collect(),
+        };
+        Ok(Seen { found, servers })
+    }
+
+    /// Connects again to a quorum of which servers were missing.
+    async fn reopen(&self) {
+        if self.eye().is_complete() || self.opened.get().elapsed() < RETRY {
+            return;
+        }
+        self.opened.set(Instant::now());
+        // If that fails, the servers that are there go on.
+        if let Ok(eye) = Eye::open(self.target).await {
+            *self.eye.borrow_mut() = Rc::new(eye);
+        }
+    }
+}
+
+/// A lock, and what each server of a quorum says of it.
+pub(crate) struct Seen {
+    pub(crate) found: Found,
+    pub(crate) servers: Vec<(String, Result<Status, String>)>,
+}
+
+impl Look {
+    async fn at(eye: &Eye<'_>, history: &RefCell<History>) -> Result<Self, Failure> {
+        let began = Instant::now();
+        let (mut found, complaints) = eye.find(None).await?;
+        found.sort_by(Found::order);
+        let ended = Instant::now();
+        history
+            .borrow_mut()
+            .looked(&found, complaints.is_empty(), began, ended, SystemTime::now());
+        Ok(Self {
+            read: vec![ended; found.len()],
+            found,
+            complaints,
+            ended,
+            took: ended - began,
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! What the page is told of locks, and what that costs the server.
+
+use super::{Served, encoded};
+use crate::command::Cli;
+use crate::scene::{HOSTILE, LONG, client, queue, stay};
+use fairlock::{Client, Owner};
+use fairlock_support::server::{Server, connected};
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn the_documents_are_those_of_ls_show_and_blockers() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_, clients) = queue(&server, "invoice:42").await;
+    let _reading = clients[1].rw_lock("catalog").read().acquire_fair().await.unwrap();
+    let served = Served::start(&cli, &[]).await;
+    // Times go on between the two, so only their shape and what stands still is compared.
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .map(|object| object.keys().cloned().collect::<Vec<_>>())
+    };
+    let (list, listed) = (served.document("/api/locks").await, cli.json(&["ls"]).await);
+    assert_eq!(
+        list["totals"],
+        json!({"in_use": 2, "holding": 2, "waiting": 2}),
+        "{list}"
+    );
+    for at in 0..2 {
+        assert_eq!(keys(&list["locks"][at]), keys(&listed[at]));
+        assert_eq!(list["locks"][at]["lock"], listed[at]["lock"]);
+        assert_eq!(list["locks"][at]["holder"]["owner"], listed[at]["holder"]["owner"]);
+    }
+    let (lock, shown) = (
+        served.document("/api/lock?name=invoice%3A42").await,
+        cli.json(&["show", "invoice:42"]).await,
+    );
+    assert_eq!(keys(&lock), keys(&shown));
+    for list in ["holders", "waiters"] {
+        assert_eq!(keys(&lock[list][0]), keys(&shown[list][0]));
+        assert_eq!(lock[list][0]["owner"], shown[list][0]["owner"]);
+    }
+    let (chain, told) = (
+        served.document("/api/blockers?subject=auditing").await,
+        cli.json(&["blockers", "auditing"]).await,
+    );
+    assert_eq!(
+        (keys(&chain), keys(&chain["waits"][0])),
+        (keys(&told), keys(&told["waits"][0]))
+    );
+    assert_eq!(chain["waits"][0]["ahead"][0]["client"]["label"], "mailing");
+
+    for (path, status, words) in [
+        (
+            "/api/lock?name=nothing",
+            404,
+            "no such lock under prefix fairlock: nothing",
+        ),
+        ("/api/lock", 400, "name= is missing"),
+        ("/api/locks?limit=many", 400, "limit has to be a number"),
+        ("/api/locks?order=size", 400, "order is one of"),
+        ("/api/history?order=size", 400, "order is latest or longest"),
+    ] {
+        let answer = served.get(path).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        let error = answer.json()["error"].as_str().expect("an error").to_owned();
+        assert!(error.contains(words), "{path}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn trees_begin_with_the_lock_whose_holder_waits_for_nothing() {
+    let server = Server::start().await;
+    let clients = join_all(["root", "middle", "leaf"].map(|label| client(&server, label))).await;
+    let _root = clients[0].rw_lock("a").write().acquire_fair().await.unwrap();
+    let _middle = clients[1].rw_lock("b").write().acquire_fair().await.unwrap();
+    stay(clients[1].rw_lock("a").write());
+    stay(clients[2].rw_lock("b").read());
+    for lock in ["a", "b"] {
+        server.until_queued(lock, 1).await;
+    }
+    let served = Served::start(&Cli::of(&server), &[]).await;
+    let waits = served.document("/api/waits").await;
+    let trees = waits["trees"].as_array().unwrap();
+    assert_eq!(
+        (trees.len(), &trees[0]["lock"], &trees[0]["circle"]),
+        (1, &"a".into(), &false.into()),
+        "{waits}"
+    );
+    assert_eq!(trees[0]["holders"][0]["client"]["label"], "root");
+    let waiter = &trees[0]["waiters"][0];
+    assert_eq!(
+        (&waiter["client"]["label"], &waiter["holds"][0]["lock"]),
+        (&"middle".into(), &"b".into())
+    );
+    assert_eq!(waiter["holds"][0]["waiters"][0]["client"]["label"], "leaf");
+    assert_eq!((&waits["deadlocks"], &waits["more"]), (&json!([]), &0.into()));
+}
+
+#[tokio::test]
+async fn owners_that_wait_for_each_other_are_a_deadlock() {
+    let server = Server::start().await;
+    // None of them looks for deadlocks itself.
+    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
+    let (one, other) = (
+        connected(builder(), server.url()).await,
+        connected(builder(), server.url()).await,
+    );
+    let owners = [Owner::new(), Owner::new()];
+    let lock = |at: usize, name: &str| [&one, &other][at].rw_lock(name).with_owner(&owners[at]);
+    let _a = lock(0, "a").write().acquire_fair().await.unwrap();
+    let _b = lock(1, "b").write().acquire_fair().await.unwrap();
+    stay(lock(0, "b").write());
+    stay(lock(1, "a").write());
+    for lock in ["a", "b"] {
+        server.until_queued(lock, 1).await;
+    }
+    let served = Served::start(&Cli::of(&server), &[]).await;
+    let waits = served.document("/api/waits").await;
+    let deadlocks = waits["deadlocks"].as_array().unwrap();
+    assert_eq!(
+        (deadlocks.len(), deadlocks[0].as_array().unwrap().len()),
+        (1, 2),
+        "{waits}"
+    );
+    // No lock of a circle is a root, and the tree ends all the same.
+    assert_eq!(
+        (&waits["trees"][0]["circle"], &waits["more"]),
+        (&true.into(), &0.into()),
+        "{waits}"
+    );
+}
+
+#[tokio::test]
+async fn names_and_labels_leave_as_json_and_as_nothing_else() {
+    let server = Server::start().await;
+    let markup = "</script><img src=x onerror=alert(1)>\"'&amp;";
+    let holder = client(&server, "<b>&\"label\"").await;
+    let mut guards = Vec::new();
+    for name in [HOSTILE, markup] {
+        guards.push(holder.rw_lock(name).write().acquire_fair().await.unwrap());
+    }
+    let served = Served::start(&Cli::of(&server), &[]).await;
+    for name in [HOSTILE, markup] {
+        let path = format!("/api/lock?name={}", encoded(name));
+        let answer = served.get(&path).await;
+        assert!(answer.head.contains("content-type: application/json"), "{answer:?}");
+        assert_eq!(answer.json()["lock"], name);
+        assert_eq!(answer.json()["holders"][0]["client"]["label"], "<b>&\"label\"");
+        assert_eq!(answer.body.lines().count(), 1, "{answer:?}");
+        let list = served.document(&format!("/api/locks?text={}", encoded(name))).await;
+        assert_eq!(
+            (&list["matching"], &list["locks"][0]["lock"]),
+            (&1.into(), &name.into())
+        );
+    }
+    // An error repeats the name escaped.
+    let unknown = served
+        .get(&format!("/api/lock?name={}", encoded("evil\r\nset-cookie: a=b")))
+        .await;
+    assert_eq!(unknown.status, 404);
+    assert!(!unknown.head.contains("set-cookie"), "{unknown:?}");
+}
+
+/// Makes locks that are held, as many as that.
+async fn many(server: &Server, locks: usize) -> (Client, Vec<fairlock::WriteGuard>) {
+    let client = client(server, "many").await;
+    let lock = |at: usize| client.rw_lock(format!("lock:{at:05}")).write().acquire_fair();
+    let guards = join_all((0..locks).map(lock)).await;
+    let guards = guards.into_iter().map(Result::unwrap).collect();
+    (client, guards)
+}
+
+#[tokio::test]
+async fn many_locks_come_in_pages_and_many_browsers_cost_one_look() {
+    const LOCKS: usize = 5000;
+    let server = Server::start().await;
+    let (client, _guards) = many(&server, LOCKS).await;
+    stay(client.rw_lock("lock:04321").write());
+    server.until_queued("lock:04321", 1).await;
+    let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
+    let (scans, scripts) = (server.calls("scan").await, server.script_calls().await);
+    let list = served.document("/api/locks").await;
+    assert_eq!(
+        (&list["matching"], &list["totals"]["in_use"]),
+        (&LOCKS.into(), &LOCKS.into())
+    );
+    let lines = list["locks"].as_array().unwrap();
+    assert_eq!((lines.len(), &lines[0]["lock"]), (50, &"lock:04321".into()));
+    let last = served.document("/api/locks?order=name&first=4990&limit=100").await;
+    assert_eq!(last["locks"].as_array().unwrap().len(), 10);
+    assert_eq!(last["locks"][9]["lock"], "lock:04999");
+    let most = served.document("/api/locks?limit=99999999").await;
+    assert_eq!(most["locks"].as_array().unwrap().len(), 200);
+    let beyond = served.document("/api/locks?first=99999").await;
+    assert_eq!(beyond["locks"], json!([]));
+    let some = served.document("/api/locks?text=LOCK%3A0123").await;
+    assert_eq!(
+        (&some["matching"], &some["locks"][9]["lock"]),
+        (&10.into(), &"lock:01239".into()),
+        "{some}"
+    );
+    let of_client = served.document("/api/locks?text=many&limit=1").await;
+    assert_eq!(of_client["matching"], LOCKS);
+    let all: Vec<_> = join_all((0..20).map(|_| served.document("/api/locks"))).await;
+    assert!(all.iter().all(|list| list["matching"] == LOCKS));
+    assert_eq!(server.calls("scan").await, scans, "the look is not due");
+    assert_eq!(server.script_calls().await, scripts, "nor is that of single locks");
+
+    // A look is followed by a longer pause, so however many ask at once there are two at most.
+    let served = Served::start(&Cli::of(&server), &["--interval", "1ms"]).await;
+    let (scans, scripts) = (server.calls("scan").await - scans, server.script_calls().await);
+    assert!(scans > 0, "the first look is that of the start");
+    let asked: Vec<_> = join_all((0..20).map(|_| served.document("/api/locks?limit=5"))).await;
+    assert!(asked.iter().all(|list| list["locks"].as_array().unwrap().len() == 5));
+    let (rescans, reads) = (server.calls("scan").await, server.script_calls().await - scripts);
+    let _ = rescans;
+    assert!(
+        reads <= 2 * (LOCKS as u64 + 1) + 20 * 5,
+        "{reads} statuses for 20 browsers"
+    );
+}

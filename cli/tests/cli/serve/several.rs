@@ -1,0 +1,116 @@
+//! Clusters and quorums.
+
+use super::{Served, encoded};
+use crate::command::{Cli, said};
+use crate::scene::{LONG, stay};
+use fairlock_support::server::{Server, eventually, soon};
+use serde_json::{Value, json};
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn in_a_cluster_it_shows_the_locks_of_all_nodes_and_the_events_of_single_locks() {
+    if Server::start().await.is_before_7().await {
+        println!("skipped: a cluster on free ports needs Redis 7");
+        return;
+    }
+    let cluster = fairlock_support::cluster::Cluster::of(3, 0).await;
+    let holder = cluster.client(LONG).await;
+    let mut names = Vec::new();
+    for node in 0..3 {
+        let name = cluster.lock_on(node).await;
+        stay(holder.rw_lock(&*name).write());
+        names.push(name);
+    }
+    let served = Served::start(&Cli::of(&cluster.nodes[0]), &["--interval", "1ms"]).await;
+    eventually("all locks show", async || {
+        served.document("/api/locks").await["matching"] == 3
+    })
+    .await;
+    assert_eq!(served.document("/api/site").await["events"], "lock");
+    let refused = served.get("/api/events").await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(said(&refused.body, &["cluster", "lock=NAME"]), "{refused:?}");
+    let mut events = served.events(&format!("lock={}", encoded(&names[0]))).await;
+    let asking = holder.clone();
+    let name = names[0].clone();
+    tokio::spawn(async move {
+        loop {
+            let _ = asking
+                .rw_lock(&*name)
+                .write()
+                .try_acquire_for(std::time::Duration::from_millis(20))
+                .await;
+        }
+    });
+    let event = events.until(|event| event["event"] == "queued").await;
+    assert_eq!(event["lock"], names[0].as_str());
+}
+
+#[tokio::test]
+async fn of_a_quorum_it_shows_what_a_majority_keeps_and_reaches_servers_that_come_back() {
+    let mut servers = crate::quorum::fleet(3).await;
+    let holding = crate::quorum::quorum(&servers, "holding").await;
+    let _guard = holding.rw_lock("a").write().acquire_fair().await.unwrap();
+    let waiting = crate::quorum::quorum(&servers, "waiting").await;
+    let asking = waiting.rw_lock("a").read();
+    let waiter = tokio::spawn(async move { asking.acquire_fair().await });
+    let cli = Cli::of_all(&servers);
+    let mut served = Served::start(&cli, &["--interval", "1ms", "--evict"]).await;
+    let token = served.token().await;
+    let shows = async |what: &str, is: &dyn Fn(&Value) -> bool| {
+        eventually(what, async || {
+            let answer = served.get("/api/lock?name=a").await;
+            answer.status == 200 && is(&answer.json())
+        })
+        .await;
+    };
+    shows("all servers keep the hold", &|lock| {
+        lock["holders"][0]["votes"] == 3 && lock["waiting"] == 1
+    })
+    .await;
+    let list = served.document("/api/locks").await;
+    assert_eq!(
+        (&list["locks"][0]["votes"], &list["locks"][0]["servers"]),
+        (&3.into(), &3.into())
+    );
+    let site = served.document("/api/site").await;
+    assert_eq!((&site["events"], &site["blockers"]), (&"none".into(), &false.into()));
+    for path in ["/api/events", "/api/events?lock=a", "/api/blockers?subject=waiting"] {
+        let refused = served.get(path).await;
+        assert_eq!(refused.status, 400, "{path}: {refused:?}");
+    }
+    let waits = served.document("/api/waits").await;
+    assert_eq!(waits["trees"][0]["holders"][0]["client"]["label"], "holding", "{waits}");
+    assert_eq!(waits["deadlocks"], Value::Null);
+
+    let owner = cli.owner_of("a").await;
+    servers[2].kill();
+    shows("a server is away", &|lock| lock["servers"][2]["error"].is_string()).await;
+    let evicted = served.evict(Some(&token), "a", &owner).await;
+    assert_eq!(
+        (evicted.status, &evicted.json()["servers"]),
+        (200, &2.into()),
+        "{evicted:?}"
+    );
+    let next = soon("the next one enters", waiter).await.unwrap().unwrap();
+    // Only looks tell of a quorum's waits.
+    eventually("the wait is in the history", async || {
+        served.document("/api/history?text=waiting").await["matching"] != 0
+    })
+    .await;
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_quorums_server_that_was_away_at_the_start_is_asked_again() {
+    let mut servers = crate::quorum::fleet(3).await;
+    servers[2].kill();
+    let served = Served::start(&Cli::of_all(&servers), &["--interval", "1ms"]).await;
+    let list = served.document("/api/locks").await;
+    assert!(list["complaints"][0].is_string(), "{list}");
+    servers[2].start_again().await;
+    eventually("nothing is missing", async || {
+        served.document("/api/locks").await["complaints"] == json!([])
+    })
+    .await;
+}
