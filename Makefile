@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
+	bench-page picture browser conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -45,6 +45,10 @@ check: setup servers clock ## Run everything: all tests, some on all servers at 
 	$(TESTS)
 	@$(call COMMAND_ON_ALL,rights::)
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
+
+browser: setup ## Open the page of `fairlock serve` in a headless Chromium; installs that where packages can be had
+	@.ci/browser
+	$(TESTS) --test cli -- --ignored slow::browser
 
 matrix: setup ## Run all tests on all servers that can be had (see .ci/servers), side by side
 	.ci/servers all

@@ -27,6 +27,7 @@ mod run;
 mod scene;
 mod serve;
 mod show;
+mod slow;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod top;

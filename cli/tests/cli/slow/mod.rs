@@ -1,0 +1,4 @@
+//! What needs more than a server: `make browser` runs these.
+
+mod browser;
+mod chromium;
