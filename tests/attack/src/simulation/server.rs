@@ -1,22 +1,21 @@
 //! A server without a network: the commands that clients send, carried out by the model of the scripts.
 
+mod calls;
+mod trace;
 mod votes;
 
 use super::circles::Circles;
 use super::looks::Notes;
 use crate::checker::Checker;
-use crate::model::{AtMost, Choices, Draw, Inside, Lock, Name, View, named_owner, owner_of};
-use crate::record::{Note, Record, Script, What};
+use crate::model::{Inside, Lock, Name, View, named_owner, owner_of};
+use crate::record::Script;
 use fairlock::Mode;
-use fairlock_testing::status::status;
 use redis::Value;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+pub use trace::Trace;
 use votes::Votes;
 
 /// What a command does.
@@ -29,39 +28,6 @@ pub struct Done {
 /// Who is subscribed to a channel.
 type Subscribed<'a> = &'a dyn Fn(&str) -> bool;
 
-/// The choices of this server, and what it knows of its subscribers.
-struct Serving<'a> {
-    at_most: AtMost,
-    /// What comes before a client in the name of its channel.
-    channels: String,
-    subscribed: Subscribed<'a>,
-    promoted: bool,
-}
-
-impl Choices for Serving<'_> {
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        self.at_most.number(of, floor, now_us)
-    }
-    fn expires(&mut self, request: &str) -> bool {
-        self.at_most.expires(request)
-    }
-    fn admits(&mut self, request: &str) -> bool {
-        self.at_most.admits(request)
-    }
-    fn pulls_back(&mut self, request: &str) -> bool {
-        self.at_most.pulls_back(request)
-    }
-    fn listens(&self, client: &str) -> bool {
-        (self.subscribed)(&format!("{}{client}", self.channels))
-    }
-    fn cuts(&self) -> bool {
-        !self.promoted
-    }
-    fn most_looked_at(&self) -> usize {
-        self.at_most.most_looked_at()
-    }
-}
-
 /// What survives a restart, or does not.
 #[derive(Clone, Default)]
 pub struct Data {
@@ -69,46 +35,6 @@ pub struct Data {
     notes: Notes,
     life: votes::Life,
     checker: Checker,
-}
-
-/// The last calls and faults; several servers may share one.
-#[derive(Clone, Default)]
-pub struct Trace {
-    lines: Arc<Mutex<Vec<String>>>,
-    ended: Arc<AtomicBool>,
-    /// Of a server among several.
-    server: Option<u64>,
-}
-
-impl Trace {
-    pub fn of(&self, server: u64) -> Self {
-        Self {
-            server: Some(server),
-            ..self.clone()
-        }
-    }
-
-    pub fn push(&mut self, line: String) {
-        if !self.ended.load(Ordering::Relaxed) {
-            let number = self
-                .server
-                .map_or_else(String::new, |number| format!("server {number}: "));
-            self.lines().push(number + &line);
-        }
-    }
-
-    /// Nothing that comes later belongs to it.
-    pub fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-    }
-
-    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
-        self.lines.lock().expect("no panic while it is locked")
-    }
-
-    pub fn take(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.lines())
-    }
 }
 
 /// A script that clients call here.
@@ -400,121 +326,6 @@ impl Server {
             "SADD" | "EXPIRE" | "PUBLISH" => done(Value::Int(0)),
             "SMEMBERS" => done(Value::Array(Vec::new())),
             other => return Err(format!("a command that nobody expects: {other}")),
-        })
-    }
-
-    fn call(
-        &mut self,
-        called: Called,
-        command: &[Vec<u8>],
-        now_us: u64,
-        subscribed: Subscribed<'_>,
-    ) -> Result<Done, String> {
-        self.calls += 1;
-        let mut words = Vec::with_capacity(command.len());
-        for word in command {
-            words.push(std::str::from_utf8(word).map_err(|_| "an argument that is not text")?);
-        }
-        let [_, _, "3", key, _, _, argv @ ..] = words.as_slice() else {
-            return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
-        };
-        let script = match called {
-            Called::Change(script) => script,
-            Called::Status => {
-                let lock = self.data.locks.get(*key);
-                let lock = lock.map_or_else(|| Cow::Owned(Lock::default()), Cow::Borrowed);
-                if let Some(trace) = &mut self.trace
-                    && !self.trace_ended
-                {
-                    trace.push(format!("{now_us} {key} status {:?}", &argv[1..]));
-                }
-                return Ok(done(status(&lock, &argv[1..], now_us)));
-            }
-        };
-        let args = match script {
-            Script::Acquire => votes::said(argv).ok_or("an acquire without arguments")?,
-            _ => argv.iter().skip(1).map(|arg| (*arg).to_owned()).collect(),
-        };
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let lock = self.data.locks.entry((*key).to_owned()).or_default();
-        let mut seq = lock.seq;
-        let channels = format!("{}c:", key.split('{').next().unwrap_or_default());
-        let mut choices = Serving {
-            at_most: AtMost(self.at_most),
-            channels: channels.clone(),
-            subscribed,
-            promoted: self.promoted,
-        };
-        let mut outcome = lock.call(key, script, &args, now_us, &mut choices);
-        if !outcome.notes.is_empty()
-            && let Some(circles) = &mut self.circles
-        {
-            circles.look(key, lock);
-        }
-        self.digest = self.digest.rotate_left(5) ^ now_us;
-        for number in &outcome.reply {
-            self.digest = self.digest.wrapping_mul(0x100_0000_01b3) ^ number.unsigned_abs();
-        }
-        for Note { what, request, token } in &outcome.notes {
-            if *what != What::Granted {
-                self.given.retain(|_, (_, to)| to != request);
-                continue;
-            }
-            self.grants += 1;
-            // A reentry has its owner's token.
-            if *token <= seq {
-                continue;
-            }
-            seq = *token;
-            let greatest = self.tokens.entry((*key).to_owned()).or_default();
-            if token <= greatest && !self.backward {
-                return Err(format!(
-                    "{key}: {request} was granted with token {token} after {greatest}"
-                ));
-            }
-            *greatest = (*greatest).max(*token);
-            let given = (Instant::now(), request.clone());
-            self.given.insert(((*key).to_owned(), *token), given);
-            if self.given.len() > 1000 {
-                self.given.pop_first();
-            }
-        }
-        outcome.notes.extend(outcome.cut.drain(..).map(|request| Note {
-            what: What::Cut,
-            request: request.to_string(),
-            token: 0,
-        }));
-        if self.checked || self.trace.is_some() {
-            let record = Record {
-                lock: (*key).to_owned(),
-                at_us: now_us,
-                script,
-                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-                reply: outcome.told(),
-                notes: outcome.notes,
-            };
-            if let Some(trace) = &mut self.trace
-                && !self.trace_ended
-            {
-                trace.push(record.to_string());
-            }
-            if self.checked {
-                let checker = &mut self.data.checker;
-                // So that a trace is left of what made it panic.
-                let checked = catch_unwind(AssertUnwindSafe(|| checker.check(&record)));
-                let checked = checked.map_err(|_| format!("the checker panicked at {record}"))?;
-                checked.map_err(|violation| violation.to_string())?;
-            }
-        }
-        let published = outcome.messages.into_iter();
-        Ok(Done {
-            reply: match outcome.bare {
-                true => Value::Int(outcome.reply[1]),
-                false => Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
-            },
-            published: published
-                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
-                .collect(),
         })
     }
 }

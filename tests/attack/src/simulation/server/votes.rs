@@ -1,7 +1,8 @@
 //! What a server of a quorum does besides: it has a run id, keeps since when its clients know it, tells its clock, and puts
 //! votes in their places.
 
-use super::{Done, Server, Serving, Subscribed, done, error};
+use super::calls::Serving;
+use super::{Done, Server, Subscribed, done, error};
 use crate::model::AtMost;
 use crate::record::{What, acquire};
 use redis::Value;
