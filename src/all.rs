@@ -243,7 +243,9 @@ impl AcquireAll {
             all.holds.push(hold);
         }
         if let Some(max_hold) = max_hold {
-            all.holds.iter().for_each(|hold| hold.limit(max_hold));
+            // All end at one moment, so that whoever is told of the first loss may rely on the others.
+            let now = Instant::now();
+            all.holds.iter().for_each(|hold| hold.limit(now, max_hold));
         }
         Ok(Some(all))
     }

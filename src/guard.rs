@@ -86,9 +86,9 @@ impl<M> Guard<M> {
         &self.request().lock.name
     }
 
-    /// The hold ends after this time from now.
-    pub(crate) fn limit(&self, max_hold: Duration) {
-        let (request, now) = (self.request(), Instant::now());
+    /// The hold ends after this time from then.
+    pub(crate) fn limit(&self, now: Instant, max_hold: Duration) {
+        let request = self.request();
         request.change(|claim| claim.limit(now, max_hold));
         if let Some(end) = now.checked_add(max_hold) {
             self.handle.shared().registry.schedule_check(&request.lock, end);
@@ -289,7 +289,7 @@ pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request);
+            self.handle.shared().abandon(request, Instant::now());
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request);
+            self.handle.shared().abandon(request, Instant::now());
         }
     }
 }

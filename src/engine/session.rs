@@ -71,7 +71,7 @@ impl Handle {
 
     /// Has a request released, and waits until the server has confirmed that or the lease is over.
     pub(crate) async fn withdraw(&self, request: Arc<Request>) {
-        self.shared().abandon(Arc::clone(&request));
+        self.shared().abandon(Arc::clone(&request), Instant::now());
         self.shared().registry.out_of(&request).await;
     }
 }
@@ -148,7 +148,7 @@ impl Session {
         let requests = shared.registry.close();
         self.route.turn_away();
         for request in &requests {
-            shared.abandon(Arc::clone(request));
+            shared.abandon(Arc::clone(request), Instant::now());
         }
         if !wait {
             return shared.subscribers.end();

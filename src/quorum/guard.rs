@@ -339,7 +339,7 @@ enum Left {
 impl Drop for Leaving {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request);
+            self.handle.shared().abandon(request, Instant::now());
         }
     }
 }

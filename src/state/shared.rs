@@ -89,8 +89,8 @@ impl Shared {
 
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
     /// too.
-    pub(crate) fn abandon(&self, request: Arc<Request>) {
-        request.change(|claim| claim.end(EndedBy::Released));
+    pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
+        request.change(|claim| claim.leave(now));
         // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
         if let Err(request) = self.release(request) {
             self.registry.remove(&request);
@@ -162,7 +162,7 @@ mod tests {
         let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
         let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Admission::FIFO, claim));
         shared.registry.insert(Arc::clone(&request), Instant::now());
-        shared.abandon(request);
+        shared.abandon(request, Instant::now());
         assert!(!shared.registry.knows(1));
     }
 }

@@ -149,7 +149,7 @@ fn a_wait_is_dropped_while_it_is_granted() {
             poll().is_ready() || poll().is_ready()
         };
         if !handed_out {
-            world.shared.abandon(Arc::clone(&request));
+            world.shared.abandon(Arc::clone(&request), Instant::now());
             world.shared.registry.remove(&request);
         }
         let known = message.join().unwrap();
@@ -176,7 +176,7 @@ fn a_guard_is_dropped_while_its_hold_lapses() {
                 }
             }
         });
-        world.shared.abandon(Arc::clone(&request));
+        world.shared.abandon(Arc::clone(&request), Instant::now());
         watchdog.join().unwrap();
         assert!(request.claim().ended().is_some());
         // Twice if the watchdog was first: the second release finds nothing.
@@ -192,7 +192,7 @@ fn a_wait_is_dropped_during_a_shutdown_while_it_is_granted() {
         let other = Arc::clone(&request);
         let message = world.run(move |world| world.hear(&other, TOKEN));
         let shutdown = world.run(|world| world.shared.registry.close().len());
-        world.shared.abandon(Arc::clone(&request));
+        world.shared.abandon(Arc::clone(&request), Instant::now());
         message.join().unwrap();
         assert_eq!(shutdown.join().unwrap() + world.releases(), 2);
         ended(&request)

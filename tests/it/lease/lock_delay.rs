@@ -54,6 +54,26 @@ async fn what_max_hold_ends_keeps_others_out_for_the_delay_though_its_guard_is_d
 }
 
 #[tokio::test]
+async fn what_max_hold_ends_unnoticed_keeps_others_out_for_the_delay_though_its_guard_is_dropped() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let begun = View::of(&server, "a").await.now_ms;
+    let guard = lock
+        .write()
+        .max_hold(ms(300))
+        .lock_delay(DELAY)
+        .acquire_fair()
+        .await
+        .unwrap();
+    // No task of the client runs meanwhile.
+    std::thread::sleep(ms(310));
+    drop(guard);
+    let next = soon("the next", lock.write().acquire_fair()).await.unwrap();
+    let entered = next.fencing_token().get() as i64 / 1000;
+    assert!(entered >= begun + 300 + DELAY_MS, "{} ms", entered - begun);
+}
+
+#[tokio::test]
 async fn release_drop_eviction_and_shutdown_do_not_wait() {
     for way in ["release", "drop", "evict", "shutdown"] {
         let server = Server::start().await;

@@ -140,8 +140,16 @@ fn what_time_ends_is_released_after_the_lock_delay_and_what_an_operator_ends_at_
     assert_eq!(claim.held_until(t + ms(300)), None);
     assert_eq!(claim.release_at(t + ms(300)), Some(t + ms(800)));
     // Dropped now, it stays as long.
-    claim.end(EndedBy::Released);
+    claim.leave(t + ms(300));
     assert!(claim.lease_to_seal(t + ms(300)).is_some());
+    // So it does if nobody has noticed its end before that.
+    let (mut claim, t) = held(ms(300));
+    claim.leave(t + ms(310));
+    assert!(claim.lease_to_seal(t + ms(310)).is_some_and(|rest| rest >= ms(490)));
+    assert!(!claim.is_leaving(t + ms(310)), "its owner may reenter");
+    let (mut claim, t) = held(ms(300));
+    claim.leave(t + ms(290));
+    assert_eq!(claim.lease_to_seal(t + ms(290)), None, "it was not lost");
     let (mut claim, t) = held(Duration::MAX);
     claim.end(EndedBy::Lost(LostReason::Evicted));
     assert_eq!(claim.release_at(t), Some(t));

@@ -386,7 +386,7 @@ pub const ALL: &[Mutant] = &[
     // ---- dropping
     Mutant {
         name: "dropped-attempt-not-released", file: "src/engine/attempt.rs",
-        edits: &[("            self.handle.shared().abandon(request);", "            self.handle.shared().registry.remove(&request);")],
+        edits: &[("            self.handle.shared().abandon(request, Instant::now());", "            self.handle.shared().registry.remove(&request);")],
         seen: "redisson#7272 #2714",
         story: "A future that is dropped is forgotten by the client and not by the server: its place, or its grant, blocks for a lease.",
         check: Check::It("lock::cancellation::a_call_dropped_at_any_await_point_of_a_held_lock_leaves_the_queue"),
@@ -428,7 +428,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "shutdown-releases-nothing", file: "src/engine/session.rs",
-        edits: &[("        for request in &requests {\n            shared.abandon(Arc::clone(request));\n        }\n", "")],
+        edits: &[("        for request in &requests {\n            shared.abandon(Arc::clone(request), Instant::now());\n        }\n", "")],
         seen: "invented",
         story: "A client that is shut down leaves its holds to their leases.",
         check: Check::It("lock::shutdown::shutdown_leaves_every_queue_and_releases_every_hold"),

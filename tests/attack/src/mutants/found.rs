@@ -150,4 +150,9 @@ pub const ALL: &[Bug] = &[
         "model-check, on the draft of bounded locks", &["tests/attack/src/model_check/mod.rs a_lock_recovers_from_the_loss_of_any_key_and_any_field"]),
     bug("`try_upgrade` told of a loss to the server where `max_hold` had ended the read hold.",
         "simulate, seed 13, on layout 2", &["modes::upgrade::a_try_to_upgrade_tells_why_its_read_hold_ended_before_it_was_asked"]),
+    bug("A hold that time had ended unnoticed was released without its lock delay when its guard was dropped. So were all locks but one of a guard of several locks, when `max_hold` had ended it.",
+        "simulate, seed 5, when users dropped such guards at once", &[
+            "lease::lock_delay::what_max_hold_ends_unnoticed_keeps_others_out_for_the_delay_though_its_guard_is_dropped",
+            "several::loss::the_lock_delay_of_all_keeps_others_out_of_each_lock",
+            "src/state/claim/tests/keep.rs what_time_ends_is_released_after_the_lock_delay_and_what_an_operator_ends_at_once"]),
 ];
