@@ -1,11 +1,12 @@
 //! Everything that users of all processes have in hand, and what they must never see.
 
 use super::process::Process;
-use super::users::Habits;
+use super::users::{Habits, name_of_lock};
 use super::world::{Core, World};
-use fairlock::{Access, AllGuard, Guard, LostReason, Mode, Owner, testing};
+use fairlock::{Access, AllGuard, Error, Guard, LostReason, Mode, Owner, testing};
 use futures::FutureExt;
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -18,8 +19,8 @@ pub const PROMPT: Duration = Duration::from_millis(25);
 /// A guard that somebody has in hand, as others see it.
 pub trait Held: Send + Sync {
     fn is_held(&self) -> bool;
-    /// Why it is not held any more.
-    fn loss(&self) -> Option<LostReason>;
+    /// Why that lock is not held any more, as far as the guard tells.
+    fn loss_of(&self, lock: u64) -> Option<LostReason>;
 }
 
 impl<M: Access> Held for Guard<M> {
@@ -27,7 +28,7 @@ impl<M: Access> Held for Guard<M> {
         Guard::is_held(self)
     }
 
-    fn loss(&self) -> Option<LostReason> {
+    fn loss_of(&self, _: u64) -> Option<LostReason> {
         self.lost().now_or_never()
     }
 }
@@ -37,8 +38,14 @@ impl Held for AllGuard {
         AllGuard::is_held(self)
     }
 
-    fn loss(&self) -> Option<LostReason> {
-        self.lost().now_or_never()
+    /// It tells of one loss. The others are still held, but for what `max_hold` ends.
+    fn loss_of(&self, lock: u64) -> Option<LostReason> {
+        match self.while_held(pending::<()>()).now_or_never()? {
+            Err(Error::Lost { lock: name, reason }) => {
+                (name == name_of_lock(lock) || reason == LostReason::MaxHold).then_some(reason)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -91,7 +98,10 @@ impl Holding {
             return;
         }
         self.seen = None;
-        if matches!(guard.loss(), Some(LostReason::LeaseExpired | LostReason::MaxHold)) {
+        if matches!(
+            guard.loss_of(self.hold.lock),
+            Some(LostReason::LeaseExpired | LostReason::MaxHold)
+        ) {
             self.kept_until = self.kept_until.max(seen + self.hold.lock_delay);
         }
     }
@@ -171,27 +181,45 @@ impl Hands {
         }
     }
 
+    /// Until when some hold keeps others out, although nobody may have it any more.
+    pub fn kept_until(&self) -> Option<Instant> {
+        let all = self.holdings.lock().expect("no panic while it is locked");
+        all.values().flatten().map(|holding| holding.kept_until).max()
+    }
+
     /// Looks for losses, which a lock delay follows, several times in that time.
     pub async fn watch(&self, delay: Duration) {
         loop {
             let taken = self.taken.notified();
-            let now = Instant::now();
-            let mut watched = false;
-            for holding in self
-                .holdings
-                .lock()
-                .expect("no panic while it is locked")
-                .values_mut()
-                .flatten()
-            {
-                holding.watch(now);
-                watched |= holding.seen.is_some() && holding.guard.strong_count() > 0;
-            }
-            match watched {
+            match self.note_losses() {
                 true => sleep(delay / 8).await,
                 false => taken.await,
             }
         }
+    }
+
+    /// Whether somebody has got a hold within that time, for so long at least.
+    pub fn has_just_taken(&self, within: Duration, at_least: Duration) -> bool {
+        let (all, now) = (
+            self.holdings.lock().expect("no panic while it is locked"),
+            Instant::now(),
+        );
+        let is_new = |holding: &Holding| holding.hold.at_least >= at_least && now <= holding.since + within;
+        all.values()
+            .flatten()
+            .any(|holding| is_new(holding) && holding.is_held())
+    }
+
+    /// Returns whether somebody has a guard that may still be lost.
+    pub fn note_losses(&self) -> bool {
+        let now = Instant::now();
+        let mut watched = false;
+        let mut all = self.holdings.lock().expect("no panic while it is locked");
+        for holding in all.values_mut().flatten() {
+            holding.watch(now);
+            watched |= holding.seen.is_some() && holding.guard.strong_count() > 0;
+        }
+        watched
     }
 
     /// Of a process that was killed just now.

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::process::{Process, pausable};
 use super::server::{Called, Server, Trace};
 use super::users::{User, owner};
-use super::world::{Fault, Net, Phase, Weather, World};
+use super::world::{Fault, LATE, Net, Phase, Weather, World};
 use super::{Failure, Stats};
 use fairlock::testing::Network;
 use fairlock::{Client, Error, Owner, RwLock};
@@ -126,8 +126,11 @@ impl Run {
             sleep(Duration::from_millis(250)).await;
             self.look()?;
         }
-        if self.plan.calm() && self.plan.keeps_nothing() {
-            sleep(PROMPT).await;
+        if self.plan.calm() {
+            // What users have left lasts for its least time, and what time has ended for its lock delay.
+            let lapsed = Instant::now() + self.plan.habits.lock_delay;
+            let kept_until = self.hands.kept_until().map_or(lapsed, |until| until.max(lapsed));
+            sleep_until(kept_until + PROMPT).await;
             self.nothing_is_left()?;
         }
         sleep_until(settled).await;
@@ -192,13 +195,23 @@ impl Run {
         self.ending().await
     }
 
-    /// Everybody dies. One lease later a stranger enters every lock at once, and leaves nothing behind.
+    /// Everybody works for a while and dies, at the latest when somebody has got a hold with a least time beyond its
+    /// lease. One lease later a stranger enters every lock at once, and leaves nothing behind.
     async fn ending(&mut self) -> Result<(), String> {
+        self.world.begin(Phase::Busy);
+        let end = Instant::now() + Duration::from_secs(60);
+        let calls = self.world.core().server.calls + self.dice.below(1000);
+        let (step, long) = (Duration::from_millis(5), self.plan.habits.leases[0]);
+        while Instant::now() < end && self.world.core().server.calls < calls && !self.hands.has_just_taken(step, long) {
+            sleep(step).await;
+        }
+        self.look()?;
         for (process, _) in self.processes.drain(..) {
             self.world.inflict(Fault::Kill, &process, Duration::ZERO);
         }
         let longest = self.plan.longest_kept();
-        sleep(longest + Duration::from_secs(1)).await;
+        // The server may execute the last calls of the dead after their death.
+        sleep(longest + LATE + Duration::from_secs(1)).await;
         let net: Arc<dyn Network> = Arc::new(Net {
             world: Arc::clone(&self.world),
             process: Process::new(0),
@@ -210,7 +223,10 @@ impl Run {
             .await;
         let client = client.map_err(|error| format!("a stranger cannot connect: {error}"))?;
         // A clock that was set back lets the dead live for one lease more.
-        let patience = longest * 2;
+        let patience = match self.world.core().server.backward {
+            true => longest * 2,
+            false => Duration::from_secs(1),
+        };
         for number in 0..self.plan.habits.locks {
             let habits = &self.plan.habits;
             let lock = habits.lock(&client, number, habits.most_permits());

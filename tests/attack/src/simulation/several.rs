@@ -2,7 +2,8 @@
 
 use super::hands::{Hold, PROMPT};
 use super::users::{User, name_of_lock, owner};
-use fairlock::{AllGuard, Mode, testing};
+use fairlock::{AllGuard, Error, LostReason, Mode, testing};
+use futures::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ enum Ended {
     /// The call has waited for the releases.
     Confirmed,
     InBackground,
+    /// After a loss by time the server keeps the locks for the lock delay.
+    Lost,
 }
 
 impl User {
@@ -47,9 +50,13 @@ impl User {
             *most = share.max(*most);
         }
         asked = asked.lease(*self.dice.pick(&self.habits.leases));
-        // After a loss by time the server keeps the locks for the delay.
-        if self.habits.lock_delay.is_zero() && self.dice.permille(100) {
-            asked = asked.max_hold(self.dice.span(self.habits.hold * 4) + Duration::from_millis(1));
+        let mut limit = Duration::MAX;
+        if self.dice.permille(100) {
+            limit = self.dice.span(self.habits.hold * 4) + Duration::from_millis(1);
+            asked = asked.max_hold(limit);
+        }
+        if self.dice.permille(50) {
+            asked = asked.max_queue(self.dice.index(6));
         }
         let name = testing::owner_name(owner);
         self.tell_circles(shares.keys(), |circles, lock| circles.took(lock, &name));
@@ -63,10 +70,16 @@ impl User {
             _ => Ok(asked.acquire_fair().await.map(Some)),
         };
         let ended = match result {
-            Ok(Ok(Some(guard))) => self.hold_together(guard, &shares).await,
+            Ok(Ok(Some(guard))) => self.hold_together(guard, &shares, limit).await,
             Ok(Ok(None)) => Ended::Confirmed,
             Ok(Err(error)) => {
-                self.failed_since(&error, begun);
+                let is_limited = matches!(&error, Error::Lost { reason, .. } if *reason == LostReason::MaxHold);
+                match is_limited {
+                    true => self
+                        .world
+                        .violated(format!("max_hold ended a wait for several locks: {error}")),
+                    false => self.failed_since(&error, begun),
+                }
                 Ended::InBackground
             }
             Err(_) => Ended::InBackground,
@@ -80,8 +93,10 @@ impl User {
         if !self.calm {
             return;
         }
-        if ended == Ended::InBackground {
-            sleep(PROMPT).await;
+        match ended {
+            Ended::Confirmed => {}
+            Ended::InBackground => sleep(PROMPT).await,
+            Ended::Lost => sleep(self.habits.lock_delay + PROMPT).await,
         }
         let core = self.world.core();
         let left = shares.keys().find(|number| core.server.knows(**number, owner)).copied();
@@ -92,7 +107,9 @@ impl User {
         }
     }
 
-    async fn hold_together(&mut self, guard: AllGuard, shares: &BTreeMap<u64, Share>) -> Ended {
+    /// `limit`: its `max_hold`.
+    async fn hold_together(&mut self, guard: AllGuard, shares: &BTreeMap<u64, Share>, limit: Duration) -> Ended {
+        let since = Instant::now();
         if !guard.is_held() {
             self.world
                 .violated("a guard of several locks was handed out that is not held".to_owned());
@@ -144,6 +161,21 @@ impl User {
                 }
             }
             false => sleep(span).await,
+        }
+        self.hands.note_losses();
+        let loss = guard.lost().now_or_never();
+        if guard.is_held() == loss.is_some() {
+            self.world.violated(format!(
+                "a guard of several locks says that it is held, or not, and lost: {loss:?}"
+            ));
+        }
+        if loss == Some(LostReason::MaxHold) {
+            if since.elapsed() < limit {
+                let after = since.elapsed();
+                self.world
+                    .violated(format!("max_hold of {limit:?} ended several locks after {after:?}"));
+            }
+            return Ended::Lost;
         }
         let Ok(guard) = Arc::try_unwrap(guard) else {
             self.world.violated("a guard is in two hands".to_owned());

@@ -274,6 +274,7 @@ impl User {
     }
 
     pub(super) async fn end<M: Access>(&mut self, guard: Arc<Guard<M>>) {
+        self.hands.note_losses();
         let Ok(guard) = Arc::try_unwrap(guard) else {
             return self.world.violated("a guard is in two hands".to_owned());
         };

@@ -2,7 +2,7 @@
 
 use super::super::server::Data;
 use super::weather::Weather;
-use super::{BEGIN_US, Core, Event, FOR_EVER, Planned, WireState};
+use super::{BEGIN_US, Core, Event, FOR_EVER, LATE, Planned, WireState};
 use redis::Value;
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -108,7 +108,7 @@ impl Core {
                 return;
             }
             if self.dice.permille(300) {
-                let late = now + self.dice.span(Duration::from_secs(5));
+                let late = now + self.dice.span(LATE);
                 return self.plan(late, Event::Arrive { wire, call, command });
             }
         }

@@ -25,6 +25,9 @@ pub use weather::{Fault, Weather};
 /// Longer than any run.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// The server executes what a broken connection had brought so much later at most.
+pub const LATE: Duration = Duration::from_secs(5);
+
 /// A day when nobody was on call.
 const BEGIN_US: u64 = 1_760_400_000_000_000;
 
