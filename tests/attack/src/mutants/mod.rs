@@ -10,6 +10,7 @@ mod found;
 mod lua;
 mod page;
 mod quorum;
+mod simulated;
 mod tree;
 
 use crate::lua_world::{Limits, Scripts};
@@ -93,6 +94,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         .iter()
         .chain(bounded::ALL)
         .chain(client::ALL)
+        .chain(simulated::ALL)
         .chain(quorum::ALL)
 }
 

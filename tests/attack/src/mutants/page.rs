@@ -1,6 +1,6 @@
 //! The catalogue as a page.
 
-use super::{Check, Mutant, bounded, client, found, lua, quorum};
+use super::{Check, Mutant, bounded, client, found, lua, quorum, simulated};
 use std::fmt::Write;
 
 const HEAD: &str = "# Known bugs, and what catches each
@@ -37,6 +37,11 @@ pub fn text() -> String {
         let _ = writeln!(page, "* {names}: {why}");
     }
     table(&mut page, "Bugs in the client", client::ALL);
+    table(
+        &mut page,
+        "Bugs in least times, lock delays, several locks in one guard, and the search for deadlocks",
+        simulated::ALL,
+    );
     table(&mut page, "Bugs in the client of several servers", quorum::ALL);
     page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built. Tests are those of `tests/it` unless a file is named.\n\n");
     page.push_str("| the bug | how it was found | what holds it now |\n|---|---|---|\n");
