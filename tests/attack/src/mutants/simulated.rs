@@ -31,6 +31,9 @@ pub const ALL: &[Mutant] = &[
     simulate("least-time-and-half-a-lease", "src/state/claim/keep.rs",
         &[("self.kept_until?.saturating_duration_since(now)", "(self.kept_until? + self.lease / 2).saturating_duration_since(now)")],
         "A hold that its user has left outlasts its least time."),
+    simulate("a-crash-costs-more-than-the-least-time", "src/state/claim/keep.rs",
+        &[("                self.at_least + self.lease / 2\n", "                self.at_least * 4 + self.lease / 2\n")],
+        "A process ends right after its grant: others wait for four least times."),
     // ---- lock delays
     simulate("a-fraction-of-the-lock-delay", "src/state/claim/keep.rs",
         &[("at.map(|at| at + self.lock_delay)", "at.map(|at| at + self.lock_delay / 2)")],
