@@ -1,8 +1,10 @@
 //! `fairlock serve`: what it answers, to whom, and what that costs the server. `slow/browser.rs` opens its page.
 
 mod access;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod locks;
-mod several;
+mod quorum;
 mod time;
 
 use crate::command::Cli;
@@ -11,6 +13,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStderr};
+
+/// How often a look may be late.
+const TRIES: usize = 6;
 
 /// A running `fairlock serve`.
 pub struct Served {
@@ -69,22 +74,26 @@ impl Served {
             false => &["serve", "--listen", "127.0.0.1:0"],
         };
         let arguments = [listen, arguments].concat();
-        let mut command = cli.command(&arguments);
-        let mut child = command.envs(variables.iter().copied()).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut line = String::new();
-        soon("its address", stdout.read_line(&mut line)).await.unwrap();
-        let Some(address) = line
-            .trim()
-            .strip_prefix("http://")
-            .and_then(|line| line.strip_suffix('/'))
-        else {
-            let said = stderr.next_line().await;
-            panic!("no address: {line:?}, {said:?}");
-        };
-        let address = address.to_owned();
-        Self { child, stderr, address }
+        let mut said = String::new();
+        // A busy machine may be late with the first look at thousands of locks, and then the command ends.
+        for _ in 0..TRIES {
+            let mut command = cli.command(&arguments);
+            let mut child = command.envs(variables.iter().copied()).spawn().unwrap();
+            let mut stdout = BufReader::new(child.stdout.take().unwrap());
+            let mut stderr = BufReader::new(child.stderr.take().unwrap());
+            let mut line = String::new();
+            soon("its address", stdout.read_line(&mut line)).await.unwrap();
+            let address = line.trim().strip_prefix("http://");
+            if let Some(address) = address.and_then(|address| address.strip_suffix('/')) {
+                let (stderr, address) = (stderr.lines(), address.to_owned());
+                return Self { child, stderr, address };
+            }
+            soon("why", stderr.read_to_string(&mut said)).await.unwrap();
+            if !said.contains("timed out") {
+                break;
+            }
+        }
+        panic!("no address: {said}");
     }
 
     /// Sends these bytes and reads what comes until the connection ends.
@@ -117,7 +126,13 @@ impl Served {
 
     /// The document, if it is there.
     pub async fn document(&self, path: &str) -> Value {
-        let answer = self.get(path).await;
+        let mut answer = self.get(path).await;
+        for _ in 1..TRIES {
+            // As at the start.
+            if answer.status == 502 && answer.body.contains("timed out") {
+                answer = self.get(path).await;
+            }
+        }
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         answer.json()
     }

@@ -4,6 +4,7 @@ use super::{Served, encoded};
 use crate::command::{Cli, ended};
 use crate::scene::{HOSTILE, client};
 use fairlock_support::server::{Server, eventually, soon};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -19,12 +20,12 @@ async fn events_reach_every_browser_and_late_ones_get_those_before() {
     );
     // Its announcement may reach the client a moment later.
     let lock = client.rw_lock(HOSTILE);
-    let token = std::cell::Cell::new(String::new());
+    let token = std::cell::Cell::new(Value::Null);
     let heard = async {
         let event = all
             .until(|event| event["event"] == "granted" && event["lock"] == HOSTILE)
             .await;
-        token.set(event["token"].to_string());
+        token.set(event["token"].clone());
     };
     tokio::pin!(heard);
     loop {
@@ -41,16 +42,16 @@ async fn events_reach_every_browser_and_late_ones_get_those_before() {
     let token = token.take();
     one.until(|event| {
         assert_eq!(event["lock"], HOSTILE, "another lock's event");
-        event["token"].to_string() == token
+        event["token"] == token
     })
     .await;
     // They come again for a browser that was away, from where it was, and as watch prints them.
     let mut late = served.events("after=0").await;
-    let event = late.until(|event| event["token"].to_string() == token).await;
+    let event = late.until(|event| event["token"] == token).await;
     let keys: Vec<_> = event.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(keys, ["at", "client", "event", "lock", "mode", "owner", "token"]);
     let mut of_other_run = served.events("after=999999").await;
-    of_other_run.until(|event| event["token"].to_string() == token).await;
+    of_other_run.until(|event| event["token"] == token).await;
 }
 
 #[tokio::test]
