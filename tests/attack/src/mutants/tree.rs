@@ -211,12 +211,13 @@ fn copy(from: &Path, to: &Path, top: bool) -> std::io::Result<()> {
     let mut names = std::collections::BTreeSet::new();
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let name = entry.file_name();
         if top && (name == "target" || name.to_string_lossy().starts_with('.')) {
             continue;
         }
         let (source, copied) = (entry.path(), to.join(&name));
-        if kind.is_dir() {
+        // A link to a folder is copied as the folder.
+        if source.is_dir() {
             copy(&source, &copied, false)?;
         } else {
             copy_file(&source, &copied)?;
