@@ -439,13 +439,6 @@ impl Claim {
         }
     }
 
-    /// Its user does not need it any more. What time has ended before is lost all the same, so that others wait for its lock
-    /// delay.
-    pub(crate) fn leave(&mut self, now: Instant) {
-        self.expire(now);
-        self.end(EndedBy::Released);
-    }
-
     /// Ends it, and returns whether it was not over already.
     pub(crate) fn end(&mut self, end: EndedBy) -> bool {
         if matches!(self.phase, Phase::Over(_)) {

@@ -83,6 +83,13 @@ impl Claim {
         }
     }
 
+    /// Its user does not need it any more. What time has ended before is lost all the same, so that others wait for its lock
+    /// delay.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        self.expire(now);
+        self.end(EndedBy::Released);
+    }
+
     /// When the watchdog has it released, because nobody else does: a lost hold at once or after its delay, a sealed one
     /// at its end.
     pub(crate) fn release_at(&self, now: Instant) -> Option<Instant> {

@@ -46,7 +46,7 @@ pub const ALL: &[Mutant] = &[
         "After a crash others wait for three delays."),
     Mutant {
         seen: "found here, by simulation",
-        ..simulate("unnoticed-loss-without-the-lock-delay", "src/state/claim.rs",
+        ..simulate("unnoticed-loss-without-the-lock-delay", "src/state/claim/keep.rs",
             &[("        self.expire(now);\n        self.end(EndedBy::Released);\n", "        let _ = now;\n        self.end(EndedBy::Released);\n")],
             "max_hold ends several locks in one guard, and the guard is dropped at once: all but one are released.")
     },
