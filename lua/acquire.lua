@@ -3,7 +3,7 @@
 --       read hold that becomes a write hold),
 --       5 quarantine: ms for which nobody may enter a lock that looks free
 -- Returns the token: it holds; 0: busy; or { status, value, next ms, seq }: 2 it holds and there is more to do, value =
---       token; 1 queued, value = ticket, and a fifth number, how many wait before it; -1 another reader already waits to
+--       token; 0 busy and there is more to do; 1 queued, value = ticket, and a fifth number, how many wait before it; -1 another reader already waits to
 --       upgrade; -2 this owner already waits here, value = the number of that request if it is of the same client,
 --       otherwise 0; -3 another policy is stored, value = its byte; -4 the read hold of this upgrade is over; -5 the queue is as long
 --       as it may be, value = how many wait
@@ -33,11 +33,12 @@ clock()
 if reads + writes + waiting > 0 then
   local known = sole == 1 and holder == request
   if known then
+    local present = near
     near = 0
-    deadline(lease_ms)
+    near = extended(ARGV[3], present)
   elseif sole == 0 then
     known = call('ZSCORE', LEASES, request)
-    if known then call('ZADD', LEASES, int(deadline(lease_ms)), request) end
+    if known then call('ZADD', LEASES, int(extended(ARGV[3], known)), request) end
   end
   sweep()
   if known then
@@ -100,8 +101,7 @@ else
     end
     if upgrade and upgrading() then return answer(-1, 0) end
     if options ~= '' and find(options, 't', 1, true) then
-      save()
-      return 0
+      return answer(0, 0)
     end
     if longest and waiting >= longest then return answer(-5, waiting) end
     if ticket then pass(ticket) else ticket = draw() end

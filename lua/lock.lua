@@ -10,6 +10,7 @@ local RETENTION = 30000    -- ms for which the keys outlive the last deadline, a
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
 local LAYOUT, FORMAT, PACKED = 2, '<BBBI4I4I4dddddd', 63   -- its length
 local BOUNDED, MOST = 110, 1000000000   -- the policy n; the greatest limit, and the greatest weight
+local PLUS = 43
 -- A library sees no globals while the server loads it.
 local call, format, find, match, sub, byte, min, pack, unpack_state
 
@@ -124,6 +125,14 @@ local function deadline(ms)
   if at + RETENTION > keep then keep, fresh_keep = at + 2 * RETENTION, true end
   if near == 0 or at < near then near = at end
   return at
+end
+
+-- The deadline by the lease that a call asks for. With a plus sign it is no earlier than the one that the request has.
+local function extended(lease, present)
+  local ms = tonumber(lease)
+  if byte(lease) ~= PLUS or now + ms >= tonumber(present) then return deadline(ms) end
+  if ms > cap then cap = ms end
+  return tonumber(present)
 end
 
 -- A lock whose only request holds keeps its lease in `near`. Before another request comes, it goes to LEASES. A key of
@@ -432,11 +441,11 @@ local function save()
   return shorter
 end
 
--- The reply of acquire: for a token, that number alone.
+-- The reply of acquire: for a token and for busy, that number alone.
 local function answer(status, value, ahead)
   local shorter = save()
   local next = next_ms()
-  if status == 2 and next ~= 0 and not shorter then return value end
+  if (status == 2 or status == 0) and next ~= 0 and not shorter then return value end
   return { status, value, next, seq, ahead }
 end
 

@@ -1,6 +1,6 @@
 -- Renews the leases of one client's requests, and replies how each of them stands. Without requests it only expires and
 -- admits.
--- ARGV: 2.. pairs of request and lease in ms
+-- ARGV: 2.. pairs of request and lease in ms; a lease with a plus sign makes no deadline earlier
 -- Returns { next ms, first, standing... }: a token: it holds; -1 unknown: it is over, expired or lost; another number of 0 or
 -- less: it waits, and minus that is seq. A read hold was interrupted if its token is less than first, a write hold if its token
 -- is less than its standing.
@@ -13,10 +13,11 @@ for i = 2, #ARGV, 2 do requests[i / 2] = ARGV[i] end
 
 -- It renews its own leases before it expires any, because a late renewal still counts if no other call came before it.
 if sole == 1 then
+  local present = near
   for i = 1, #requests do
     if requests[i] == holder then
       near = 0
-      near = deadline(tonumber(ARGV[2 * i + 1]))
+      near = extended(ARGV[2 * i + 1], present)
       known[i] = true
     end
   end
@@ -27,7 +28,7 @@ elseif not free() then
   known = requests[1] and call('ZMSCORE', LEASES, unpack(requests)) or known
   for i = 1, #requests do
     if known[i] then
-      leases[#leases + 1] = int(deadline(tonumber(ARGV[2 * i + 1])))
+      leases[#leases + 1] = int(extended(ARGV[2 * i + 1], known[i]))
       leases[#leases + 1] = requests[i]
     end
   end

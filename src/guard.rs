@@ -211,7 +211,7 @@ impl<M> Guard<M> {
             let call = session.call(&request.lock, lease);
             let rest = request.claim().lease_to_seal(Instant::now());
             let left = match rest {
-                Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest)])).await,
+                Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest.into())])).await,
                 None => call.release(&[request.name.as_str()]).await,
             };
             match left {

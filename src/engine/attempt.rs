@@ -9,7 +9,7 @@ use super::follow_up::follow_up;
 use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
-use crate::protocol::reply::{Acquired, Answer};
+use crate::protocol::reply::{Acquired, Answer, Look, Refusal};
 use crate::state::claim::{EndedBy, Outcome};
 use crate::state::registry::Registry;
 use crate::state::request::Request;
@@ -104,7 +104,7 @@ impl Attempt {
             // Boxed, so that a waiter's future has no room for a call.
             let patience = self.patience.saturating_sub(begun.elapsed());
             match Box::pin(self.call_acquire(patience)).await {
-                Ok(Acquired::Answered(answer, next)) => {
+                Ok((Acquired::Answered(answer), next)) => {
                     self.unanswered = None;
                     if let Answer::Queued { ahead, .. } = answer {
                         self.ahead = ahead;
@@ -124,26 +124,12 @@ impl Attempt {
                     }
                     return Ok(None);
                 }
-                Ok(Acquired::OwnerWaits(_)) => {
+                Ok((Acquired::Refused(refusal), next)) => {
+                    follow_up(self.session(), &self.request().lock, next);
                     let lock = self.lock_name();
-                    return self.refused(Error::OwnerWaiting { lock });
-                }
-                Ok(Acquired::Busy) => {
+                    // There is nothing to release.
                     self.forget();
-                    return Ok(Some(Attempted::Busy));
-                }
-                Ok(Acquired::NotReading) => {
-                    let (lock, reason) = (self.lock_name(), LostReason::UnknownToServer);
-                    return self.refused(Error::Lost { lock, reason });
-                }
-                Ok(Acquired::Conflict) => return self.refused(Error::UpgradeConflict { lock: self.lock_name() }),
-                Ok(Acquired::OtherPolicy(stored)) => {
-                    let lock = self.lock_name();
-                    return self.refused(Error::PolicyMismatch { lock, stored });
-                }
-                Ok(Acquired::QueueFull(waiting)) => {
-                    let lock = self.lock_name();
-                    return self.refused(Error::QueueFull { lock, waiting });
+                    return refused(refusal, lock);
                 }
                 Err(error) => {
                     if !is_transient(&error) || begun.elapsed() >= self.patience {
@@ -158,11 +144,11 @@ impl Attempt {
     }
 
     /// Until then a call that has not been sent keeps its place in line.
-    async fn call_acquire(&self, patience: Duration) -> Result<Acquired, RedisError> {
+    async fn call_acquire(&self, patience: Duration) -> Result<(Acquired, Look), RedisError> {
         let request = self.request();
         let ask = AskToAcquire {
             request: &request.name,
-            lease: request.claim().lease_to_ask(Instant::now()),
+            lease: request.claim().lease_to_acquire(Instant::now()),
             only_now: self.only_now,
             admission: request.admission,
             max_queue: self.max_queue,
@@ -172,7 +158,9 @@ impl Attempt {
             let call = self.session().call(&request.lock, self.lease);
             let patience = patience.max(call.limit);
             match (Call { patience, ..call }).acquire(ask).await? {
-                Acquired::OwnerWaits(Some(number)) if self.session().shared.has_forgotten(number) => {
+                (Acquired::Refused(Refusal::OwnerWaits(Some(number))), _)
+                    if self.session().shared.has_forgotten(number) =>
+                {
                     self.release_orphan(number).await?
                 }
                 acquired => return Ok(acquired),
@@ -206,7 +194,7 @@ impl Attempt {
                         continue; // It is over.
                     };
                     let call = self.session().call(&request.lock, self.lease);
-                    match Box::pin(call.renew(&[(request.name.as_str(), lease)])).await {
+                    match Box::pin(call.renew(&[(request.name.as_str(), lease.into())])).await {
                         Ok((standings, _)) => {
                             for standing in standings {
                                 request.on_renewal(sent, Instant::now(), lease, standing);
@@ -233,12 +221,6 @@ impl Attempt {
                 }
             }
         }
-    }
-
-    /// The server did not take the request: there is nothing to release.
-    fn refused<T>(&mut self, error: Error) -> Result<T, Error> {
-        self.forget();
-        Err(error)
     }
 
     /// Has the request released and waits for that. The attempt is over.
@@ -323,4 +305,19 @@ impl Attempt {
     fn shut_down(&self) -> Error {
         Error::Shutdown { lock: self.lock_name() }
     }
+}
+
+/// What the caller hears of a request that the server did not take.
+fn refused(refusal: Refusal, lock: String) -> Result<Option<Attempted>, Error> {
+    Err(match refusal {
+        Refusal::Busy => return Ok(Some(Attempted::Busy)),
+        Refusal::OwnerWaits(_) => Error::OwnerWaiting { lock },
+        Refusal::NotReading => Error::Lost {
+            lock,
+            reason: LostReason::UnknownToServer,
+        },
+        Refusal::Conflict => Error::UpgradeConflict { lock },
+        Refusal::OtherPolicy(stored) => Error::PolicyMismatch { lock, stored },
+        Refusal::QueueFull(waiting) => Error::QueueFull { lock, waiting },
+    })
 }

@@ -3,7 +3,9 @@
 
 use crate::protocol::channel::Channel;
 use crate::protocol::key::Lock;
-use crate::protocol::order::{Ask, AskForStatus, AskToAcquire, AskToPlace, Order, ScriptCall, is_unknown_script};
+use crate::protocol::order::{
+    Ask, AskForStatus, AskToAcquire, AskToPlace, AskedLease, Order, ScriptCall, is_unknown_script,
+};
 use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::{
     Acquired, Look, Standing, malformed, read_downgraded, read_evicted, read_released, read_renewed,
@@ -34,7 +36,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    pub(crate) async fn acquire(&self, ask: AskToAcquire<'_>) -> Result<Acquired, RedisError> {
+    pub(crate) async fn acquire(&self, ask: AskToAcquire<'_>) -> Result<(Acquired, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Acquire(ask)).await?;
         Acquired::read(&reply, ask.only_now)
     }
@@ -46,7 +48,7 @@ impl Call<'_> {
     }
 
     /// Tells how each request stands, and when to look again.
-    pub(crate) async fn renew(&self, requests: &[(&str, Duration)]) -> Result<(Vec<Standing>, Look), RedisError> {
+    pub(crate) async fn renew(&self, requests: &[(&str, AskedLease)]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.reply(Lane::Background, Ask::Renew(requests)).await?;
         read_renewed(&reply, requests.iter().map(|(request, _)| *request))
     }

@@ -4,6 +4,7 @@
 use super::session::Session;
 use crate::observe;
 use crate::protocol::key::Lock;
+use crate::protocol::order::AskedLease;
 use crate::protocol::reply::Standing;
 use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
@@ -14,7 +15,6 @@ use futures::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 
@@ -101,7 +101,7 @@ impl UnderWay {
 async fn renew_chunk(
     session: &Session,
     lock: Arc<Lock>,
-    requests: Vec<(Arc<Request>, Duration)>,
+    requests: Vec<(Arc<Request>, AskedLease)>,
     follow_up: Option<FollowUp>,
 ) -> Arc<str> {
     // The semaphore is never closed.
@@ -109,12 +109,12 @@ async fn renew_chunk(
     let _slot = slots.renewing.acquire().await;
     let lease = requests
         .iter()
-        .map(|(request, asked)| request.claim().lease().min(*asked))
+        .map(|(request, asked)| request.claim().lease().min(asked.span))
         .min()
         .unwrap_or(session.shared.lease);
     let names: Vec<_> = requests
         .iter()
-        .map(|(request, lease)| (request.name.as_str(), *lease))
+        .map(|(request, asked)| (request.name.as_str(), *asked))
         .collect();
     let sent = Instant::now();
     let reply = session.call(&lock, lease).renew(&names).await;
@@ -123,8 +123,8 @@ async fn renew_chunk(
     match reply {
         Ok((standings, next)) => {
             tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");
-            for ((request, lease), standing) in requests.iter().zip(&standings) {
-                request.on_renewal(sent, now, *lease, *standing);
+            for ((request, asked), standing) in requests.iter().zip(&standings) {
+                request.on_renewal(sent, now, asked.span, *standing);
             }
             let waits = requests.is_empty()
                 || standings

@@ -19,7 +19,7 @@ pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
         let rest = |request: &Arc<Request>| request.claim().lease_to_seal(now);
         let rests: Vec<_> = requests
             .iter()
-            .filter_map(|request| Some((request.name.as_str(), rest(request)?)))
+            .filter_map(|request| Some((request.name.as_str(), rest(request)?.into())))
             .collect();
         if rests.is_empty() {
             break;

@@ -30,7 +30,7 @@ pub(crate) enum Ask<'a> {
     /// At most [`CHUNK`](super::script::CHUNK) requests.
     Release(&'a [&'a str]),
     /// At most [`CHUNK`](super::script::CHUNK) requests, each with its lease.
-    Renew(&'a [(&'a str, Duration)]),
+    Renew(&'a [(&'a str, AskedLease)]),
     /// Renews one request so that the server writes.
     Confirm(&'a str, Duration),
     Downgrade {
@@ -56,7 +56,7 @@ pub(crate) struct AskForStatus<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct AskToAcquire<'a> {
     pub(crate) request: &'a str,
-    pub(crate) lease: Duration,
+    pub(crate) lease: AskedLease,
     pub(crate) only_now: bool,
     pub(crate) admission: Admission,
     /// With so many waiters or more the request does not queue.
@@ -147,7 +147,8 @@ impl ScriptCall<'_> {
         self.add_options(cmd);
         match self.ask {
             Ask::Acquire(ask) => {
-                cmd.arg(ask.request).arg(millis(ask.lease));
+                cmd.arg(ask.request);
+                ask.lease.add_to(cmd);
                 if let Origin::Requeued(number) | Origin::Upgrade(number) = ask.origin {
                     cmd.arg(number);
                 }
@@ -159,7 +160,8 @@ impl ScriptCall<'_> {
             }
             Ask::Renew(requests) => {
                 for (request, lease) in requests {
-                    cmd.arg(request).arg(millis(*lease));
+                    cmd.arg(request);
+                    lease.add_to(cmd);
                 }
             }
             Ask::Confirm(request, lease) => {
@@ -181,6 +183,33 @@ impl ScriptCall<'_> {
             Ask::Status(ask) => {
                 cmd.arg(ask.first).arg(ask.waiters).arg(ask.holders).arg(ask.place_of);
             }
+        }
+    }
+}
+
+/// The lease that a call asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskedLease {
+    pub(crate) span: Duration,
+    /// It makes no deadline earlier. A call that was sent before a grant may come after calls that asked for the hold's
+    /// least time.
+    pub(crate) only_later: bool,
+}
+
+impl AskedLease {
+    fn add_to(self, cmd: &mut Cmd) {
+        match self.only_later {
+            false => cmd.arg(millis(self.span)),
+            true => cmd.arg(format!("+{}", millis(self.span))),
+        };
+    }
+}
+
+impl From<Duration> for AskedLease {
+    fn from(span: Duration) -> Self {
+        Self {
+            span,
+            only_later: false,
         }
     }
 }
@@ -432,7 +461,7 @@ mod tests {
         let lock = Lock::new("p", "a".into());
         let ask = Ask::Acquire(AskToAcquire {
             request: "r0a:1",
-            lease: Duration::from_secs(1),
+            lease: Duration::from_secs(1).into(),
             only_now: false,
             admission,
             max_queue,

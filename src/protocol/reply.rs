@@ -38,8 +38,13 @@ pub(crate) enum Standing {
 
 #[derive(Debug)]
 pub(crate) enum Acquired {
-    /// The answer, and the time after which to look again.
-    Answered(Answer, Look),
+    Answered(Answer),
+    Refused(Refusal),
+}
+
+/// Why the server did not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
     Busy,
     Conflict,
     /// The number of the owner's waiting request, if this client made it.
@@ -55,14 +60,16 @@ pub(crate) enum Acquired {
 pub(crate) type Look = Option<Duration>;
 
 impl Acquired {
-    pub(crate) fn read(reply: &Value, only_now: bool) -> Result<Self, RedisError> {
+    /// The time after which to look again comes with every answer, also with a refusal: a script that refuses a request has
+    /// expired others and granted before.
+    pub(crate) fn read(reply: &Value, only_now: bool) -> Result<(Self, Look), RedisError> {
         // The usual replies are one number.
         if let Value::Int(alone) = *reply {
             return match alone {
                 // A try never waits, and a request that may wait is never told "busy": neither could go on from there.
-                0 if only_now => Ok(Self::Busy),
+                0 if only_now => Ok((Self::Refused(Refusal::Busy), None)),
                 token => match number(token).filter(|token| *token > 1) {
-                    Some(token) => Ok(Self::Answered(Answer::Granted { token }, None)),
+                    Some(token) => Ok((Self::Answered(Answer::Granted { token }), None)),
                     None => Err(malformed(reply)),
                 },
             };
@@ -73,22 +80,30 @@ impl Acquired {
             Some((common, &[ahead])) => (common, Some(ahead)),
             _ => return Err(unexpected(&reply)),
         };
-        let next = next_look(next_ms);
         let acquired = match status {
-            1 if !only_now => queued(value, seq, ahead).map(|answer| Self::Answered(answer, next)),
+            1 if !only_now => queued(value, seq, ahead).map(Self::Answered),
             // Only a waiter is told a fifth number.
             _ if ahead.is_some() => None,
-            2 => number(value).map(|token| Self::Answered(Answer::Granted { token }, next)),
-            -1 => Some(Self::Conflict),
-            -2 => u64::try_from(value)
-                .ok()
-                .map(|number| Self::OwnerWaits((number > 0).then_some(number))),
-            -3 => policy_of(value).map(Self::OtherPolicy),
-            -4 => Some(Self::NotReading),
-            -5 => usize::try_from(value).ok().map(Self::QueueFull),
-            _ => None,
+            2 => number(value).map(|token| Self::Answered(Answer::Granted { token })),
+            0 if !only_now => None,
+            status => refusal(status, value).map(Self::Refused),
         };
-        acquired.ok_or_else(|| unexpected(&reply))
+        let acquired = acquired.ok_or_else(|| unexpected(&reply))?;
+        Ok((acquired, next_look(next_ms)))
+    }
+}
+
+fn refusal(status: i64, value: i64) -> Option<Refusal> {
+    match status {
+        0 => Some(Refusal::Busy),
+        -1 => Some(Refusal::Conflict),
+        -2 => u64::try_from(value)
+            .ok()
+            .map(|number| Refusal::OwnerWaits((number > 0).then_some(number))),
+        -3 => policy_of(value).map(Refusal::OtherPolicy),
+        -4 => Some(Refusal::NotReading),
+        -5 => usize::try_from(value).ok().map(Refusal::QueueFull),
+        _ => None,
     }
 }
 
@@ -260,9 +275,15 @@ mod tests {
 
     #[test]
     fn the_usual_replies_are_one_number() {
-        let granted = |reply| matches!(reply, Ok(Acquired::Answered(Answer::Granted { token: 9 }, None)));
+        let granted = |reply| matches!(reply, Ok((Acquired::Answered(Answer::Granted { token: 9 }), None)));
         assert!(granted(Acquired::read(&Value::Int(9), false)) && granted(Acquired::read(&Value::Int(9), true)));
-        assert!(matches!(Acquired::read(&Value::Int(0), true), Ok(Acquired::Busy)));
+        assert!(matches!(
+            Acquired::read(&Value::Int(0), true),
+            Ok((Acquired::Refused(Refusal::Busy), None))
+        ));
+        let busy = Acquired::read(&array(&[0, 0, 1000, 9]), true);
+        assert!(matches!(busy, Ok((Acquired::Refused(Refusal::Busy), Some(next))) if next == Duration::from_secs(1)));
+        assert!(Acquired::read(&array(&[0, 0, 1000, 9]), false).is_err());
         for (reply, only_now) in [(0, false), (1, false), (1, true), (-1, true)] {
             assert!(Acquired::read(&Value::Int(reply), only_now).is_err(), "{reply}");
         }
@@ -277,16 +298,16 @@ mod tests {
         let (ticket, seq, ahead) = (7, 9, 3);
         let expected = Answer::Queued { ticket, seq, ahead };
         assert!(
-            matches!(queued, Ok(Acquired::Answered(answer, Some(_))) if answer == expected),
+            matches!(queued, Ok((Acquired::Answered(answer), Some(_))) if answer == expected),
             "{queued:?}"
         );
         assert!(matches!(
             Acquired::read(&array(&[-5, 100, 500, 9]), false),
-            Ok(Acquired::QueueFull(100))
+            Ok((Acquired::Refused(Refusal::QueueFull(100)), Some(_)))
         ));
         assert!(matches!(
             Acquired::read(&array(&[-3, 110, 500, 9]), false),
-            Ok(Acquired::OtherPolicy(Policy::Bounded))
+            Ok((Acquired::Refused(Refusal::OtherPolicy(Policy::Bounded)), Some(_)))
         ));
         for malformed in [
             &[-5, -1, 500, 9][..],

@@ -3,6 +3,7 @@
 //! A claim has a phase that only moves forward (asked, waiting, granted, held, over). So replies and messages may come
 //! in any order.
 
+use crate::protocol::order::AskedLease;
 use crate::protocol::reply::{Answer, Standing};
 use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
@@ -269,6 +270,19 @@ impl Claim {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// The lease that a call asks for by which the request is to be granted.
+    pub(crate) fn lease_to_acquire(&self, now: Instant) -> AskedLease {
+        self.asked(self.lease_to_ask(now))
+    }
+
+    /// What a call asks for that is sent now.
+    pub(crate) fn asked(&self, span: Duration) -> AskedLease {
+        AskedLease {
+            span,
+            only_later: !self.at_least.is_zero() && matches!(self.phase, Phase::Asked { .. } | Phase::Waiting { .. }),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::claim::Claim;
 use super::request::Request;
 use crate::protocol::key::Lock;
+use crate::protocol::order::AskedLease;
 use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
@@ -35,7 +36,7 @@ pub(crate) struct FollowUp {
 pub(crate) struct Due {
     pub(crate) lock: Arc<Lock>,
     /// The requests to renew, each with its lease. Empty: only check whether something has expired.
-    pub(crate) renew: Vec<(Arc<Request>, Duration)>,
+    pub(crate) renew: Vec<(Arc<Request>, AskedLease)>,
     /// Holds that time has ended: nobody has been told yet.
     pub(crate) lost: Vec<Arc<Request>>,
     /// Holds that the server may still know and that nobody keeps: release them, so that others need not wait for the
@@ -313,7 +314,7 @@ impl LockEntry {
             // One call renews all that will be due before long, so that a lock has one rhythm.
             let soon = claim.due().is_none_or(|due| due <= now + claim.lease() / 6);
             if soon {
-                due.renew.push((Arc::clone(request), lease));
+                due.renew.push((Arc::clone(request), claim.asked(lease)));
             }
             let at = claim.due().filter(|_| !soon).unwrap_or(now + claim.lease() / 3);
             next = next.min(at);

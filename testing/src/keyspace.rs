@@ -1,40 +1,17 @@
 //! The data of the server, and the commands that clients of fairlock send. The scripts are carried out by the model.
 
 use crate::glob;
-use crate::model::{AtMost, Choices, Draw, Lock, Outcome};
+use crate::model::{Choices, Lock, Outcome};
 use crate::record::{Script, acquire};
+use crate::serving::{self, Called, Serving};
 use crate::status::status;
 use crate::world::Audience;
 use redis::Value;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What one call of a script does at most: then it says "call again".
 const BATCH: usize = 1000;
-
-/// A script that changes a lock, or one that only reads, or that puts a vote of a quorum into its place.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Called {
-    Change(Script),
-    Place,
-    Status,
-}
-
-/// The scripts by the hash under which this process's clients call them.
-static SCRIPTS: LazyLock<HashMap<String, Called>> = LazyLock::new(|| {
-    let called = |name| match name {
-        "status" => Some(Called::Status),
-        "place" => Some(Called::Place),
-        name => Script::of_name(name).map(Called::Change),
-    };
-    let hash = |text| redis::Script::new(text).get_hash().to_owned();
-    let scripts = fairlock::testing::scripts().into_iter();
-    let scripts = scripts.filter_map(|(name, texts)| Some((called(name)?, texts)));
-    scripts
-        .flat_map(|(called, texts)| texts.map(|text| (hash(text), called)))
-        .collect()
-});
 
 pub(crate) struct Publish {
     pub(crate) channel: String,
@@ -70,40 +47,6 @@ impl Default for Run {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         Self(RUNS.fetch_add(1, Ordering::Relaxed))
     }
-}
-
-/// The choices of this server: it counts as the scripts do, and knows its subscribers.
-struct Serving<'a> {
-    at_most: AtMost,
-    /// What comes before a client in the name of its channel.
-    channels: &'a str,
-    audience: &'a Audience<'a>,
-}
-
-impl Choices for Serving<'_> {
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        self.at_most.number(of, floor, now_us)
-    }
-    fn expires(&mut self, request: &str) -> bool {
-        self.at_most.expires(request)
-    }
-    fn admits(&mut self, request: &str) -> bool {
-        self.at_most.admits(request)
-    }
-    fn pulls_back(&mut self, request: &str) -> bool {
-        self.at_most.pulls_back(request)
-    }
-    fn listens(&self, client: &str) -> bool {
-        self.audience.hears(&format!("{}{client}", self.channels))
-    }
-    fn most_looked_at(&self) -> usize {
-        self.at_most.most_looked_at()
-    }
-}
-
-/// The channels of the clients of a lock begin so.
-fn channels_of(key: &str) -> String {
-    format!("{}c:", key.split('{').next().unwrap_or_default())
 }
 
 fn text(of: impl ToString) -> Value {
@@ -166,23 +109,17 @@ impl Keyspace {
         audience: &Audience<'_>,
         script: impl FnOnce(&mut Lock, &mut dyn Choices) -> Outcome,
     ) -> (Value, Vec<Publish>) {
-        let channels = channels_of(key);
-        let mut choices = Serving {
-            at_most: AtMost(BATCH),
-            channels: &channels,
-            audience,
-        };
+        let hears = |channel: &str| audience.hears(channel);
+        let mut serving = Serving::new(key, BATCH, &hears);
         let lock = self.locks.entry(key.to_owned()).or_default();
-        let outcome = script(lock, &mut choices);
+        let outcome = script(lock, &mut serving);
         if lock.seq == 0 {
             // A lock that nobody ever used has no keys.
             self.locks.remove(key);
         }
-        let mut published: Vec<_> = (outcome.messages.into_iter())
-            .map(|(client, payload)| Publish {
-                channel: format!("{channels}{client}"),
-                payload: payload.into_bytes(),
-            })
+        let reply = serving::reply(&outcome);
+        let mut published: Vec<_> = (serving.published(outcome.messages))
+            .map(|(channel, payload)| Publish { channel, payload })
             .collect();
         let events = format!("{key}:events");
         if !outcome.notes.is_empty() && audience.hears(&events) {
@@ -193,10 +130,6 @@ impl Keyspace {
                 payload: format!("{now_us}{lines}").into_bytes(),
             });
         }
-        let reply = match outcome.bare {
-            true => Value::Int(outcome.reply[1]),
-            false => Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
-        };
         (reply, published)
     }
 
@@ -223,16 +156,16 @@ impl Keyspace {
             return (error("ERR", "a server in memory takes text only"), Vec::new());
         };
         let reply = match words.as_slice() {
-            ["EVALSHA", hash, "3", key, _, _, args @ ..] => match SCRIPTS.get(*hash) {
-                Some(called) if self.loaded.contains(called) => {
-                    return self.script(*called, key, args, now_us, audience);
+            ["EVALSHA", hash, "3", key, _, _, args @ ..] => match Called::of_hash(hash) {
+                Some(called) if self.loaded.contains(&called) => {
+                    return self.script(called, key, args, now_us, audience);
                 }
                 _ => error("NOSCRIPT", "No matching script."),
             },
-            ["EVAL", body, "3", key, _, _, args @ ..] => match SCRIPTS.get(redis::Script::new(body).get_hash()) {
+            ["EVAL", body, "3", key, _, _, args @ ..] => match Called::of_text(body) {
                 Some(called) => {
-                    self.loaded.insert(*called);
-                    return self.script(*called, key, args, now_us, audience);
+                    self.loaded.insert(called);
+                    return self.script(called, key, args, now_us, audience);
                 }
                 None => error("ERR", "a server in memory knows the scripts of fairlock only"),
             },

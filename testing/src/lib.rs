@@ -8,6 +8,8 @@ pub mod model;
 #[doc(hidden)]
 pub mod record;
 #[doc(hidden)]
+pub mod serving;
+#[doc(hidden)]
 pub mod status;
 mod world;
 

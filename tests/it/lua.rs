@@ -151,6 +151,7 @@ impl Lock {
         let got = match status {
             2 => Got::Granted(number),
             1 => Got::Queued(number),
+            0 => Got::Busy,
             -1 => Got::Conflict,
             -2 => Got::OwnerWaits,
             -3 => Got::OtherPolicy(u8::try_from(number).expect("a byte")),

@@ -165,7 +165,9 @@ class Lock:
             self.holders.remove(request)
 
     def prolong(self, request, lease, now_ms):
-        self.leases[request] = now_ms + lease
+        """With a plus sign a lease makes no deadline earlier."""
+        least_ms = self.leases.get(request, 0) if str(lease)[0] == "+" and request not in self.past else 0
+        self.leases[request] = max(now_ms + int(lease), least_ms)
         self.past.discard(request)
 
     def expire(self, time_us, answer, admits=False):
@@ -216,7 +218,7 @@ class Lock:
         return -self.seq if request in self.places else -1
 
     def acquire(self, how, args, time_us, answer):
-        request, lease, now_ms = args[0], int(args[1]), time_us // 1000
+        request, lease, now_ms = args[0], args[1], time_us // 1000
         number = int(args[2]) if len(args) > 2 and args[2] else 0
         if self.known(request):
             self.prolong(request, lease, now_ms)
@@ -288,7 +290,7 @@ class Lock:
     def prolong_known(self, requests, time_us):
         for request, lease in requests:
             if self.known(request):
-                self.prolong(request, int(lease), time_us // 1000)
+                self.prolong(request, lease, time_us // 1000)
 
     def renew(self, _how, args, time_us, answer):
         requests = args[::2]

@@ -169,10 +169,14 @@ class Story:
             return self.name(mode, f"*{self.random.randint(2, 4)}")
         return self.name(mode)
 
+    def lease(self):
+        ms = HOUR - self.random.randint(0, 5000)
+        return f"+{ms}" if self.chance(0.3) else ms
+
     def acquire(self):
         if self.asked and self.chance(0.15):
             return ("acquire", *self.asked[self.random.choice(list(self.asked))])
-        request, lease = self.new_request(), HOUR - self.random.randint(0, 5000)
+        request, lease = self.new_request(), self.lease()
         options = self.policy if not self.chance(0.02) else self.random.choice(["", "w", "r"])
         if options == "n":
             options = f"n{self.random.choice([1, 2, 3, 3, 3, 4])}"
@@ -196,7 +200,7 @@ class Story:
 
     def renew(self):
         requests = {self.some(): 0 for _ in range(self.random.choice([0, 0, 1, 2, 4]))}
-        return ("renew", self.events, [word for request in requests for word in (request, HOUR - self.random.randint(0, 5000))])
+        return ("renew", self.events, [word for request in requests for word in (request, self.lease())])
 
     def downgrade(self):
         write = self.some("w")
@@ -282,7 +286,7 @@ class Story:
         right = answer.reply
         if script == "acquire":
             status, value, *place = right
-            if status == 0 or status == 2 and not answer.cut:
+            if status in (0, 2) and not answer.cut:
                 return check("the reply", reply, value)
             check("the kind of reply", type(reply), list)
             check("the reply but for next ms", reply[:2] + reply[3:], [status, value, lock.seq, *place])

@@ -44,7 +44,8 @@ pub trait Choices {
     fn expires(&mut self, request: &str) -> bool;
     /// Whether this call lets in the head of the queue, which the holders let in.
     fn admits(&mut self, request: &str) -> bool;
-    /// Whether this renewal pulls back a deadline that lies farther ahead than the longest lease.
+    /// Whether this renewal pulls back a deadline that lies farther ahead than the longest lease. They come in the order of
+    /// their deadlines.
     fn pulls_back(&mut self, request: &str) -> bool;
     /// Whether anybody hears what is published to this client. That is no choice, but the world's.
     fn listens(&self, client: &str) -> bool;
@@ -60,6 +61,9 @@ pub trait Choices {
 /// See [`Choices::most_looked_at`].
 pub const MOST_LOOKED_AT: usize = 200;
 
+/// So many deadlines the scripts pull back in one call.
+pub const PULLED_BACK: usize = 200;
+
 /// What a number is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw<'a> {
@@ -69,12 +73,22 @@ pub enum Draw<'a> {
 
 /// A server that does so much in one call, and counts as the scripts do.
 #[derive(Clone, Copy, Debug)]
-pub struct AtMost(pub usize);
+pub struct AtMost {
+    left: usize,
+    pulls_left: usize,
+}
 
 impl AtMost {
+    pub fn new(at_most: usize) -> Self {
+        Self {
+            left: at_most,
+            pulls_left: PULLED_BACK,
+        }
+    }
+
     fn one_less(&mut self) -> bool {
-        let more = self.0 > 0;
-        self.0 = self.0.saturating_sub(1);
+        let more = self.left > 0;
+        self.left = self.left.saturating_sub(1);
         more
     }
 }
@@ -89,9 +103,11 @@ impl Choices for AtMost {
     fn admits(&mut self, _: &str) -> bool {
         self.one_less()
     }
-    /// All: who judges a journal knows the batch of the real scripts.
+    /// Who judges a journal knows this batch of the real scripts.
     fn pulls_back(&mut self, _: &str) -> bool {
-        true
+        let more = self.pulls_left > 0;
+        self.pulls_left = self.pulls_left.saturating_sub(1);
+        more
     }
     fn listens(&self, _: &str) -> bool {
         true
@@ -124,11 +140,11 @@ pub struct Outcome {
 /// What a reply of one number does not tell.
 pub const NOT_TOLD: i64 = i64::MIN;
 
-/// Whether a server puts this reply into one number: a grant or a release of one request after which nothing is left to
-/// do and no lease was `cut`, and a try that finds the lock busy. The number is then the reply's second.
+/// Whether a server puts this reply into one number: a grant, a try that finds the lock busy, or a release of one request,
+/// after which nothing is left to do and no lease was `cut`. The number is then the reply's second.
 pub fn is_bare(script: Script, reply: &[i64], cut: bool) -> bool {
     match script {
-        Script::Acquire => reply[0] == BUSY || reply[0] == GRANTED && reply[2] != 0 && !cut,
+        Script::Acquire => (reply[0] == GRANTED || reply[0] == BUSY) && reply[2] != 0 && !cut,
         Script::Release => reply.len() == 2 && reply[0] != 0 && !cut,
         _ => false,
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// The arguments of acquire.
 pub(super) struct Ask<'a> {
     pub(super) request: &'a str,
-    pub(super) lease_ms: u64,
+    pub(super) lease: &'a str,
     pub(super) only_now: bool,
     /// The request queues only behind fewer waiters.
     pub(super) most_waiters: Option<u64>,
@@ -25,12 +25,12 @@ pub(super) struct Ask<'a> {
 
 impl<'a> Ask<'a> {
     pub(super) fn read(args: &[&'a str]) -> Self {
-        let &[request, lease_ms, when, policy, ticket, ref rest @ ..] = args else {
+        let &[request, lease, when, policy, ticket, ref rest @ ..] = args else {
             panic!("not the arguments of acquire: {args:?}");
         };
         Self {
             request,
-            lease_ms: number(lease_ms),
+            lease,
             only_now: when == "try",
             most_waiters: when.strip_prefix('m').map(number),
             policy: policy.bytes().next(),
@@ -138,6 +138,15 @@ impl Step<'_> {
         self.lock.last_ms = self.lock.last_ms.max(deadline_ms);
         if let Some(known) = self.lock.requests.get_mut(request) {
             known.deadline_ms = deadline_ms;
+        }
+    }
+
+    /// The lease that a call asks for, for a request that is there. With a plus sign the deadline comes no earlier than
+    /// it did `before` the call.
+    fn renewed(&mut self, request: &str, asked: &str, before: u64) {
+        self.lease(request, number(asked));
+        if let (true, Some(known)) = (asked.starts_with('+'), self.lock.requests.get_mut(request)) {
+            known.deadline_ms = known.deadline_ms.max(before);
         }
     }
 
@@ -294,10 +303,10 @@ impl Step<'_> {
     }
 
     pub(super) fn acquire(&mut self, ask: &Ask) -> Vec<i64> {
-        let &Ask { request, lease_ms, .. } = ask;
-        let known = self.lock.requests.contains_key(request);
-        if known {
-            self.lease(request, lease_ms);
+        let &Ask { request, lease, .. } = ask;
+        let lease_ms = number(lease);
+        if let Some(known) = self.lock.requests.get(request) {
+            self.renewed(request, lease, known.deadline_ms);
         }
         self.sweep();
         if let Some(answer) = self.standing(request) {
@@ -399,9 +408,11 @@ impl Step<'_> {
     pub(super) fn renew(&mut self, pairs: &[&str]) -> Vec<i64> {
         let requests: Vec<&str> = pairs.iter().step_by(2).copied().collect();
         // First its own leases, then the others': late but not yet taken over is not lost.
-        for pair in pairs.chunks_exact(2) {
-            if self.lock.requests.contains_key(pair[0]) {
-                self.lease(pair[0], number(pair[1]));
+        let deadline = |request: &&str| self.lock.requests.get(*request).map(|known| known.deadline_ms);
+        let before: Vec<_> = requests.iter().map(deadline).collect();
+        for (pair, before) in pairs.chunks_exact(2).zip(before) {
+            if let Some(before) = before {
+                self.renewed(pair[0], pair[1], before);
             }
         }
         self.pull_back();
@@ -418,13 +429,18 @@ impl Step<'_> {
     /// A clock that was stepped back has left deadlines too far ahead.
     pub(super) fn pull_back(&mut self) {
         let latest = self.now_ms() + self.lock.longest_lease_ms;
-        for (name, request) in &mut self.lock.requests {
-            if request.deadline_ms > latest {
-                if self.choices.pulls_back(name) {
-                    request.deadline_ms = latest;
-                } else {
-                    self.done.unfinished = true;
-                }
+        let far = self
+            .lock
+            .requests
+            .iter_mut()
+            .filter(|(_, request)| request.deadline_ms > latest);
+        let mut far: Vec<_> = far.collect();
+        far.sort_by(|(one, a), (other, b)| (a.deadline_ms, one).cmp(&(b.deadline_ms, other)));
+        for (name, request) in far {
+            if self.choices.pulls_back(name) {
+                request.deadline_ms = latest;
+            } else {
+                self.done.unfinished = true;
             }
         }
     }

@@ -207,7 +207,7 @@ pub fn of_repetition(step: &Step, outcome: &Outcome, after: &Lock) -> Result<(),
         return Ok(());
     }
     let mut again = after.clone();
-    let second = again.call("", step.script, &step.args(), step.now_us, &mut AtMost(usize::MAX));
+    let second = again.call("", step.script, &step.args(), step.now_us, &mut AtMost::new(usize::MAX));
     again.near_ms = after.near_ms;
     // A release of a lock for which nobody waited leaves the dead where they are.
     let expired = |what: What| what == What::Expired;

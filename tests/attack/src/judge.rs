@@ -5,7 +5,7 @@
 //! the judge knows only that they expire. The model then goes on from what was seen.
 
 use crate::lua_world::{Hearing, Seen, Step};
-use crate::model::{BUSY, Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
+use crate::model::{Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
 use crate::record::{Note, Script, What, argv, grants};
 
 /// What the lock is after a call, or why the answer is wrong.
@@ -30,8 +30,6 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
     let next_ms = *seen.reply.get(next_at(step.script)).ok_or("an empty reply")?;
     if next_ms == 0 {
         demand(observed.did, || "there is more to do, and nothing was done".to_owned())?;
-    } else if next_ms == NOT_TOLD && step.script == Script::Acquire && seen.reply[0] == BUSY {
-        // A try that finds the lock busy is told no more than that.
     } else {
         demand(!outcome.unfinished, || {
             format!("left undone, and next ms is {next_ms}: {:?}", lock.view())

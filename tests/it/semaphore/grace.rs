@@ -4,7 +4,7 @@
 use crate::lua::Lock;
 use crate::server::{Server, eventually};
 use crate::users::{LONG, queued, read, user, write};
-use fairlock::Owner;
+use fairlock::{Error, Owner, Policy};
 use fairlock_support::process::Process;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,4 +132,32 @@ async fn whoever_released_looks_again_also_after_a_downgrade_and_an_eviction() {
     eventually("the dead writer is gone", async || raw.state().await.leases.is_empty()).await;
     drop(reading);
     read(&lock).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_is_refused_looks_again_at_what_its_call_began() {
+    let server = Server::start().await;
+    let raw = raw(&server).await;
+    let lock = user(&server, LONG).await;
+    let busy = async || assert!(lock.write().try_acquire().await.unwrap().is_none());
+    let no_room = async || {
+        let refused = lock.write().max_queue(0).await;
+        assert!(matches!(refused, Err(Error::QueueFull { .. })), "{refused:?}");
+    };
+    let other_policy = async || {
+        let refused = lock.policy(Policy::WriterFirst).write().await;
+        assert!(matches!(refused, Err(Error::PolicyMismatch { .. })), "{refused:?}");
+    };
+    for refused in 0..3 {
+        let [holder, waiter] = ["a", "b"].map(|client| format!("w{client}:{refused}"));
+        raw.acquire_all(&[&holder, &waiter]).await;
+        // The next call lets the dead waiter in, and nobody but its sender knows.
+        raw.die(&[holder.as_str()]).await;
+        match refused {
+            0 => busy().await,
+            1 => no_room().await,
+            _ => other_policy().await,
+        }
+        eventually("the dead waiter is gone", async || raw.state().await.leases.is_empty()).await;
+    }
 }

@@ -64,6 +64,23 @@ fn every_renewal_within_the_least_time_asks_for_its_rest() {
 }
 
 #[test]
+fn what_a_request_asks_for_before_it_knows_of_its_grant_makes_no_lease_shorter() {
+    let t = Instant::now();
+    let mut claim = Claim::new(LEASE, Duration::MAX, t).keeping(LEAST, Duration::ZERO);
+    assert!(claim.lease_to_acquire(t).only_later, "the first call may come late too");
+    claim.on_reply(t, QUEUED);
+    let asked = claim.lease_to_renew(t).expect("a lease");
+    assert!(claim.asked(asked).only_later);
+    assert!(claim.on_grant(t, 20));
+    let asked = claim.lease_to_renew(t).expect("a lease");
+    assert!(
+        !claim.asked(asked).only_later,
+        "a clock that was stepped back is put right"
+    );
+    assert!(!Claim::new(LEASE, Duration::MAX, t).lease_to_acquire(t).only_later);
+}
+
+#[test]
 fn a_hold_that_its_user_left_is_sealed_for_the_rest_and_released_once_at_its_end() {
     let (mut claim, t) = held_at_least();
     let left = t + ms(10_000);

@@ -34,7 +34,7 @@ impl Lock {
             return Ok(());
         }
         self.compare(&step, &before)?;
-        if step.may_be_unfinished() {
+        if step.is_unfinished() {
             return Ok(());
         }
         if let Some((_, head)) = self.queue.first()
@@ -171,7 +171,7 @@ impl Lock {
             Call::Acquire { request, lease, .. } => {
                 before.first = self.standing(request);
                 if let Some(id) = self.id(request) {
-                    self.lease(id, step.now, lease);
+                    self.renew(id, step.now, lease, &args[1]);
                     let known = &mut self.requests[id as usize];
                     known.resends += u32::from(known.waits.is_some());
                     ensure!(
@@ -212,7 +212,7 @@ impl Lock {
                     };
                     if let Some(id) = self.id(&pair[0]) {
                         self.requests[id as usize].named_by = step.number;
-                        self.lease(id, step.now, lease);
+                        self.renew(id, step.now, lease, &pair[1]);
                     } else {
                         let answer = step.record.reply[2 + at];
                         ensure!(

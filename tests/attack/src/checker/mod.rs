@@ -19,7 +19,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::model::{BOUNDED, NOT_TOLD};
+use crate::model::BOUNDED;
 use crate::record::{Record, Script};
 pub use intervals::{Interval, Mode, check_intervals};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -344,11 +344,11 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// There is more to do, or may be: a try that finds the lock busy is not told.
-    fn may_be_unfinished(&self) -> bool {
+    /// There is more to do.
+    fn is_unfinished(&self) -> bool {
         let reply = &self.record.reply;
         match self.record.script {
-            Script::Acquire => reply[2] == 0 || reply[2] == NOT_TOLD && reply[0] == 0,
+            Script::Acquire => reply[2] == 0,
             _ => reply[0] == 0,
         }
     }

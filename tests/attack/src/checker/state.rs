@@ -36,6 +36,15 @@ impl Lock {
         self.cap = self.cap.max(lease);
     }
 
+    /// The same for a request that is there: with a plus sign the lease ends no earlier.
+    pub(super) fn renew(&mut self, id: u32, now: u64, lease: u64, word: &str) {
+        let before = self.requests[id as usize].deadline;
+        self.lease(id, now, lease);
+        if word.starts_with('+') && before > now + lease {
+            self.lease(id, before, 0);
+        }
+    }
+
     /// A clock that was put back has left deadlines too far ahead; the scripts pull them in.
     pub(super) fn clamp(&mut self, latest: u64) {
         if self.deadlines.last().is_none_or(|(last, _)| *last <= latest) {

@@ -1,7 +1,7 @@
 //! Bugs in what the scripts do about bounded locks, bounded queues, and grants that nobody heard.
 
-use super::Mutant;
 use super::lua::{crowds, losses, model};
+use super::{Check, Mutant};
 
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
@@ -141,9 +141,36 @@ pub const ALL: &[Mutant] = &[
         "invented",
         "Who releases is not told when to look again, so nobody looks."),
     model("cut-is-not-told-by-acquire", "lua/lock.lua",
-        &[("if status == 2 and next ~= 0 and not shorter then", "if status == 2 and next ~= 0 then")],
+        &[("if (status == 2 or status == 0) and next ~= 0 and not shorter then", "if (status == 2 or status == 0) and next ~= 0 then")],
         "invented",
         "Who enters is not told when to look again, so nobody looks."),
+    model("busy-tells-nothing", "lua/lock.lua",
+        &[("if (status == 2 or status == 0) and next ~= 0 and not shorter then", "if status == 0 or status == 2 and next ~= 0 and not shorter then")],
+        "found here, by reading",
+        "A try that finds the lock busy has let a dead waiter in, and hears nothing of it: nobody looks."),
+    Mutant {
+        file: "src/engine/attempt.rs",
+        edits: &[("                    follow_up(self.session(), &self.request().lock, next);\n                    let lock = self.lock_name();\n", "                    let (lock, _) = (self.lock_name(), next);\n")],
+        check: Check::It("semaphore::grace::who_is_refused_looks_again_at_what_its_call_began"),
+        ..model("refused-and-gone", "", &[], "found here, by reading",
+            "Who is refused does not look again at what its call began.")
+    },
+    model("plus-is-no-sign", "lua/lock.lua",
+        &[("  if byte(lease) ~= PLUS or now + ms >= tonumber(present) then return deadline(ms) end\n", "  if true then return deadline(ms) end\n")],
+        "found here, by simulate",
+        "A renewal that was sent from the queue cuts the least time of a hold."),
+    model("plus-in-renewals-only", "lua/acquire.lua",
+        &[("int(extended(ARGV[3], known))", "int(deadline(lease_ms))")],
+        "invented",
+        "A late copy of an acquire cuts the least time of a hold."),
+    model("plus-for-several-only", "lua/renew.lua",
+        &[("      near = extended(ARGV[2 * i + 1], present)\n", "      near = extended(ARGV[2 * i + 1], 0)\n")],
+        "invented",
+        "The only request's lease is cut by a late renewal."),
+    model("never-shorter", "lua/lock.lua",
+        &[("  if byte(lease) ~= PLUS or now + ms >= tonumber(present) then", "  if now + ms >= tonumber(present) then")],
+        "invented",
+        "A hold that is sealed before its lease ends lasts for the lease."),
     model("cut-by-its-own-renewal", "lua/lock.lua",
         &[("        if not named[word] then shorten(word) end\n", "        shorten(word)\n")],
         "found here, by reading the draft of the protocol",

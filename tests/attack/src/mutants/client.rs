@@ -94,7 +94,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "renewal-from-the-reply", file: "src/engine/renew.rs",
-        edits: &[("request.on_renewal(sent, now, *lease, *standing);", "request.on_renewal(now, now, *lease, *standing);")],
+        edits: &[("request.on_renewal(sent, now, asked.span, *standing);", "request.on_renewal(now, now, asked.span, *standing);")],
         seen: "draft",
         story: "The same for renewals.",
         check: Check::Simulate,
@@ -129,7 +129,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "shorter-lease-than-believed", file: "src/engine/renew.rs",
-        edits: &[(".map(|(request, lease)| (request.name.as_str(), *lease))", ".map(|(request, _)| (request.name.as_str(), lease))")],
+        edits: &[(".map(|(request, asked)| (request.name.as_str(), *asked))", ".map(|(request, _)| (request.name.as_str(), lease.into()))")],
         seen: "distkit 0.6",
         story: "All requests of one renewal ask for the shortest of their leases, and each believes in its own.",
         check: Check::Simulate,
@@ -218,7 +218,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "busy-though-it-may-wait", file: "src/protocol/reply.rs",
-        edits: &[("            1 if !only_now => queued(", "            1 => queued("), ("                0 if only_now => Ok(Self::Busy)", "                0 => Ok(Self::Busy)")],
+        edits: &[("            1 if !only_now => queued(", "            1 => queued("), ("                0 if only_now => Ok((Self::Refused(Refusal::Busy), None))", "                0 => Ok((Self::Refused(Refusal::Busy), None))")],
         seen: "found here, by fuzzing",
         story: "A broken server says \"busy\" to a request that may wait, which is a panic, and \"queued\" to a try, which then waits without a limit.",
         check: Check::Attack("parse::replies::a_reply_is_understood_as_the_design_says_or_refused"),

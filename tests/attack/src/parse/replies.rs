@@ -27,6 +27,7 @@ pub(super) fn real_replies() -> Vec<(Words, Value)> {
         real!(Words::Acquire, "not_reading"),
         real!(Words::Try, "granted"),
         real!(Words::Try, "busy"),
+        real!(Words::Try, "busy_more"),
         real!(Words::Renew(3), "renewed"),
         real!(Words::Release(3), "released"),
         real!(Words::Downgrade, "downgraded"),
@@ -126,11 +127,29 @@ pub(super) fn counts(number: i64) -> bool {
 /// A reply of one number.
 fn understood_alone(words: Words, alone: i64) -> Option<String> {
     match (words, alone) {
-        (Words::Try, 0) => Some("Busy".to_owned()),
+        (Words::Try, 0) => refused("Busy", -1),
         (Words::Acquire | Words::Try, token @ 2..) if counts(token) => {
-            Some(format!("Answered(Granted {{ token: {token} }}, None)"))
+            Some(format!("(Answered(Granted {{ token: {token} }}), None)"))
         }
         (Words::Release(1), told) => Some(format!("([{}], None)", released(told)?)),
+        _ => None,
+    }
+}
+
+fn refused(why: &str, next_ms: i64) -> Option<String> {
+    Some(format!("(Refused({why}), {:?})", look(next_ms)))
+}
+
+fn refusal(status: i64, value: i64) -> Option<String> {
+    match (status, value) {
+        (-1, _) => Some("Conflict".to_owned()),
+        (-2, n) if n >= 0 => Some(format!("OwnerWaits({:?})", (n > 0).then_some(n))),
+        (-3, 0) => Some("OtherPolicy(Fifo)".to_owned()),
+        (-3, 119) => Some("OtherPolicy(WriterFirst)".to_owned()),
+        (-3, 114) => Some("OtherPolicy(ReaderFirst)".to_owned()),
+        (-3, 110) => Some("OtherPolicy(Bounded)".to_owned()),
+        (-4, _) => Some("NotReading".to_owned()),
+        (-5, n) if n >= 0 => Some(format!("QueueFull({n})")),
         _ => None,
     }
 }
@@ -169,26 +188,20 @@ pub(super) fn understood(words: Words, reply: &Value) -> Option<String> {
     };
     match (words, numbers.as_slice()) {
         (Words::Acquire | Words::Try, &[2, token, next_ms, _]) if counts(token) => {
-            Some(format!("Answered(Granted {{ token: {token} }}, {:?})", look(next_ms)))
+            Some(format!("(Answered(Granted {{ token: {token} }}), {:?})", look(next_ms)))
         }
         (Words::Acquire, &[1, ticket, next_ms, seq, ahead])
             if counts(ticket) && (seq == 0 || counts(seq)) && ahead >= 0 =>
         {
             let next = look(next_ms);
             Some(format!(
-                "Answered(Queued {{ ticket: {ticket}, seq: {seq}, ahead: {ahead} }}, {next:?})"
+                "(Answered(Queued {{ ticket: {ticket}, seq: {seq}, ahead: {ahead} }}), {next:?})"
             ))
         }
-        (Words::Acquire | Words::Try, &[-1, _, _, _]) => Some("Conflict".to_owned()),
-        (Words::Acquire | Words::Try, &[-2, n, _, _]) if n >= 0 => {
-            Some(format!("OwnerWaits({:?})", (n > 0).then_some(n)))
+        (Words::Try, &[0, _, next_ms, _]) => refused("Busy", next_ms),
+        (Words::Acquire | Words::Try, &[status, value, next_ms, _]) if status < 0 => {
+            refused(&refusal(status, value)?, next_ms)
         }
-        (Words::Acquire | Words::Try, &[-3, 0, _, _]) => Some("OtherPolicy(Fifo)".to_owned()),
-        (Words::Acquire | Words::Try, &[-3, 119, _, _]) => Some("OtherPolicy(WriterFirst)".to_owned()),
-        (Words::Acquire | Words::Try, &[-3, 114, _, _]) => Some("OtherPolicy(ReaderFirst)".to_owned()),
-        (Words::Acquire | Words::Try, &[-3, 110, _, _]) => Some("OtherPolicy(Bounded)".to_owned()),
-        (Words::Acquire | Words::Try, &[-4, _, _, _]) => Some("NotReading".to_owned()),
-        (Words::Acquire | Words::Try, &[-5, n, _, _]) if n >= 0 => Some(format!("QueueFull({n})")),
         (Words::Release(asked), _) => each(&released, asked),
         (Words::Renew(asked), &[next_ms, first, ..]) if first == 0 || counts(first) => {
             // To read and to write by turns.

@@ -99,6 +99,9 @@ pub struct Circles {
     waits: Spans,
     holds: Spans,
     hands: Spans,
+    /// How many holds of a lock an owner has, and the moment at which one of several ended last. It may have been the one
+    /// whose guard is in hand, and the others of those that their user has left.
+    several: BTreeMap<(String, String), (usize, u64)>,
     /// The circles of which somebody was told.
     told: BTreeSet<Vec<Wait>>,
 }
@@ -113,16 +116,29 @@ impl Circles {
         self.moment += 1;
         let named = |request| named_owner(request).filter(|owner: &&str| !owner.contains([':', '*']));
         let waiting = lock.queue().map(|(request, score)| (request, score.rem_euclid(BAND)));
-        let holding = lock
-            .alive()
-            .filter(|request| lock.holds(request))
-            .map(|request| (request, 0));
+        let holding: Vec<&str> = lock.alive().filter(|request| lock.holds(request)).collect();
+        let mut several: BTreeMap<&str, usize> = BTreeMap::new();
+        for owner in holding.iter().filter_map(|request| named(request)) {
+            *several.entry(owner).or_default() += 1;
+        }
+        for ((_, owner), (before, ended)) in self.several.iter_mut().filter(|((lock, _), _)| lock == key) {
+            let holds = several.remove(owner.as_str()).unwrap_or(0);
+            if (1..*before).contains(&holds) {
+                *ended = self.moment;
+            }
+            *before = holds;
+        }
+        let new = several
+            .into_iter()
+            .map(|(owner, holds)| ((key.to_owned(), owner.to_owned()), (holds, 0)));
+        self.several.extend(new);
         let tickets: [BTreeMap<&str, i64>; 2] = [
             waiting
                 .filter_map(|(request, ticket)| Some((named(request)?, ticket)))
                 .collect(),
             holding
-                .filter_map(|(request, none)| Some((named(request)?, none)))
+                .iter()
+                .filter_map(|request| Some((named(request)?, 0)))
                 .collect(),
         ];
         for (spans, tickets) in [&mut self.waits, &mut self.holds].into_iter().zip(tickets) {
@@ -209,10 +225,9 @@ impl Circles {
     pub fn standing(&self, bound: Duration) -> Option<Vec<(&str, &str)>> {
         let then = Instant::now().checked_sub(bound)?;
         let has_guard = |lock: &str, owner: &str| {
-            self.hands
-                .of(lock, owner)
-                .last()
-                .is_some_and(|last| last.until == STILL)
+            let ended = self.several.get(&(lock.to_owned(), owner.to_owned()));
+            let hand = self.hands.of(lock, owner).last();
+            hand.is_some_and(|last| last.until == STILL && ended.is_none_or(|(_, ended)| *ended < last.from))
         };
         let holds: Vec<_> = self
             .holds
@@ -274,13 +289,18 @@ mod tests {
 
         fn ends(&mut self, what: &str) {
             let Circles {
-                moment, waits, holds, ..
+                moment,
+                waits,
+                holds,
+                several,
+                ..
             } = &mut self.circles;
             *moment += 1;
             match what {
                 "a wait" => waits.end_but(&key_of("y"), &BTreeSet::new(), *moment),
                 "a hold" => holds.end_but(&key_of("x"), &BTreeSet::new(), *moment),
                 "a guard" => self.circles.leaves("x", "a"),
+                "one of two holds" => drop(several.insert((key_of("x"), "a".to_owned()), (1, *moment))),
                 _ => {}
             }
         }
@@ -299,6 +319,7 @@ mod tests {
             ("a wait", false),
             ("a hold", false),
             ("a guard", false),
+            ("one of two holds", false),
         ] {
             let mut two = Two::new();
             tokio::time::sleep(BOUND).await;

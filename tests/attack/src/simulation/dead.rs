@@ -2,7 +2,7 @@
 
 use super::dice::Dice;
 use super::process::{Process, pausable};
-use super::server::{Server, hashes};
+use super::server::Server;
 use super::world::{Fault, Net, World};
 use fairlock::testing::Network;
 use fairlock::{Client, RwLock};
@@ -23,7 +23,7 @@ async fn lock_of(world: &Arc<World>, process: &Arc<Process>) -> RwLock {
 
 /// How long somebody waits behind so many waiters of each process, once the holder releases. All those processes are dead.
 async fn cost(processes: u64, waiters: usize) -> Duration {
-    let server = Server::new(Arc::new(hashes()), usize::MAX, true, false);
+    let server = Server::new(usize::MAX, true, false);
     let world = World::new(server, Dice::new(1));
     tokio::spawn(Arc::clone(&world).run());
     // The client of the holder lives on: it is the one that is told when to look again.

@@ -21,12 +21,11 @@ mod users;
 mod world;
 
 use run::run;
-use server::Called;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use world::Fault;
 
@@ -100,10 +99,10 @@ pub struct Failure {
 /// So many seeds are CI's slice.
 pub const SLICE_RUNS: u64 = 60;
 
-fn one(seed: u64, hashes: &Arc<HashMap<String, Called>>, servers: Option<u64>, traced: bool) -> Result<Stats, Failure> {
+fn one(seed: u64, servers: Option<u64>, traced: bool) -> Result<Stats, Failure> {
     match servers {
-        Some(servers) => quorum::run(seed, servers, hashes, traced),
-        None => run(seed, hashes, traced),
+        Some(servers) => quorum::run(seed, servers, traced),
+        None => run(seed, traced),
     }
 }
 
@@ -115,7 +114,6 @@ pub fn runs(
     servers: Option<u64>,
     enough: impl Fn(&Stats) -> bool + Sync,
 ) -> Result<Stats, Failure> {
-    let hashes = Arc::new(server::hashes());
     let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
     let total = Mutex::new(Stats::default());
     let failure = Mutex::new(None);
@@ -124,7 +122,7 @@ pub fn runs(
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let result = std::panic::catch_unwind(|| one(seed, &hashes, servers, false));
+                    let result = std::panic::catch_unwind(|| one(seed, servers, false));
                     let result = result.unwrap_or_else(|_| {
                         Err(Failure {
                             seed,
@@ -167,7 +165,7 @@ pub fn command(args: &Args) -> ExitCode {
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);
     println!("FAIRLOCK_SEED={seed}");
     let result = if args.only {
-        one(seed, &Arc::new(server::hashes()), args.servers(), true)
+        one(seed, args.servers(), true)
     } else {
         let begun = std::time::Instant::now();
         let shown = AtomicU64::new(0);
@@ -218,8 +216,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_one_history() {
-        let hashes = Arc::new(server::hashes());
-        let digest = |seed| run(seed, &hashes, false).expect("nothing wrong").digest;
+        let digest = |seed| run(seed, false).expect("nothing wrong").digest;
         let first = crate::test_seed();
         let digests: Vec<_> = (first..first + 6).map(digest).collect();
         let again: Vec<_> = (first..first + 6).map(digest).collect();

@@ -6,13 +6,12 @@ use super::dice::Dice;
 use super::hands::{Hands, PROMPT};
 use super::plan::Plan;
 use super::process::{Process, pausable};
-use super::server::{Called, Server, Trace};
+use super::server::{Server, Trace};
 use super::users::{User, owner};
 use super::world::{Fault, LATE, Net, Phase, Weather, World};
 use super::{Failure, Stats};
 use fairlock::testing::Network;
 use fairlock::{Client, Error, Owner, RwLock};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -279,7 +278,7 @@ async fn probe(lock: &RwLock) -> Result<(), Error> {
 }
 
 /// One history.
-pub fn run(seed: u64, hashes: &Arc<HashMap<String, Called>>, traced: bool) -> Result<Stats, Failure> {
+pub fn run(seed: u64, traced: bool) -> Result<Stats, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -291,7 +290,7 @@ pub fn run(seed: u64, hashes: &Arc<HashMap<String, Called>>, traced: bool) -> Re
     runtime.block_on(async {
         let begun = Instant::now();
         let at_most = *dice.pick(&[1, 2, usize::MAX, usize::MAX]);
-        let mut server = Server::new(Arc::clone(hashes), at_most, true, traced);
+        let mut server = Server::new(at_most, true, traced);
         server.circles = (plan.habits.tangles > 0).then(Circles::default);
         let world = World::new(server, dice.fork());
         let task = tokio::spawn(Arc::clone(&world).run());

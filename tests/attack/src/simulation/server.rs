@@ -10,9 +10,9 @@ use crate::checker::Checker;
 use crate::model::{Inside, Lock, Name, View, named_owner, owner_of};
 use crate::record::Script;
 use fairlock::Mode;
+use fairlock_testing::serving::Called;
 use redis::Value;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 pub use trace::Trace;
@@ -37,27 +37,9 @@ pub struct Data {
     checker: Checker,
 }
 
-/// A script that clients call here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Called {
-    /// It changes something.
-    Change(Script),
-    Status,
-}
-
-impl Called {
-    fn of_name(name: &str) -> Option<Self> {
-        match name {
-            "status" => Some(Self::Status),
-            name => Script::of_name(name).map(Self::Change),
-        }
-    }
-}
-
 pub struct Server {
     data: Data,
-    /// Which script a hash names, and which of them the server has loaded.
-    hashes: Arc<HashMap<String, Called>>,
+    /// Which scripts it has loaded.
     loaded: BTreeSet<Called>,
     /// It has the clients' library of functions.
     functions: bool,
@@ -84,22 +66,6 @@ pub struct Server {
     pub circles: Option<Circles>,
 }
 
-/// The scripts by the hash under which this process's clients send them.
-pub fn hashes() -> HashMap<String, Called> {
-    let scripts = fairlock::testing::scripts().into_iter();
-    scripts
-        .filter_map(|(name, [_, flagged])| {
-            let called = Called::of_name(name)?;
-            Some((redis::Script::new(flagged).get_hash().to_owned(), called))
-        })
-        .collect()
-}
-
-fn script_of_function(name: &str) -> Option<Called> {
-    let (library, _) = fairlock::testing::library();
-    Called::of_name(name.strip_prefix(library)?.strip_prefix('_')?)
-}
-
 pub fn error(code: &str, text: &str) -> Value {
     // As the client library reads an error reply.
     match redis::parse_redis_value(format!("-{code} {text}\r\n").as_bytes()) {
@@ -121,10 +87,9 @@ fn done(reply: Value) -> Done {
 }
 
 impl Server {
-    pub fn new(hashes: Arc<HashMap<String, Called>>, at_most: usize, checked: bool, traced: bool) -> Self {
+    pub fn new(at_most: usize, checked: bool, traced: bool) -> Self {
         Self {
             data: Data::default(),
-            hashes,
             loaded: BTreeSet::new(),
             functions: false,
             tokens: BTreeMap::new(),
@@ -221,14 +186,13 @@ impl Server {
     /// `called`: the hash of a script, or the name of a function.
     pub fn is_acquire(&self, called: &[u8]) -> bool {
         let called = std::str::from_utf8(called).unwrap_or("");
-        let script = self.hashes.get(called).copied().or_else(|| script_of_function(called));
+        let script = Called::of_hash(called).or_else(|| Called::of_function(called));
         script == Some(Called::Change(Script::Acquire))
     }
 
     pub fn flush_scripts(&mut self) {
         self.loaded.clear();
         self.functions = false;
-        self.votes.flush();
     }
 
     /// Keys whose time has come are gone; no lease in them may still run.
@@ -268,12 +232,9 @@ impl Server {
                 .and_then(|word| std::str::from_utf8(word).ok())
                 .unwrap_or("")
         };
-        if let Some(done) = self.vote(command, now_us, subscribed)? {
-            return Ok(done);
-        }
         Ok(match text(0) {
             "EVALSHA" => {
-                let Some(&script) = self.hashes.get(text(1)) else {
+                let Some(script) = Called::of_hash(text(1)) else {
                     return Err(format!("an unknown script was called: {}", text(1)));
                 };
                 if !self.loaded.contains(&script) {
@@ -281,9 +242,9 @@ impl Server {
                 }
                 self.call(script, command, now_us, subscribed)?
             }
+            "EVAL" if text(1).ends_with(votes::LIFE) => done(self.life(text(5), text(6), now_us)),
             "EVAL" => {
-                let hash = redis::Script::new(text(1));
-                let Some(&script) = self.hashes.get(hash.get_hash()) else {
+                let Some(script) = Called::of_text(text(1)) else {
                     return Err("an unknown script was sent".to_owned());
                 };
                 self.loaded.insert(script);
@@ -300,7 +261,7 @@ impl Server {
                 done(Value::BulkString(name.into()))
             }
             "FCALL" => {
-                let Some(script) = script_of_function(text(1)) else {
+                let Some(script) = Called::of_function(text(1)) else {
                     return Err(format!("an unknown function was called: {}", text(1)));
                 };
                 if !self.functions {
@@ -312,6 +273,8 @@ impl Server {
                 Value::BulkString(b"version".to_vec()),
                 Value::BulkString(b"7.0.15".to_vec()),
             ])),
+            "INFO" => done(self.info()),
+            "TIME" => done(votes::time(now_us)),
             "PING" => done(Value::SimpleString("PONG".to_owned())),
             "SET" => {
                 self.data.notes.set(command, now_us);

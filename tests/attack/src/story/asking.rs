@@ -98,6 +98,8 @@ impl<'a> Story<'a> {
             LEASES_MS
         };
         let lease = |lease: u8| leases[usize::from(lease) % leases.len()].to_string();
+        // A third is not to make a deadline earlier.
+        let asked = |ms: u8| format!("{}{}", if ms < 6 { "" } else { "+" }, lease(ms));
         let when = |only_now: bool| if only_now { "try" } else { "queue" }.to_owned();
         let (script, args, heard) = match op {
             Op::Ask {
@@ -122,7 +124,7 @@ impl<'a> Story<'a> {
                     0..8 if !only_now => format!("m{most}"),
                     _ => when(*only_now),
                 };
-                let args = vec![request, lease(*ms), when, policy, self.old_ticket(*ticket)];
+                let args = vec![request, asked(*ms), when, policy, self.old_ticket(*ticket)];
                 (Script::Acquire, args, true)
             }
             Op::Again {
@@ -133,7 +135,7 @@ impl<'a> Story<'a> {
                 let request = self.pick(*which);
                 // Its client had no reply, or it is a copy of one that is over.
                 let heard = self.clients.know(&request);
-                let args = vec![request, lease(*ms), when(*only_now), self.policy(*which), String::new()];
+                let args = vec![request, asked(*ms), when(*only_now), self.policy(*which), String::new()];
                 (Script::Acquire, args, heard)
             }
             Op::Late(which) => {
@@ -154,7 +156,7 @@ impl<'a> Story<'a> {
                 (Script::Release, vec![(*request).to_owned()], true)
             }
             Op::Renew(which) => {
-                let pairs = which.iter().flat_map(|(which, ms)| [self.pick(*which), lease(*ms)]);
+                let pairs = which.iter().flat_map(|(which, ms)| [self.pick(*which), asked(*ms)]);
                 (Script::Renew, pairs.collect(), true)
             }
             Op::Downgrade { which, lease: ms } => {

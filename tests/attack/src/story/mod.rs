@@ -161,7 +161,7 @@ fn op() -> impl Strategy<Value = Op> {
     let ticket = prop_oneof![8 => Just(0), 2 => 1..15_u8];
     let permits = (0..WEIGHTS.len() as u8, 0..BOUNDS.len() as u8, any::<u8>())
         .prop_map(|(weight, limit, most)| Permits { weight, limit, most });
-    let ask = (0..14_u8, any::<bool>(), rarely(5), 0..6_u8, ticket, rarely(40), permits).prop_map(
+    let ask = (0..14_u8, any::<bool>(), rarely(5), 0..9_u8, ticket, rarely(40), permits).prop_map(
         |(who, write, only_now, lease, ticket, other_policy, permits)| Op::Ask {
             who,
             write,
@@ -173,14 +173,14 @@ fn op() -> impl Strategy<Value = Op> {
         },
     );
     let again =
-        (any::<u8>(), rarely(5), 0..6_u8).prop_map(|(which, only_now, lease)| Op::Again { which, only_now, lease });
+        (any::<u8>(), rarely(5), 0..9_u8).prop_map(|(which, only_now, lease)| Op::Again { which, only_now, lease });
     prop_oneof![
         40 => ask,
         8 => again,
         10 => any::<u16>().prop_map(Op::Late),
         20 => proptest::collection::vec(any::<u8>(), 1..4).prop_map(Op::Release),
         20 => any::<u8>().prop_map(Op::Go),
-        12 => proptest::collection::vec((any::<u8>(), 0..6_u8), 0..5).prop_map(Op::Renew),
+        12 => proptest::collection::vec((any::<u8>(), 0..9_u8), 0..5).prop_map(Op::Renew),
         6 => (any::<u8>(), 0..6_u8).prop_map(|(which, lease)| Op::Downgrade { which, lease }),
         3 => any::<u8>().prop_map(Op::Evict),
         20 => time().prop_map(Op::Wait),

@@ -12,12 +12,10 @@ use super::process::{Process, pausable};
 use super::server::Trace;
 use super::world::{Fault, Phase, Weather, World};
 use super::{Failure, Stats};
-use crate::simulation::server::Called;
 use fairlock::Quorum;
 use hands::Hands;
 use plan::Plan;
 use servers::{ASKED_AGAIN, Servers};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -194,7 +192,7 @@ fn builder(longest_lease: Duration) -> fairlock::QuorumBuilder {
 }
 
 /// One history.
-pub fn run(seed: u64, servers: u64, hashes: &Arc<HashMap<String, Called>>, traced: bool) -> Result<Stats, Failure> {
+pub fn run(seed: u64, servers: u64, traced: bool) -> Result<Stats, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -208,13 +206,7 @@ pub fn run(seed: u64, servers: u64, hashes: &Arc<HashMap<String, Called>>, trace
     }
     runtime.block_on(async {
         let begun = Instant::now();
-        let servers = Arc::new(Servers::new(
-            servers,
-            plan.habits.longest_lease(),
-            hashes,
-            &mut dice,
-            traced,
-        ));
+        let servers = Arc::new(Servers::new(servers, plan.habits.longest_lease(), &mut dice, traced));
         let tasks: Vec<_> = servers
             .worlds
             .iter()
@@ -264,12 +256,11 @@ pub fn run(seed: u64, servers: u64, hashes: &Arc<HashMap<String, Called>>, trace
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulation::{report, runs, server};
+    use crate::simulation::{report, runs};
 
     #[test]
     fn a_seed_gives_one_history_of_several_servers() {
-        let hashes = Arc::new(server::hashes());
-        let digest = |seed| run(seed, 3, &hashes, false).expect("nothing wrong").digest;
+        let digest = |seed| run(seed, 3, false).expect("nothing wrong").digest;
         let first = crate::test_seed();
         let digests: Vec<_> = (first..first + 4).map(digest).collect();
         let again: Vec<_> = (first..first + 4).map(digest).collect();

@@ -3,12 +3,11 @@
 use super::plan::{Mood, Plan, is_forgetful};
 use crate::simulation::dice::Dice;
 use crate::simulation::process::Process;
-use crate::simulation::server::Called;
 use crate::simulation::server::{Server, Trace};
 use crate::simulation::world::{Fault, Net, Phase, Weather, World};
 use fairlock::Owner;
 use fairlock::testing::Network;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -32,19 +31,13 @@ pub struct Servers {
 }
 
 impl Servers {
-    pub fn new(
-        servers: u64,
-        longest_lease: Duration,
-        hashes: &Arc<HashMap<String, Called>>,
-        dice: &mut Dice,
-        traced: bool,
-    ) -> Self {
+    pub fn new(servers: u64, longest_lease: Duration, dice: &mut Dice, traced: bool) -> Self {
         let trace = traced.then(Trace::default);
         let at_most = *dice.pick(&[1, 2, usize::MAX, usize::MAX]);
         // Clocks differ by less than the longest lease, with what they drift.
         let (most, turns) = (longest_lease.as_micros() as i64, longest_lease * 4);
         let world = |number| {
-            let mut server = Server::new(Arc::clone(hashes), at_most, false, false);
+            let mut server = Server::new(at_most, false, false);
             server.number(number);
             server.trace = trace.as_ref().map(|trace| trace.of(number));
             // Another server's number may be ahead of the clock by which a lost counter goes on.

@@ -1,46 +1,13 @@
 //! A call of a script: the model carries it out, and the judges of the server look at it.
 
-use super::{Called, Done, Server, Subscribed, done, votes};
-use crate::model::{AtMost, Choices, Draw, Lock};
+use super::{Done, Server, Subscribed, done, votes};
+use crate::model::Lock;
 use crate::record::{Note, Record, Script, What};
+use fairlock_testing::serving::{self, Called, Serving};
 use fairlock_testing::status::status;
-use redis::Value;
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokio::time::Instant;
-
-/// The choices of this server, and what it knows of its subscribers.
-pub(super) struct Serving<'a> {
-    pub(super) at_most: AtMost,
-    /// What comes before a client in the name of its channel.
-    pub(super) channels: String,
-    pub(super) subscribed: Subscribed<'a>,
-    pub(super) promoted: bool,
-}
-
-impl Choices for Serving<'_> {
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        self.at_most.number(of, floor, now_us)
-    }
-    fn expires(&mut self, request: &str) -> bool {
-        self.at_most.expires(request)
-    }
-    fn admits(&mut self, request: &str) -> bool {
-        self.at_most.admits(request)
-    }
-    fn pulls_back(&mut self, request: &str) -> bool {
-        self.at_most.pulls_back(request)
-    }
-    fn listens(&self, client: &str) -> bool {
-        (self.subscribed)(&format!("{}{client}", self.channels))
-    }
-    fn cuts(&self) -> bool {
-        !self.promoted
-    }
-    fn most_looked_at(&self) -> usize {
-        self.at_most.most_looked_at()
-    }
-}
 
 impl Server {
     pub(super) fn call(
@@ -60,6 +27,7 @@ impl Server {
         };
         let script = match called {
             Called::Change(script) => script,
+            Called::Place => return self.place(key, &argv[1..], now_us, subscribed),
             Called::Status => {
                 let lock = self.data.locks.get(*key);
                 let lock = lock.map_or_else(|| Cow::Owned(Lock::default()), Cow::Borrowed);
@@ -78,13 +46,7 @@ impl Server {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let lock = self.data.locks.entry((*key).to_owned()).or_default();
         let mut seq = lock.seq;
-        let channels = format!("{}c:", key.split('{').next().unwrap_or_default());
-        let mut choices = Serving {
-            at_most: AtMost(self.at_most),
-            channels: channels.clone(),
-            subscribed,
-            promoted: self.promoted,
-        };
+        let mut choices = Serving::new(key, self.at_most, subscribed).promoted(self.promoted);
         let mut outcome = lock.call(key, script, &args, now_us, &mut choices);
         if !outcome.notes.is_empty()
             && let Some(circles) = &mut self.circles
@@ -124,6 +86,7 @@ impl Server {
             request: request.to_string(),
             token: 0,
         }));
+        let reply = serving::reply(&outcome);
         if self.checked || self.trace.is_some() {
             let record = Record {
                 lock: (*key).to_owned(),
@@ -146,15 +109,9 @@ impl Server {
                 checked.map_err(|violation| violation.to_string())?;
             }
         }
-        let published = outcome.messages.into_iter();
         Ok(Done {
-            reply: match outcome.bare {
-                true => Value::Int(outcome.reply[1]),
-                false => Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
-            },
-            published: published
-                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
-                .collect(),
+            reply,
+            published: choices.published(outcome.messages).collect(),
         })
     }
 }

@@ -1,15 +1,13 @@
 //! What a server of a quorum does besides: it has a run id, keeps since when its clients know it, tells its clock, and puts
 //! votes in their places.
 
-use super::calls::Serving;
-use super::{Done, Server, Subscribed, done, error};
-use crate::model::AtMost;
+use super::{Done, Server, Subscribed, error};
 use crate::record::{What, acquire};
+use fairlock_testing::serving::{self, Serving};
 use redis::Value;
-use std::sync::LazyLock;
 
 /// The script without its flags.
-const LIFE: &str = include_str!("../../../../../lua/life.lua");
+pub(super) const LIFE: &str = include_str!("../../../../../lua/life.lua");
 
 /// What the clients of a quorum keep at a server: the run that they know, since when (ms), and what they agree on.
 #[derive(Clone, Default)]
@@ -23,17 +21,11 @@ pub struct Life {
 pub struct Votes {
     pub number: u64,
     runs: u64,
-    has_place: bool,
 }
 
 impl Votes {
     pub fn restart(&mut self) {
         self.runs += 1;
-        self.flush();
-    }
-
-    pub fn flush(&mut self) {
-        self.has_place = false;
     }
 
     fn run_id(&self) -> String {
@@ -41,21 +33,14 @@ impl Votes {
     }
 }
 
-struct Place {
-    hash: String,
-    function: String,
+fn bulk(text: String) -> Value {
+    Value::BulkString(text.into_bytes())
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
-    let (_, [_, text]) = fairlock::testing::scripts()
-        .into_iter()
-        .find(|(name, _)| *name == "place")
-        .expect("a script");
-    Place {
-        hash: redis::Script::new(text).get_hash().to_owned(),
-        function: format!("{}_place", fairlock::testing::library().0),
-    }
-});
+pub(super) fn time(now_us: u64) -> Value {
+    let parts = [now_us / 1_000_000, now_us % 1_000_000];
+    Value::Array(parts.map(|part| bulk(part.to_string())).to_vec())
+}
 
 /// What acquire says, and the rest of a quarantine.
 pub fn said(argv: &[&str]) -> Option<Vec<String>> {
@@ -84,41 +69,12 @@ impl Server {
         known.is_some_and(|(run, since)| *run == self.votes.run_id() && since + ms <= now_us / 1000)
     }
 
-    /// What only the clients of a quorum send.
-    pub(super) fn vote(
-        &mut self,
-        command: &[Vec<u8>],
-        now_us: u64,
-        subscribed: Subscribed<'_>,
-    ) -> Result<Option<Done>, String> {
-        let words: Option<Vec<&str>> = command.iter().map(|word| std::str::from_utf8(word).ok()).collect();
-        let words = words.ok_or("an argument that is not text")?;
-        let bulk = |text: String| Value::BulkString(text.into_bytes());
-        Ok(Some(match words.as_slice() {
-            ["INFO", ..] => done(bulk(format!("# Server\r\nrun_id:{}\r\n", self.votes.run_id()))),
-            ["TIME"] => {
-                let parts = [now_us / 1_000_000, now_us % 1_000_000];
-                done(Value::Array(parts.map(|part| bulk(part.to_string())).to_vec()))
-            }
-            ["EVAL", script, "2", _, _, run, stamp] if script.ends_with(LIFE) => done(self.life(run, stamp, now_us)),
-            ["EVAL", script, "3", key, _, _, _, args @ ..] if redis::Script::new(script).get_hash() == PLACE.hash => {
-                self.votes.has_place = true;
-                self.place(key, args, now_us, subscribed)?
-            }
-            ["EVALSHA", hash, "3", key, _, _, _, args @ ..] if *hash == PLACE.hash => match self.votes.has_place {
-                true => self.place(key, args, now_us, subscribed)?,
-                false => done(error("NOSCRIPT", "No matching script.")),
-            },
-            ["FCALL", function, "3", key, _, _, _, args @ ..] if *function == PLACE.function => match self.functions {
-                true => self.place(key, args, now_us, subscribed)?,
-                false => done(error("ERR", "Function not found")),
-            },
-            _ => return Ok(None),
-        }))
+    pub(super) fn info(&self) -> Value {
+        bulk(format!("# Server\r\nrun_id:{}\r\n", self.votes.run_id()))
     }
 
     /// `life.lua`.
-    fn life(&mut self, run: &str, stamp: &str, now_us: u64) -> Value {
+    pub(super) fn life(&mut self, run: &str, stamp: &str, now_us: u64) -> Value {
         let now_ms = now_us / 1000;
         let Life { known, stamp: stored } = &mut self.data.life;
         if stored.get_or_insert_with(|| stamp.to_owned()) != stamp {
@@ -133,16 +89,16 @@ impl Server {
         }
     }
 
-    fn place(&mut self, key: &str, args: &[&str], now_us: u64, subscribed: Subscribed<'_>) -> Result<Done, String> {
+    pub(super) fn place(
+        &mut self,
+        key: &str,
+        args: &[&str],
+        now_us: u64,
+        subscribed: Subscribed<'_>,
+    ) -> Result<Done, String> {
         let lock = self.data.locks.entry(key.to_owned()).or_default();
         let seq = lock.seq;
-        let channels = format!("{}c:", key.split('{').next().unwrap_or_default());
-        let mut choices = Serving {
-            at_most: AtMost(self.at_most),
-            channels: channels.clone(),
-            subscribed,
-            promoted: self.promoted,
-        };
+        let mut choices = Serving::new(key, self.at_most, subscribed).promoted(self.promoted);
         let outcome = lock.place_vote(key, args, now_us, &mut choices);
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
@@ -170,10 +126,8 @@ impl Server {
             self.grants += 1;
         }
         Ok(Done {
-            reply: Value::Array(outcome.reply.into_iter().map(Value::Int).collect()),
-            published: (outcome.messages.into_iter())
-                .map(|(client, payload)| (format!("{channels}{client}"), payload.into_bytes()))
-                .collect(),
+            reply: serving::reply(&outcome),
+            published: choices.published(outcome.messages).collect(),
         })
     }
 }
