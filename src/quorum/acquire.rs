@@ -228,7 +228,11 @@ impl Open {
             let answered = {
                 let mut tally = ballot.tally();
                 match &mut tally.phase {
-                    Phase::Holds { token, .. } => return Ok(Some(*token)),
+                    Phase::Holds { token, .. } => {
+                        let token = *token;
+                        tally.limit(Instant::now());
+                        return Ok(Some(token));
+                    }
                     Phase::Over(end) => return ended(&ballot, end),
                     Phase::Asks => {}
                 }
@@ -279,6 +283,8 @@ impl Open {
     fn keep(mut self) -> (Arc<Ballot>, AbortHandle) {
         self.work();
         let ballot = self.ballot.take().expect("an open ballot");
+        // The drivers learn when its `max_hold` ends.
+        ballot.changed.notify_waiters();
         let work = self.work.take().expect("a task that was started");
         (ballot, work)
     }

@@ -87,10 +87,11 @@ impl Ballot {
     }
 
     /// Counts, and wakes the others if that changes anything.
-    pub(super) fn weigh(&self, now: Instant) {
+    pub(super) fn weigh(&self) {
         let mut tally = self.tally();
+        let now = Instant::now();
         let trusted = |at: usize| self.members.servers[at].trusted_from(now);
-        let mut changed = tally.weigh(now, trusted);
+        let mut changed = tally.weigh(Instant::now, trusted);
         if let Some(number) = tally.ticket_to_take() {
             let ticket = self.members.take_ticket(&self.wish.lock.state, number);
             tally.take_ticket(ticket, now);
@@ -217,7 +218,7 @@ impl Ballot {
                 Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,
                 Ok(Some(Attempted::Busy)) => {
                     self.tally().on_busy(at);
-                    self.weigh(Instant::now());
+                    self.weigh();
                     return false;
                 }
                 Err(error) => error,
@@ -234,7 +235,7 @@ impl Ballot {
             let is_try = matches!(self.wish.when, When::Now);
             if is_try || !matches!(error, Error::Unavailable { .. }) {
                 self.tally().on_refusal(at, error);
-                self.weigh(Instant::now());
+                self.weigh();
             }
             if is_try {
                 return false;
@@ -325,8 +326,8 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
             let request = ballot.tally().votes[at].request.clone();
             let Some(request) = request else { return };
             let told = request.changed.notified();
+            ballot.weigh();
             let now = Instant::now();
-            ballot.weigh(now);
             let trusted = ballot.members.servers[at].trusted_from(now);
             let step = ballot.tally().step(at, now, trusted);
             match step {

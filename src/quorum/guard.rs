@@ -74,9 +74,9 @@ impl<M> QuorumGuard<M> {
 
     /// Until when the hold is certain, or why it is not held.
     fn held_until(&self) -> Result<Instant, LostReason> {
-        let now = Instant::now();
-        self.ballot.weigh(now);
+        self.ballot.weigh();
         let mut tally = self.ballot.tally();
+        let now = Instant::now();
         match &tally.phase {
             Phase::Over(End::Lost(reason)) => Err(*reason),
             Phase::Over(_) => Err(LostReason::Shutdown),
