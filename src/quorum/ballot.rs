@@ -23,6 +23,7 @@ use crate::types::owner::Owner;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -60,6 +61,8 @@ pub(super) struct Ballot {
     /// The phase or the ticket has changed.
     pub(super) changed: Notify,
     hold: Mutex<Option<Box<Hold>>>,
+    /// Nobody runs the drivers any more: they have ended, or the runtime has.
+    unattended: AtomicBool,
 }
 
 impl Ballot {
@@ -72,6 +75,7 @@ impl Ballot {
             tally: Mutex::new(tally),
             changed: Notify::new(),
             hold: Mutex::default(),
+            unattended: AtomicBool::new(false),
         })
     }
 
@@ -103,13 +107,21 @@ impl Ballot {
         };
         drop(tally);
         if let Some(reason) = lost {
-            self.tell(HoldEnd::Lost(reason));
-            // Others need not wait for the leases of what is left.
-            self.abandon(End::Lost(reason));
+            self.lose(reason);
         }
         if changed {
             self.changed.notify_waiters();
         }
+    }
+
+    /// The hold is lost. Others need not wait for the leases of what is left.
+    pub(super) fn lose(&self, reason: LostReason) {
+        self.tell(HoldEnd::Lost(reason));
+        self.abandon(End::Lost(reason));
+    }
+
+    pub(super) fn is_unattended(&self) -> bool {
+        self.unattended.load(Ordering::SeqCst)
     }
 
     /// The record that notes the hold's end.
@@ -393,8 +405,10 @@ impl Work {
 }
 
 impl Drop for Work {
-    /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter.
+    /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter, or tell of a loss.
     fn drop(&mut self) {
+        self.ballot.unattended.store(true, Ordering::SeqCst);
+        self.ballot.changed.notify_waiters();
         let waits = matches!(self.ballot.tally().phase, Phase::Asks);
         if waits {
             self.ballot

@@ -94,13 +94,12 @@ impl<M> QuorumGuard<M> {
             let changed = self.ballot.changed.notified();
             match self.held_until() {
                 Err(reason) => return reason,
-                // The quorum's own task tells of the end too, and is there as long as its runtime.
-                Ok(_) if runtime::check_timers().is_err() => {
-                    if self.work.is_finished() {
-                        return LostReason::LeaseExpired;
-                    }
-                    changed.await;
-                }
+                // The quorum's own task tells of the end too. Without that task nobody can tell the time, so the hold
+                // ends early.
+                Ok(_) if runtime::check_timers().is_err() => match self.ballot.is_unattended() {
+                    true => self.ballot.lose(LostReason::LeaseExpired),
+                    false => changed.await,
+                },
                 Ok(until) => tokio::select! {
                     () = changed => {}
                     () = sleep_until(until) => {}
