@@ -178,7 +178,7 @@ impl Ballot {
     }
 
     /// Registers a request at one server under a new name.
-    fn attempt(&self, at: usize, handle: &Arc<Handle>, ticket: Option<u64>) -> Attempt {
+    fn attempt(&self, at: usize, handle: &Arc<Handle>, when: When, ticket: Option<u64>) -> Attempt {
         let (shared, now, wish) = (handle.shared(), Instant::now(), &self.wish);
         let number = match self.tally().is_first(at) {
             true => self.number,
@@ -198,23 +198,26 @@ impl Ballot {
         shared.registry.insert(Arc::clone(&request), now);
         self.tally().on_ask(at, &request);
         let origin = ticket.map_or(Origin::New, Origin::Requeued);
-        Attempt::new(Arc::clone(handle), request, wish.when, origin, wish.lease)
+        Attempt::new(Arc::clone(handle), request, when, origin, wish.lease)
     }
 
-    /// Asks a server until it has answered. `false`: the ballot is over, or a try was refused.
+    /// Asks a server until it has answered. `false`: the ballot is over.
     async fn ask(&self, at: usize, handle: &Arc<Handle>) -> bool {
         let mut backoff = Backoff::new();
         loop {
             self.come_back(at, handle).await;
-            let ticket = {
+            let (when, ticket) = {
                 let tally = self.tally();
-                if let Phase::Over(_) = tally.phase {
-                    return false;
-                }
-                tally.old_ticket(at)
+                let when = match tally.phase {
+                    Phase::Over(_) => return false,
+                    Phase::Asks => self.wish.when,
+                    // Also the hold of a try needs the votes that it lacks, and has time for them.
+                    Phase::Holds { .. } => When::InTurn,
+                };
+                (when, tally.old_ticket(at))
             };
             let asked = Instant::now();
-            let mut attempt = self.attempt(at, handle, ticket);
+            let mut attempt = self.attempt(at, handle, when, ticket);
             let error = match attempt.ask().await {
                 Ok(None) => {
                     let request = attempt.into_request();
@@ -229,9 +232,11 @@ impl Ballot {
                 }
                 Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,
                 Ok(Some(Attempted::Busy)) => {
+                    drop(attempt);
                     self.tally().on_busy(at);
                     self.weigh();
-                    return false;
+                    self.decided().await;
+                    continue;
                 }
                 Err(error) => error,
             };
@@ -244,15 +249,28 @@ impl Ballot {
                 self.fail(Error::of_server(&self.wish.lock.name, runtime_ended()));
                 return false;
             }
-            let is_try = matches!(self.wish.when, When::Now);
+            let is_try = matches!(when, When::Now);
             if is_try || !matches!(error, Error::Unavailable { .. }) {
                 self.tally().on_refusal(at, error);
                 self.weigh();
             }
             if is_try {
-                return false;
+                self.decided().await;
+                continue;
             }
             backoff.pause().await;
+        }
+    }
+
+    /// Waits until the request holds or is over.
+    async fn decided(&self) {
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = self.changed.notified();
+            if !matches!(self.tally().phase, Phase::Asks) {
+                return;
+            }
+            changed.await;
         }
     }
 
