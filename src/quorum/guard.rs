@@ -280,15 +280,19 @@ async fn withdrawn(handle: Arc<Handle>, request: Arc<Request>, until: Instant) -
 struct Leaving {
     handle: Arc<Handle>,
     request: Option<Arc<Request>>,
+    /// Until when the server certainly kept the hold. For one vote that may be earlier than for a majority.
+    certain: Option<Instant>,
 }
 
 impl Leaving {
     fn new(handle: &Arc<Handle>, request: Arc<Request>) -> Self {
+        let certain = request.claim().held_until(Instant::now());
         // From here on the watchdog does not renew the hold.
         drop(request.end_hold());
         Self {
             handle: Arc::clone(handle),
             request: Some(request),
+            certain,
         }
     }
 
@@ -311,6 +315,8 @@ impl Leaving {
                         // After a sending without a reply: the server executed that one, and a late copy of the acquire may
                         // have come since.
                         (_, Some(_)) if sent_before => Left::Held,
+                        // The lease may have ended meanwhile, which is no loss: the user had left.
+                        (_, Some(_)) if self.certain <= Some(Instant::now()) => Left::Absent,
                         (_, Some(_)) => Left::Unknown,
                         (_, None) => Left::Absent,
                     });
@@ -331,7 +337,7 @@ enum Left {
     Held,
     /// The hold counted the vote, and the server does not know it.
     Unknown,
-    /// The hold did not count the vote, and it was none.
+    /// The hold did not count the vote, and it was none; or the lease may have ended during the release.
     Absent,
 }
 
