@@ -85,6 +85,8 @@ impl<M: Access> QuorumAcquire<M> {
     /// [`Error::Unavailable`] if no majority answers within one lease, or if the client's runtime has ended. A waiter that
     /// has its places waits on while servers are away. [`Error::Server`], [`Error::PolicyMismatch`],
     /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] if so many servers refuse that no majority is left;
+    /// [`Error::Lost`] if an operator evicts the request at so many servers, or if the hold ended before the future was
+    /// polled again;
     /// [`Error::Shutdown`] after [`Quorum::shutdown`](crate::Quorum::shutdown); [`Error::InvalidName`],
     /// [`Error::InvalidDuration`], [`Error::InvalidOwner`], [`Error::Unsupported`] (with [`Policy::Bounded`]) or
     /// [`Error::Runtime`] before the client sends anything.
@@ -97,7 +99,8 @@ impl<M: Access> QuorumAcquire<M> {
     }
 
     /// Tries the lock, and returns `None` unless a majority grants it at once. Of several tries that race for a free
-    /// lock, all may get `None`.
+    /// lock, all may get `None`. If the answer of a server is needed and does not come, the try ends after a third of the
+    /// lease, at least 100 ms and at most 2 s.
     ///
     /// # Cancel safety
     /// That of [`acquire_fair`](Self::acquire_fair).
@@ -116,7 +119,8 @@ impl<M: Access> QuorumAcquire<M> {
     /// Those of [`acquire_fair`](Self::acquire_fair). When the time ends, the request leaves all queues.
     ///
     /// # Errors
-    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if no majority answers within that time.
+    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if no majority answers within that time, or
+    /// within a third of the lease, at least 100 ms and at most 2 s, if that is longer.
     pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<QuorumGuard<M>>, Error> {
         if limit.is_zero() {
             return self.try_acquire().await;
@@ -216,19 +220,29 @@ impl Open {
         // Taken by keep() only, which comes later.
         let ballot = Arc::clone(self.ballot.as_ref().expect("an open ballot"));
         let lease = ballot.wish.lease;
-        let (limit, patience) = match when {
-            When::Now => (None, Duration::ZERO),
-            When::Within(limit) => (begun.checked_add(limit), limit.min(lease)),
-            When::InTurn => (None, lease),
+        let patience = match when {
+            When::Now => Duration::ZERO,
+            When::Within(limit) => limit.min(lease),
+            When::InTurn => lease,
         };
         let patience = begun + patience.max(call_limit(lease) * 2);
+        let limit = match when {
+            // A vote that nobody can count yet, or a server that was never reached, must not hold up a try.
+            When::Now => Some(patience),
+            When::Within(limit) => begun.checked_add(limit),
+            When::InTurn => None,
+        };
         loop {
             // Created before the look, so that no later change is missed.
             let changed = ballot.changed.notified();
             let answered = {
                 let mut tally = ballot.tally();
                 match &mut tally.phase {
-                    Phase::Holds { token, .. } => return Ok(Some(*token)),
+                    Phase::Holds { token, .. } => {
+                        let token = *token;
+                        tally.limit(Instant::now());
+                        return Ok(Some(token));
+                    }
                     Phase::Over(end) => return ended(&ballot, end),
                     Phase::Asks => {}
                 }
@@ -263,6 +277,8 @@ impl Open {
                 () = drivers => {}
                 () = changed => {}
                 () = sleep => {}
+                // A request that stands at no server now does not learn it from the servers' clients.
+                () = ballot.members.closing() => return Err(Error::Shutdown { lock: ballot.lock_name() }),
             }
         }
     }
@@ -279,6 +295,8 @@ impl Open {
     fn keep(mut self) -> (Arc<Ballot>, AbortHandle) {
         self.work();
         let ballot = self.ballot.take().expect("an open ballot");
+        // The drivers learn when its `max_hold` ends.
+        ballot.changed.notify_waiters();
         let work = self.work.take().expect("a task that was started");
         (ballot, work)
     }

@@ -23,6 +23,7 @@ use crate::types::owner::Owner;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -60,6 +61,8 @@ pub(super) struct Ballot {
     /// The phase or the ticket has changed.
     pub(super) changed: Notify,
     hold: Mutex<Option<Box<Hold>>>,
+    /// Nobody runs the drivers any more: they have ended, or the runtime has.
+    unattended: AtomicBool,
 }
 
 impl Ballot {
@@ -72,6 +75,7 @@ impl Ballot {
             tally: Mutex::new(tally),
             changed: Notify::new(),
             hold: Mutex::default(),
+            unattended: AtomicBool::new(false),
         })
     }
 
@@ -87,10 +91,11 @@ impl Ballot {
     }
 
     /// Counts, and wakes the others if that changes anything.
-    pub(super) fn weigh(&self, now: Instant) {
+    pub(super) fn weigh(&self) {
         let mut tally = self.tally();
+        let now = Instant::now();
         let trusted = |at: usize| self.members.servers[at].trusted_from(now);
-        let mut changed = tally.weigh(now, trusted);
+        let mut changed = tally.weigh(Instant::now, trusted);
         if let Some(number) = tally.ticket_to_take() {
             let ticket = self.members.take_ticket(&self.wish.lock.state, number);
             tally.take_ticket(ticket, now);
@@ -102,13 +107,21 @@ impl Ballot {
         };
         drop(tally);
         if let Some(reason) = lost {
-            self.tell(HoldEnd::Lost(reason));
-            // Others need not wait for the leases of what is left.
-            self.abandon(End::Lost(reason));
+            self.lose(reason);
         }
         if changed {
             self.changed.notify_waiters();
         }
+    }
+
+    /// The hold is lost. Others need not wait for the leases of what is left.
+    pub(super) fn lose(&self, reason: LostReason) {
+        self.tell(HoldEnd::Lost(reason));
+        self.abandon(End::Lost(reason));
+    }
+
+    pub(super) fn is_unattended(&self) -> bool {
+        self.unattended.load(Ordering::SeqCst)
     }
 
     /// The record that notes the hold's end.
@@ -165,7 +178,7 @@ impl Ballot {
     }
 
     /// Registers a request at one server under a new name.
-    fn attempt(&self, at: usize, handle: &Arc<Handle>, ticket: Option<u64>) -> Attempt {
+    fn attempt(&self, at: usize, handle: &Arc<Handle>, when: When, ticket: Option<u64>) -> Attempt {
         let (shared, now, wish) = (handle.shared(), Instant::now(), &self.wish);
         let number = match self.tally().is_first(at) {
             true => self.number,
@@ -185,23 +198,26 @@ impl Ballot {
         shared.registry.insert(Arc::clone(&request), now);
         self.tally().on_ask(at, &request);
         let origin = ticket.map_or(Origin::New, Origin::Requeued);
-        Attempt::new(Arc::clone(handle), request, wish.when, origin, wish.lease)
+        Attempt::new(Arc::clone(handle), request, when, origin, wish.lease)
     }
 
-    /// Asks a server until it has answered. `false`: the ballot is over, or a try was refused.
+    /// Asks a server until it has answered. `false`: the ballot is over.
     async fn ask(&self, at: usize, handle: &Arc<Handle>) -> bool {
         let mut backoff = Backoff::new();
         loop {
             self.come_back(at, handle).await;
-            let ticket = {
+            let (when, ticket) = {
                 let tally = self.tally();
-                if let Phase::Over(_) = tally.phase {
-                    return false;
-                }
-                tally.old_ticket(at)
+                let when = match tally.phase {
+                    Phase::Over(_) => return false,
+                    Phase::Asks => self.wish.when,
+                    // Also the hold of a try needs the votes that it lacks, and has time for them.
+                    Phase::Holds { .. } => When::InTurn,
+                };
+                (when, tally.old_ticket(at))
             };
             let asked = Instant::now();
-            let mut attempt = self.attempt(at, handle, ticket);
+            let mut attempt = self.attempt(at, handle, when, ticket);
             let error = match attempt.ask().await {
                 Ok(None) => {
                     let request = attempt.into_request();
@@ -216,9 +232,11 @@ impl Ballot {
                 }
                 Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,
                 Ok(Some(Attempted::Busy)) => {
+                    drop(attempt);
                     self.tally().on_busy(at);
-                    self.weigh(Instant::now());
-                    return false;
+                    self.weigh();
+                    self.decided().await;
+                    continue;
                 }
                 Err(error) => error,
             };
@@ -231,15 +249,28 @@ impl Ballot {
                 self.fail(Error::of_server(&self.wish.lock.name, runtime_ended()));
                 return false;
             }
-            let is_try = matches!(self.wish.when, When::Now);
+            let is_try = matches!(when, When::Now);
             if is_try || !matches!(error, Error::Unavailable { .. }) {
                 self.tally().on_refusal(at, error);
-                self.weigh(Instant::now());
+                self.weigh();
             }
             if is_try {
-                return false;
+                self.decided().await;
+                continue;
             }
             backoff.pause().await;
+        }
+    }
+
+    /// Waits until the request holds or is over.
+    async fn decided(&self) {
+        loop {
+            // Created before the look, so that no later change is missed.
+            let changed = self.changed.notified();
+            if !matches!(self.tally().phase, Phase::Asks) {
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -325,8 +356,8 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
             let request = ballot.tally().votes[at].request.clone();
             let Some(request) = request else { return };
             let told = request.changed.notified();
+            ballot.weigh();
             let now = Instant::now();
-            ballot.weigh(now);
             let trusted = ballot.members.servers[at].trusted_from(now);
             let step = ballot.tally().step(at, now, trusted);
             match step {
@@ -392,8 +423,10 @@ impl Work {
 }
 
 impl Drop for Work {
-    /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter.
+    /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter, or tell of a loss.
     fn drop(&mut self) {
+        self.ballot.unattended.store(true, Ordering::SeqCst);
+        self.ballot.changed.notify_waiters();
         let waits = matches!(self.ballot.tally().phase, Phase::Asks);
         if waits {
             self.ballot

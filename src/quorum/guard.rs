@@ -74,9 +74,9 @@ impl<M> QuorumGuard<M> {
 
     /// Until when the hold is certain, or why it is not held.
     fn held_until(&self) -> Result<Instant, LostReason> {
-        let now = Instant::now();
-        self.ballot.weigh(now);
+        self.ballot.weigh();
         let mut tally = self.ballot.tally();
+        let now = Instant::now();
         match &tally.phase {
             Phase::Over(End::Lost(reason)) => Err(*reason),
             Phase::Over(_) => Err(LostReason::Shutdown),
@@ -94,13 +94,12 @@ impl<M> QuorumGuard<M> {
             let changed = self.ballot.changed.notified();
             match self.held_until() {
                 Err(reason) => return reason,
-                // The quorum's own task tells of the end too, and is there as long as its runtime.
-                Ok(_) if runtime::check_timers().is_err() => {
-                    if self.work.is_finished() {
-                        return LostReason::LeaseExpired;
-                    }
-                    changed.await;
-                }
+                // The quorum's own task tells of the end too. Without that task nobody can tell the time, so the hold
+                // ends early.
+                Ok(_) if runtime::check_timers().is_err() => match self.ballot.is_unattended() {
+                    true => self.ballot.lose(LostReason::LeaseExpired),
+                    false => changed.await,
+                },
                 Ok(until) => tokio::select! {
                     () = changed => {}
                     () = sleep_until(until) => {}
@@ -281,15 +280,19 @@ async fn withdrawn(handle: Arc<Handle>, request: Arc<Request>, until: Instant) -
 struct Leaving {
     handle: Arc<Handle>,
     request: Option<Arc<Request>>,
+    /// Until when the server certainly kept the hold. For one vote that may be earlier than for a majority.
+    certain: Option<Instant>,
 }
 
 impl Leaving {
     fn new(handle: &Arc<Handle>, request: Arc<Request>) -> Self {
+        let certain = request.claim().held_until(Instant::now());
         // From here on the watchdog does not renew the hold.
         drop(request.end_hold());
         Self {
             handle: Arc::clone(handle),
             request: Some(request),
+            certain,
         }
     }
 
@@ -312,6 +315,8 @@ impl Leaving {
                         // After a sending without a reply: the server executed that one, and a late copy of the acquire may
                         // have come since.
                         (_, Some(_)) if sent_before => Left::Held,
+                        // The lease may have ended meanwhile, which is no loss: the user had left.
+                        (_, Some(_)) if self.certain <= Some(Instant::now()) => Left::Absent,
                         (_, Some(_)) => Left::Unknown,
                         (_, None) => Left::Absent,
                     });
@@ -332,7 +337,7 @@ enum Left {
     Held,
     /// The hold counted the vote, and the server does not know it.
     Unknown,
-    /// The hold did not count the vote, and it was none.
+    /// The hold did not count the vote, and it was none; or the lease may have ended during the release.
     Absent,
 }
 

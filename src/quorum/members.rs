@@ -40,6 +40,7 @@ pub(super) struct Members {
     /// The runtime of the client's tasks.
     runtime: tokio::runtime::Handle,
     closed: AtomicBool,
+    closing: Notify,
     _counted: QuorumServers,
 }
 
@@ -73,6 +74,7 @@ impl Members {
             tickets: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
             closed: AtomicBool::new(false),
+            closing: Notify::new(),
         })
     }
 
@@ -154,6 +156,16 @@ impl Members {
 
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        self.closing.notify_waiters();
+    }
+
+    /// Waits until the quorum is shut down.
+    pub(super) async fn closing(&self) {
+        // Created before the check, so that no shutdown is missed.
+        let closing = self.closing.notified();
+        if !self.is_closed() {
+            closing.await;
+        }
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) enum Phase {
     Holds {
         /// The greatest token of the votes with which the hold began.
         token: u64,
-        /// The end of its `max_hold`.
+        /// The end of its `max_hold`, once the user has the guard.
         until: Option<Instant>,
     },
     Over(End),
@@ -114,7 +114,7 @@ pub(super) struct Tally {
     lease: Duration,
     max_hold: Duration,
     reason: LostReason,
-    /// Since when the request has a ticket and asks for votes.
+    /// Since when the request has the answers of a majority and asks for votes.
     asks_since: Option<Instant>,
     /// The waiter has left its places, because no majority is in reach. The servers that have answered since.
     recess: Option<BTreeSet<usize>>,
@@ -152,7 +152,18 @@ impl Tally {
     pub(super) fn limit_left(&self, now: Instant) -> Duration {
         match self.phase {
             Phase::Holds { until: Some(until), .. } => until.saturating_duration_since(now),
-            _ => self.max_hold,
+            // The user does not have the guard yet.
+            _ => Duration::MAX,
+        }
+    }
+
+    /// The user gets the guard now: its `max_hold` begins.
+    pub(super) fn limit(&mut self, now: Instant) {
+        if let Phase::Holds { until, .. } = &mut self.phase {
+            *until = now.checked_add(self.max_hold);
+        }
+        for request in self.votes.iter().filter_map(|vote| vote.request.as_ref()) {
+            request.claim().limit(now, self.max_hold);
         }
     }
 
@@ -182,6 +193,9 @@ impl Tally {
         vote.asked_at = Some(asked);
         (vote.placing, vote.is_void, vote.renounced) = (false, false, 0);
         (vote.token, vote.refused) = (None, None);
+        if self.asks_since.is_none() && self.is_answered() {
+            self.asks_since = Some(now);
+        }
     }
 
     pub(super) fn on_busy(&mut self, at: usize) {
@@ -237,7 +251,8 @@ impl Tally {
 
     /// Counts. `trusted`: since when each server forgets no hold that may last, if it is connected. A hold begins with
     /// votes that were asked for after that. Returns whether the phase has changed.
-    pub(super) fn weigh(&mut self, now: Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
+    pub(super) fn weigh(&mut self, clock: impl Fn() -> Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
+        let now = clock();
         // A hold has its token already: a vote that it gains needs a server that forgets no hold, and no more.
         let holds = matches!(self.phase, Phase::Holds { .. });
         let counts = |(at, vote): (usize, &Vote)| {
@@ -247,11 +262,11 @@ impl Tally {
         };
         let granted: Vec<_> = self.votes.iter().enumerate().filter_map(counts).collect();
         match self.phase {
-            Phase::Asks if granted.len() >= self.majority() => {
+            // In a recess all votes are on their way out.
+            Phase::Asks if granted.len() >= self.majority() && self.recess.is_none() => {
                 let token = granted.iter().map(|(_, token)| *token).max().unwrap_or_default();
                 self.hand_out(&granted, now);
-                let until = now.checked_add(self.max_hold);
-                self.phase = Phase::Holds { token, until };
+                self.phase = Phase::Holds { token, until: None };
                 true
             }
             Phase::Asks if self.recess_at().is_some_and(|at| at <= now) => {
@@ -260,10 +275,13 @@ impl Tally {
             }
             Phase::Asks => self.gives_up(),
             Phase::Holds { .. } => {
-                self.hand_out(&granted, now);
-                let is_lost = self.held_until(now).is_none();
+                // A vote that was granted after the proof of the majority had ended saves no hold, because others may have
+                // been inside. So the clock is read after the look at the votes, and the vote is gained last.
+                let is_lost = self.held_until(clock()).is_none();
                 if is_lost {
                     self.phase = Phase::Over(End::Lost(self.reason));
+                } else {
+                    self.hand_out(&granted, now);
                 }
                 is_lost
             }
@@ -304,13 +322,13 @@ impl Tally {
     }
 
     fn hand_out(&mut self, granted: &[(usize, u64)], now: Instant) {
+        let left = self.limit_left(now);
         for (at, _) in granted {
             let vote = &mut self.votes[*at];
-            let outcome = vote
-                .request
-                .as_ref()
-                .and_then(|request| request.claim().poll_outcome(now));
-            if let Some(Outcome::HandOut { token }) = outcome {
+            let Some(request) = &vote.request else { continue };
+            let mut claim = request.claim();
+            if let Some(Outcome::HandOut { token }) = claim.poll_outcome(now) {
+                claim.limit(now, left);
                 vote.token = Some(token);
             }
         }
@@ -381,13 +399,14 @@ impl Tally {
             Phase::Asks => None,
         };
         let vote = &self.votes[at];
+        // First, because an evicted vote does not come back after a recess either.
+        if vote.is_evicted() {
+            return Step::Wait(held_until.or(self.recess_at()));
+        }
         let is_used = !vote.is_void && self.recess.is_none();
         let Some(request) = vote.request.as_ref().filter(|_| is_used) else {
             return Step::AskAgain;
         };
-        if vote.is_evicted() {
-            return Step::Wait(held_until.or(self.recess_at()));
-        }
         if let Some(end) = request.claim().ended() {
             if let EndedBy::Lost(reason) = end {
                 self.reason = *reason;
@@ -399,14 +418,19 @@ impl Tally {
             return Step::AskAgain;
         }
         let offered = request.claim().offered();
+        // The server went back to an earlier state, and tells a grant that the vote gave up.
+        if offered.is_some_and(|(token, _)| token <= vote.renounced) {
+            return Step::AskAgain;
+        }
+        // A later grant was to the head of the queue: nobody was before the place then.
         let again = vote
             .settled
-            .map(|settled| settled + PLACED_AGAIN.min(self.lease / 3))
-            .filter(|_| offered.is_some());
+            .zip(offered)
+            .map(|(settled, (_, since))| settled.max(since) + PLACED_AGAIN.min(self.lease / 3));
         if let (Phase::Asks, Some(ticket)) = (&self.phase, self.ticket)
             && (vote.settled.is_none() || again.is_some_and(|again| again <= now))
         {
-            let (request, given_up) = (Arc::clone(request), offered.filter(|token| *token > vote.renounced));
+            let (request, given_up) = (Arc::clone(request), offered.map(|(token, _)| token));
             // In the same step as the decision, so that nobody counts the grant meanwhile.
             self.votes[at].placing = given_up.is_some();
             return Step::Place(request, ticket, given_up);

@@ -381,10 +381,10 @@ impl Claim {
         self.proven
     }
 
-    /// The token of a grant that is not handed out, certain or not.
-    pub(crate) fn offered(&self) -> Option<u64> {
+    /// The token of a grant that is not handed out, certain or not, and since when the client knows of the grant.
+    pub(crate) fn offered(&self) -> Option<(u64, Instant)> {
         match self.phase {
-            Phase::Granted { token, .. } => Some(token),
+            Phase::Granted { token, since, .. } => Some((token, since)),
             _ => None,
         }
     }

@@ -35,9 +35,9 @@ fn holds(tally: &Tally) -> bool {
 fn a_majority_of_grants_holds_with_the_greatest_token_and_a_minority_does_not() {
     let now = Instant::now();
     let mut few = answered(now, &[GRANTED(5), QUEUED(7), QUEUED(9)]);
-    assert!(!few.weigh(now, |_| Some(now)) && !holds(&few));
+    assert!(!few.weigh(|| now, |_| Some(now)) && !holds(&few));
     let mut tally = answered(now, &[GRANTED(5), QUEUED(7), GRANTED(9)]);
-    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Holds { token: 9, .. }));
     assert_eq!(tally.held(now), 2);
 }
@@ -46,8 +46,8 @@ fn a_majority_of_grants_holds_with_the_greatest_token_and_a_minority_does_not() 
 fn a_grant_without_a_connection_does_not_count() {
     let now = Instant::now();
     let mut tally = answered(now, &[GRANTED(5), GRANTED(6)]);
-    assert!(!tally.weigh(now, |at| (at > 0).then_some(now)));
-    assert!(tally.weigh(now, |_| Some(now)) && holds(&tally));
+    assert!(!tally.weigh(|| now, |at| (at > 0).then_some(now)));
+    assert!(tally.weigh(|| now, |_| Some(now)) && holds(&tally));
 }
 
 /// The server may have granted it from old data, with a token that is behind one that it has forgotten.
@@ -58,24 +58,24 @@ fn a_vote_that_was_asked_for_in_the_quarantine_of_its_server_asks_again_when_tha
     for old in [GRANTED(5), QUEUED(5)] {
         let mut tally = answered(now, &[old, GRANTED(6), QUEUED(7)]);
         let trusted = |at: usize| Some(if at == 0 { later } else { now });
-        assert!(!tally.weigh(now, trusted));
+        assert!(!tally.weigh(|| now, trusted));
         assert!(matches!(tally.step(0, now, Some(later)), Step::Wait(Some(at)) if at == later));
-        assert!(!tally.weigh(later, trusted), "it does not count later either");
+        assert!(!tally.weigh(|| later, trusted), "it does not count later either");
         assert!(matches!(tally.step(0, later, Some(later)), Step::AskAgain));
         assert!(matches!(tally.step(1, later, Some(now)), Step::Wait(_)));
     }
     // A hold gains it all the same, as its token is drawn.
     let mut tally = answered(now, &[GRANTED(5), GRANTED(6), GRANTED(7)]);
     let trusted = |at: usize| Some(if at == 0 { later } else { now });
-    assert!(tally.weigh(now, trusted) && holds(&tally) && tally.held(now) == 2);
+    assert!(tally.weigh(|| now, trusted) && holds(&tally) && tally.held(now) == 2);
     assert!(matches!(tally.step(0, now, Some(later)), Step::Wait(Some(at)) if at <= later));
-    tally.weigh(later, trusted);
+    tally.weigh(|| later, trusted);
     assert_eq!(tally.held(later), 3);
     // Asked for after that, it counts; and a hold keeps the votes that it has.
     let mut tally = answered(later, &[GRANTED(5), GRANTED(6)]);
-    assert!(tally.weigh(later, |_| Some(later)) && holds(&tally));
+    assert!(tally.weigh(|| later, |_| Some(later)) && holds(&tally));
     let restarted = later + Duration::from_secs(1);
-    assert!(!tally.weigh(restarted, |_| Some(restarted)) && holds(&tally));
+    assert!(!tally.weigh(|| restarted, |_| Some(restarted)) && holds(&tally));
     assert!(matches!(tally.step(0, restarted, Some(restarted)), Step::Wait(_)));
 }
 
@@ -92,10 +92,10 @@ fn a_grant_does_not_count_while_its_place_is_under_way_and_never_when_it_was_giv
         .as_ref()
         .unwrap()
         .on_renewal(now, now, LEASE, Standing::Holds { token: 8, first: 8 });
-    assert!(!tally.weigh(now, trusted), "the place may end it");
+    assert!(!tally.weigh(|| now, trusted), "the place may end it");
     // A renewal that was sent earlier tells of the former grant.
     tally.on_place(0, Some(5), Standing::Waits { seq: 9 }, now);
-    assert!(!tally.weigh(now, trusted), "it was given up");
+    assert!(!tally.weigh(|| now, trusted), "it was given up");
     // The same token is a grant that the server kept.
     let mut kept = answered(now, &[GRANTED(5), QUEUED(7)]);
     kept.take_ticket(7, now);
@@ -107,7 +107,7 @@ fn a_grant_does_not_count_while_its_place_is_under_way_and_never_when_it_was_giv
         .as_ref()
         .unwrap()
         .on_renewal(now, now, LEASE, Standing::Holds { token: 8, first: 8 });
-    assert!(kept.weigh(now, trusted) && holds(&kept));
+    assert!(kept.weigh(|| now, trusted) && holds(&kept));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_hold_lasts_as_long_as_the_proof_of_a_majority_and_is_lost_for_ever() {
     let now = Instant::now();
     let trusted = |_| Some(now);
     let mut tally = answered(now, &[GRANTED(5), GRANTED(6), GRANTED(7)]);
-    assert!(tally.weigh(now, trusted));
+    assert!(tally.weigh(|| now, trusted));
     let until = tally.held_until(now).expect("a hold");
     let renew = |tally: &Tally, at: usize, sent: Instant| {
         let token = [5, 6, 7][at];
@@ -153,11 +153,11 @@ fn a_hold_lasts_as_long_as_the_proof_of_a_majority_and_is_lost_for_ever() {
     renew(&tally, 2, later);
     assert_eq!(tally.held_until(later), Some(until + LEASE / 2), "two of three");
     assert_eq!(tally.held(until), 2);
-    assert!(!tally.weigh(until, trusted) && holds(&tally));
-    assert!(tally.weigh(until + LEASE / 2, trusted));
+    assert!(!tally.weigh(|| until, trusted) && holds(&tally));
+    assert!(tally.weigh(|| until + LEASE / 2, trusted));
     assert!(matches!(tally.phase, Phase::Over(End::Lost(LostReason::LeaseExpired))));
     renew(&tally, 0, until + LEASE / 2);
-    assert!(!tally.weigh(until + LEASE / 2, trusted) && !holds(&tally));
+    assert!(!tally.weigh(|| until + LEASE / 2, trusted) && !holds(&tally));
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn a_try_that_is_refused_by_more_than_a_minority_is_busy() {
     let now = Instant::now();
     let mut tally = answered(now, &[GRANTED(5)]);
     tally.on_busy(1);
-    assert!(!tally.weigh(now, |_| Some(now)));
+    assert!(!tally.weigh(|| now, |_| Some(now)));
     tally.on_busy(2);
-    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
 }
 
@@ -178,14 +178,14 @@ fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
     let refusal = || Error::Shutdown { lock: "a".to_owned() };
     let mut tally = answered(now, &[]);
     tally.on_refusal(0, refusal());
-    assert!(!tally.weigh(now, |_| Some(now)));
+    assert!(!tally.weigh(|| now, |_| Some(now)));
     tally.on_busy(1);
-    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
     let mut tally = answered(now, &[]);
     tally.on_refusal(0, refusal());
     tally.on_refusal(1, refusal());
-    assert!(tally.weigh(now, |_| Some(now)));
+    assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
 }
 
@@ -198,13 +198,140 @@ fn an_evicted_vote_is_not_asked_for_again_and_a_majority_of_them_ends_the_reques
     };
     for (answers, holds_first) in [([GRANTED(5); 3], true), ([QUEUED(5); 3], false)] {
         let mut tally = answered(now, &answers);
-        tally.weigh(now, |_| Some(now));
+        tally.weigh(|| now, |_| Some(now));
         assert_eq!(holds(&tally), holds_first);
         evict(&tally, 0);
-        assert!(!tally.weigh(now, |_| Some(now)));
+        assert!(!tally.weigh(|| now, |_| Some(now)));
         assert!(matches!(tally.step(0, now, Some(now)), Step::Wait(_)));
         evict(&tally, 1);
-        assert!(tally.weigh(now, |_| Some(now)));
+        assert!(tally.weigh(|| now, |_| Some(now)));
         assert!(matches!(tally.phase, Phase::Over(End::Lost(LostReason::Evicted))));
     }
+}
+
+fn claim(tally: &Tally, at: usize, change: impl FnOnce(&Request)) {
+    change(tally.votes[at].request.as_ref().unwrap());
+}
+
+/// Somebody else may have been inside meanwhile: this process slept when the proof of the majority ended.
+#[test]
+fn a_vote_that_is_granted_after_the_proof_of_a_majority_has_ended_saves_no_hold() {
+    let now = Instant::now();
+    let trusted = |_| Some(now);
+    let mut tally = answered(now, &[GRANTED(5), GRANTED(6), QUEUED(7)]);
+    assert!(tally.weigh(|| now, trusted) && holds(&tally));
+    let until = tally.held_until(now).expect("a hold");
+    let (renewed, woken) = (now + LEASE / 2, until + LEASE / 10);
+    let standing = Standing::Holds { token: 5, first: 5 };
+    claim(&tally, 0, |request| {
+        request.on_renewal(renewed, renewed, LEASE, standing)
+    });
+    let standing = Standing::Waits { seq: 7 };
+    claim(&tally, 2, |request| {
+        request.on_renewal(renewed, renewed, LEASE, standing)
+    });
+    // The message is the first thing that the process reads.
+    claim(&tally, 2, |request| {
+        request.change(|claim| claim.on_grant(woken, 8));
+    });
+    // Also if it slept in the middle of the count.
+    let clock = std::cell::Cell::new(until - LEASE / 10);
+    assert!(tally.weigh(|| clock.replace(woken), trusted));
+    assert!(matches!(tally.phase, Phase::Over(End::Lost(LostReason::LeaseExpired))));
+}
+
+/// A waiter with the ticket 7 at three servers that have not replied for long.
+fn in_recess(now: Instant) -> (Tally, Instant) {
+    let mut tally = answered(now, &[GRANTED(5), QUEUED(6), QUEUED(7)]);
+    tally.take_ticket(7, now);
+    let at = tally.recess_at().expect("a ticket");
+    (tally, at)
+}
+
+#[test]
+fn an_evicted_vote_does_not_come_back_after_a_recess() {
+    let now = Instant::now();
+    let (mut tally, at) = in_recess(now);
+    claim(&tally, 0, |request| {
+        request.change(|claim| claim.on_grant(now, 0));
+    });
+    assert!(tally.weigh(|| at, |_| None) && tally.is_in_recess());
+    assert!(!matches!(tally.step(0, at, None), Step::AskAgain));
+    assert!(matches!(tally.step(1, at, None), Step::AskAgain));
+}
+
+/// All votes are on their way out, so a hold that began with them would be lost at once.
+#[test]
+fn no_hold_begins_in_a_recess() {
+    let now = Instant::now();
+    let (mut tally, at) = in_recess(now);
+    assert!(tally.weigh(|| at, |_| None) && tally.is_in_recess());
+    for (vote, token) in [(0, 5), (1, 8)] {
+        let standing = Standing::Holds { token, first: token };
+        claim(&tally, vote, |request| request.on_renewal(at, at, LEASE, standing));
+    }
+    tally.weigh(|| at, |_| Some(now));
+    assert!(!holds(&tally));
+    assert!(matches!(tally.step(1, at, Some(now)), Step::AskAgain));
+}
+
+/// It waits for the end of a quarantine, and then the servers are out of its reach.
+#[test]
+fn a_waiter_without_a_ticket_gives_its_votes_back_too_when_it_reaches_no_majority() {
+    let now = Instant::now();
+    let quarantined = |at: usize| Some(if at == 1 { now + LEASE } else { now });
+    let mut tally = answered(now, &[GRANTED(5), GRANTED(6)]);
+    tally.weigh(|| now, quarantined);
+    assert_eq!((tally.ticket_to_take(), holds(&tally)), (None, false));
+    let later = now + LEASE * 3;
+    tally.weigh(|| later, |_| None);
+    assert!(tally.is_in_recess());
+    assert!(matches!(tally.step(0, later, None), Step::AskAgain));
+}
+
+/// Sent again at once, the place would get the same reply again, for ever.
+#[test]
+fn a_server_that_tells_a_grant_again_that_was_given_up_is_asked_again() {
+    let now = Instant::now();
+    let mut tally = answered(now, &[GRANTED(5), QUEUED(7)]);
+    tally.take_ticket(7, now);
+    assert!(matches!(tally.step(0, now, None), Step::Place(_, 7, Some(5))));
+    let reply = |tally: &mut Tally, given_up: Option<u64>, standing: Standing, at: Instant| {
+        claim(tally, 0, |request| request.on_renewal(at, at, LEASE, standing));
+        tally.on_place(0, given_up, standing, at);
+    };
+    reply(&mut tally, Some(5), Standing::Waits { seq: 9 }, now);
+    // The server went back to an earlier state.
+    let later = now + PLACED_AGAIN * 2;
+    let standing = Standing::Holds { token: 5, first: 5 };
+    claim(&tally, 0, |request| request.on_renewal(later, later, LEASE, standing));
+    let mut steps = 0;
+    while let Step::Place(_, _, given_up) = tally.step(0, later, Some(now)) {
+        steps += 1;
+        assert!(steps < 10, "the place is sent for ever");
+        reply(&mut tally, given_up, standing, later);
+    }
+    assert!(matches!(tally.step(0, later, Some(now)), Step::AskAgain));
+}
+
+/// A hand-over costs one message of each server, however long the waiter waited.
+#[test]
+fn a_grant_after_a_long_wait_is_not_placed_at_once() {
+    let now = Instant::now();
+    let mut tally = answered(now, &[QUEUED(7), QUEUED(7), QUEUED(7)]);
+    tally.take_ticket(7, now);
+    let granted = now + PLACED_AGAIN * 2;
+    for at in [0, 1] {
+        assert!(matches!(tally.step(at, granted, Some(now)), Step::Wait(_)));
+        claim(&tally, at, |request| {
+            request.change(|claim| claim.on_grant(granted, 9));
+        });
+        tally.weigh(|| granted, |_| Some(now));
+        let step = tally.step(at, granted, Some(now));
+        assert!(
+            matches!(step, Step::Wait(Some(_))),
+            "vote {at} is placed before it counts"
+        );
+    }
+    assert!(holds(&tally));
 }

@@ -1,7 +1,8 @@
 //! What a dropped future or guard leaves behind: nothing, at any server.
 
-use super::{Fleet, write};
-use crate::server::soon;
+use super::{Fleet, LEASE, PREFIX, write};
+use crate::server::{connected, soon};
+use fairlock::{Client, Error};
 use futures::future::{FutureExt, join_all};
 use std::time::Duration;
 
@@ -72,4 +73,63 @@ async fn a_shutdown_ends_the_holds_and_waits_of_a_quorum() {
     fleet.until(fleet.all(), "x", 0, 0).await;
     let later = a.rw_lock("x").write().acquire_fair().await;
     assert!(matches!(later, Err(fairlock::Error::Shutdown { .. })), "{later:?}");
+}
+
+/// It has left its places, so no request of it is at any server.
+#[tokio::test]
+async fn a_shutdown_ends_a_waiter_that_reaches_no_majority() {
+    let mut fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let _holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let waiting = b.rw_lock("x").write().lease(Duration::from_secs(1));
+    let waiter = tokio::spawn(waiting.acquire_fair());
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    fleet.0[1].kill();
+    fleet.0[2].kill();
+    fleet.until([0], "x", 1, 0).await;
+    soon("the shutdown", b.shutdown()).await;
+    let waited = soon("the waiter ends", waiter).await.unwrap();
+    assert!(matches!(waited, Err(Error::Shutdown { .. })), "{waited:?}");
+}
+
+/// One server grants, another one is busy, and the third one was never reached.
+#[tokio::test]
+async fn a_try_ends_while_a_server_was_never_reached() {
+    let mut fleet = Fleet::start(3).await;
+    fleet.0[2].kill();
+    let quorum = fleet.quorum_by(Fleet::builder()).await;
+    let other = connected(Client::builder().prefix(PREFIX).lease(LEASE), fleet.0[1].url()).await;
+    let held = other.rw_lock("x").write().acquire_fair().await.unwrap();
+    let tried = soon("the try", quorum.rw_lock("x").write().try_acquire()).await;
+    assert!(tried.unwrap().is_none());
+    fleet.until([0], "x", 0, 0).await;
+    drop(held);
+}
+
+/// The user looked at something else when the lock was granted.
+#[tokio::test]
+async fn a_bounded_hold_begins_when_its_user_gets_the_guard() {
+    let fleet = Fleet::start(3).await;
+    let [a, b] = fleet.quorums().await;
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let bound = Duration::from_secs(3);
+    let mut request = Box::pin(b.rw_lock("x").write().max_hold(bound).acquire_fair());
+    let waits = fleet.until(fleet.all(), "x", 1, 1);
+    tokio::select! {
+        _ = &mut request => panic!("two writers"),
+        () = waits => {}
+    }
+    // The ticket is taken, and a task goes on.
+    for _ in 0..20 {
+        assert!((&mut request).now_or_never().is_none(), "two writers");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    holder.release().await.unwrap();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    tokio::time::sleep(bound + Duration::from_millis(200)).await;
+    let guard = soon("the guard", request).await.expect("its time begins now");
+    assert!(guard.is_held());
+    assert_eq!(soon("its end", guard.lost()).await, fairlock::LostReason::MaxHold);
+    drop(guard);
+    fleet.until(fleet.all(), "x", 0, 0).await;
 }

@@ -1,16 +1,16 @@
 //! A minority that is killed, stopped, emptied or restarted loses no hold, lets nobody else in, and holds up no waiter.
 
 use super::races::connected;
-use super::{Fleet, LEASE, entered, key, lost_because, write};
+use super::{Fleet, LEASE, PREFIX, entered, key, lost_because, write};
 use crate::proxy::Proxy;
-use crate::server::{eventually, soon};
-use fairlock::{LostReason, Quorum};
+use crate::server::{connected as client_of, eventually, soon};
+use fairlock::{Client, LostReason, Quorum};
 use fairlock_support::packed::run_out;
 use fairlock_support::scripts::ACQUIRE;
 use futures::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The holder keeps the lock, and two waiters enter one after the other.
 async fn goes_on(fleet: &Fleet, a: &Quorum, b: &Quorum, c: &Quorum, fail: impl AsyncFnOnce(&Fleet)) {
@@ -147,6 +147,98 @@ async fn a_holder_regains_a_vote_that_its_server_forgot_and_survives_the_loss_of
     assert!(!waiter.is_finished());
     soon("a release", holder.release()).await.unwrap();
     let _ = entered("the waiter", waiter).await;
+}
+
+/// The server says "busy" in its quarantine, and that must not end the hold's interest in it.
+#[tokio::test]
+async fn a_hold_of_a_try_regains_a_vote_too() {
+    let mut fleet = Fleet::start(3).await;
+    let quorum = fleet.quorum().await;
+    let tried = quorum.rw_lock("x").write().try_acquire().await.unwrap();
+    let holder = tried.expect("a free lock");
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    fleet.0[0].kill();
+    fleet.0[0].start_again().await;
+    eventually("it is asked again", async || {
+        fleet.state(0, "x").await.holder.starts_with("w0:0:")
+    })
+    .await;
+    fleet.let_vote_again(0, "x").await;
+    let kept = fleet.state(2, "x").await.holder;
+    let client = kept.split(':').next().unwrap_or_default();
+    eventually("it votes again", async || {
+        fleet.state(0, "x").await.holder.starts_with(client)
+    })
+    .await;
+    eventually("the holder knows", async || holder.votes() == 3).await;
+    fleet.0[1].kill();
+    soon("a release", holder.release()).await.unwrap();
+}
+
+/// A hold with a vote to spare outlives the loss of a server.
+#[tokio::test]
+async fn a_try_that_one_server_refuses_gets_that_vote_later() {
+    let fleet = Fleet::start(3).await;
+    let quorum = fleet.quorum().await;
+    let other = client_of(Client::builder().prefix(PREFIX).lease(LEASE), fleet.0[2].url()).await;
+    let held = other.rw_lock("x").write().acquire_fair().await.unwrap();
+    let tried = quorum.rw_lock("x").write().try_acquire().await.unwrap();
+    let holder = tried.expect("two of three");
+    held.release().await.unwrap();
+    eventually("all votes", async || holder.votes() == 3).await;
+    drop(holder);
+    fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+/// While the process of A sleeps, one of its two votes expires, B enters and leaves, and the third server hands over to A. That
+/// message is the first thing that A reads when it wakes.
+#[tokio::test]
+async fn a_hold_that_another_one_interrupted_while_its_process_slept_is_lost() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let fleet = Fleet::start(3).await;
+    let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+    let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+    let (is_there, there) = tokio::sync::oneshot::channel();
+    let (go, gone) = tokio::sync::oneshot::channel();
+    let (has_it, entered_at) = tokio::sync::oneshot::channel();
+    let (wake, sleeps) = std::sync::mpsc::channel();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async move {
+            let a = connected(&urls).await;
+            is_there.send(()).unwrap();
+            gone.await.unwrap();
+            let request = a.rw_lock("x").write().lease(6 * SECOND);
+            let guard = request.acquire_fair().await.unwrap();
+            has_it.send(Instant::now()).unwrap();
+            // It has renewed three times, of which the second server got one.
+            tokio::time::sleep(7 * SECOND).await;
+            let before = guard.is_held();
+            sleeps.recv().unwrap();
+            tokio::time::sleep(SECOND / 10).await;
+            tell.send((before, guard.is_held())).unwrap();
+        });
+    });
+    there.await.unwrap();
+    let b = fleet.quorum().await;
+    ways[2].stall(true);
+    go.send(()).unwrap();
+    let entered_at = entered_at.await.unwrap();
+    let waiter = write(&b.rw_lock("x"));
+    fleet.until([2], "x", 1, 0).await;
+    fleet.until([0, 1], "x", 1, 1).await;
+    ways[2].stall(false);
+    fleet.until([2], "x", 1, 1).await;
+    tokio::time::sleep_until((entered_at + SECOND * 5 / 2).into()).await;
+    ways[1].stall(true);
+    soon("a release", entered("B", waiter).await.release()).await.unwrap();
+    wake.send(()).unwrap();
+    let (before, after) = soon("A wakes", told).await.unwrap();
+    assert!(
+        !after,
+        "B was inside, and A believes that it held all the time; before: {before}"
+    );
 }
 
 /// The reply to the first release is lost. Before the second one comes, a late copy of the acquire enters again.

@@ -7,6 +7,7 @@ mod faults;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod order;
+mod outside;
 mod races;
 mod storm;
 mod tokens;

@@ -1,9 +1,10 @@
 //! Exclusion and order without faults.
 
-use super::{Fleet, entered, read, write};
-use crate::server::{Server, soon};
-use fairlock::{Mode, Owner, Policy};
+use super::{Fleet, LEASE, PREFIX, entered, read, write};
+use crate::server::{Server, connected, soon};
+use fairlock::{Client, Mode, Owner, Policy};
 use futures::future::join_all;
+use std::time::Duration;
 
 #[tokio::test]
 async fn writers_of_a_quorum_enter_one_by_one_in_the_order_of_their_places() {
@@ -125,6 +126,37 @@ async fn a_free_lock_of_a_quorum_costs_two_calls_a_server() {
         fleet.until(fleet.all(), &name, 0, 0).await;
         assert_eq!(calls().await - before, 6);
     }
+}
+
+/// The servers hand over one after the other.
+#[tokio::test]
+async fn a_hand_over_after_a_long_wait_costs_no_call_of_the_waiter() {
+    let fleet = Fleet::start(3).await;
+    let b = fleet.quorum().await;
+    let calls = async || {
+        join_all(fleet.0.iter().map(Server::script_calls))
+            .await
+            .iter()
+            .sum::<u64>()
+    };
+    let mut holders = Vec::new();
+    for server in &fleet.0 {
+        let client = connected(Client::builder().prefix(PREFIX).lease(LEASE), server.url()).await;
+        holders.push(client.rw_lock("x").write().acquire_fair().await.unwrap());
+    }
+    let waiter = write(&b.rw_lock("x"));
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let before = calls().await;
+    let mut releases = 0;
+    for holder in holders.drain(..2) {
+        holder.release().await.unwrap();
+        releases += 1;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let guard = entered("the waiter", waiter).await;
+    assert_eq!(calls().await - before, releases);
+    drop(guard);
 }
 
 #[tokio::test]
