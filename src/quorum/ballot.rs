@@ -372,6 +372,9 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
                     continue;
                 }
                 Step::Wait(until) => {
+                    if request.claim().doubt_unproven(now) {
+                        handle.shared().registry.schedule_check(&request.lock, now);
+                    }
                     let sleep = async {
                         match until {
                             Some(until) => sleep_until(until).await,

@@ -161,6 +161,12 @@ impl Claim {
         granted
     }
 
+    /// Nothing proves its grant, and nobody asks. Returns whether the watchdog has to.
+    pub(crate) fn doubt_unproven(&mut self, now: Instant) -> bool {
+        let is_unproven = self.proven.is_none_or(|proven| proven <= now) && self.doubted.is_none();
+        is_unproven && matches!(self.phase, Phase::Granted { .. }) && self.doubt_hold(now)
+    }
+
     /// A message came over a subscription that was confirmed then. The server may have cut the lease of a deaf waiter, so
     /// the proofs of earlier calls do not count for what the message grants.
     pub(crate) fn listens_since(&mut self, confirmed: Instant) {

@@ -373,6 +373,25 @@ fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
     assert!(claim.due().is_some_and(|due| due > t + ms(300)));
 }
 
+/// A vote of a quorum is renewed by the watchdog alone: without this it would wait for a third of its lease.
+#[test]
+fn a_grant_that_nothing_proves_is_due_until_a_later_call_is_answered() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(!claim.doubt_unproven(t + ms(1)), "it waits");
+    claim.listens_since(t + ms(5));
+    assert!(claim.on_grant(t + ms(10), 20));
+    assert_eq!(claim.granted(t + ms(10)), None);
+    assert!(claim.due() > Some(t + ms(10)));
+    assert!(claim.doubt_unproven(t + ms(10)));
+    assert!(claim.due() <= Some(t + ms(10)));
+    assert!(!claim.doubt_unproven(t + ms(11)), "the watchdog knows");
+    let standing = Standing::Holds { token: 20, first: 20 };
+    claim.on_renewal(t + ms(12), t + ms(13), LEASE, standing);
+    assert_eq!(claim.granted(t + ms(13)), Some(20));
+    assert!(!claim.doubt_unproven(t + ms(14)));
+}
+
 #[test]
 fn a_deaf_waiters_proofs_count_no_more_once_a_message_comes() {
     let (mut claim, t) = claim();
