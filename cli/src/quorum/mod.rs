@@ -6,7 +6,7 @@ pub(crate) mod merge;
 pub(crate) mod run;
 
 use crate::evict::Evicted;
-use crate::locks::{self, Found};
+use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
 use crate::text::{count, safe};
@@ -15,6 +15,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use merge::merged;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -279,30 +280,46 @@ impl<'a> Fleet<'a> {
         self.servers.each.iter().map(ServerArgs::shown)
     }
 
-    /// All locks whose names match, each as a majority keeps it. The second list says what could not be seen, and why.
-    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
+    /// All locks whose names match, each as a majority keeps it. A lock is read if a majority of the servers has read it.
+    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<Findings, Failure> {
         let looks = self
             .reached()
-            .map(|(_, server, client)| locks::find(server, client, pattern));
-        let (mut found, mut complaints, mut answers) = (Vec::new(), self.complaints(), 0);
-        for looked in join_all(looks).await {
+            .map(|(_, server, client)| async move { (server, locks::find(server, client, pattern).await) });
+        let mut all = Findings {
+            complaints: self.complaints(),
+            ..Findings::default()
+        };
+        // Of each lock the statuses, and what the servers say that could not read it.
+        let mut of_locks: BTreeMap<String, (Vec<fairlock::Status>, Vec<String>)> = BTreeMap::new();
+        let mut answers = 0;
+        for (server, looked) in join_all(looks).await {
             match looked {
-                Ok((locks, further)) => {
+                Ok(findings) => {
                     answers += 1;
-                    found.extend(locks);
-                    complaints.extend(further);
+                    all.complaints.extend(findings.complaints);
+                    for lock in findings.found {
+                        of_locks.entry(lock.name).or_default().0.push(lock.status);
+                    }
+                    for lock in findings.unread {
+                        let why = format!("{}: {}", server.shown(), lock.why);
+                        of_locks.entry(lock.name).or_default().1.push(why);
+                    }
                 }
-                Err(failure) => complaints.push(first_line(&failure)),
+                Err(failure) => all.complaints.push(first_line(&failure)),
             }
         }
-        self.servers.must_be_majority(answers, &complaints)?;
-        found.sort_by(|one: &Found, other| one.name.cmp(&other.name));
-        let of_locks = found.chunk_by(|one, other| one.name == other.name);
-        let of_one = |found: &[Found]| {
-            let statuses: Vec<_> = found.iter().map(|found| &found.status).collect();
-            merged(found[0].name.clone(), &statuses, self.servers.each.len())
-        };
-        Ok((of_locks.filter_map(of_one).collect(), complaints))
+        self.servers.must_be_majority(answers, &all.complaints)?;
+        for (name, (statuses, failures)) in of_locks {
+            if answers - failures.len() < self.servers.majority() {
+                let why = failures.join("; ");
+                all.unread.push(Unread { name, why });
+                continue;
+            }
+            all.complaints.extend(failures);
+            let statuses: Vec<_> = statuses.iter().collect();
+            all.found.extend(merged(name, &statuses, self.servers.each.len()));
+        }
+        Ok(all)
     }
 
     /// Whether any server knows the lock.

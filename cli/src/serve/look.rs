@@ -2,9 +2,9 @@
 //! tenth of the time at most goes into such looks. In between, only the locks on the asked page are read again.
 
 use super::history::History;
-use crate::locks::{Eye, Found};
+use crate::locks::{Eye, Findings, Found, Unread};
 use crate::outcome::Failure;
-use crate::quorum::Target;
+use crate::quorum::{Target, first_line};
 use fairlock::Status;
 use futures::stream::{self, StreamExt as _};
 use std::cell::{Cell, RefCell};
@@ -21,11 +21,11 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// All locks, the busiest first.
 pub(crate) struct Look {
-    pub(crate) found: Vec<Found>,
-    /// When each of these was read.
+    pub(crate) findings: Findings,
+    /// When each lock that was found was read.
     read: Vec<Instant>,
-    /// What could not be seen, and why.
-    pub(crate) complaints: Vec<String>,
+    /// Why the latest reading of such a lock failed. Its status is an older one then.
+    failed: Vec<Option<String>>,
     pub(crate) ended: Instant,
     took: Duration,
 }
@@ -71,8 +71,9 @@ impl<'a> Looks<'a> {
         Ok(latest)
     }
 
-    /// Reads those locks again that were not read within the interval.
-    pub(crate) async fn read_again(&self, look: &mut Look, locks: &[usize]) -> Result<(), Failure> {
+    /// Reads those locks again that were not read within the interval. A server that is away fails the next look at all
+    /// locks; until then each lock says so.
+    pub(crate) async fn read_again(&self, look: &mut Look, locks: &[usize]) {
         let eye = self.eye();
         let old: Vec<usize> = locks
             .iter()
@@ -81,29 +82,23 @@ impl<'a> Looks<'a> {
             .collect();
         let names = old
             .iter()
-            .map(|at| (*at, look.found[*at].name.clone()))
+            .map(|at| (*at, look.findings.found[*at].name.clone()))
             .collect::<Vec<_>>();
         let reads = names.iter().map(|(at, name)| {
             let eye = &eye;
             async move { (*at, eye.status(name).await) }
         });
         let statuses: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).collect().await;
-        let (mut fresh, mut failed) = (0, None);
         for (at, status) in statuses {
-            match status {
+            look.read[at] = Instant::now();
+            look.failed[at] = match status {
                 Ok((found, _)) => {
                     self.history.borrow_mut().learn(&found.status);
-                    look.found[at] = found;
-                    look.read[at] = Instant::now();
-                    fresh += 1;
+                    look.findings.found[at] = found;
+                    None
                 }
-                Err(failure) => failed = Some(failure),
-            }
-        }
-        // A single lock may have become unreadable; a server that is away fails all of them.
-        match failed {
-            Some(failure) if fresh == 0 => Err(failure),
-            _ => Ok(()),
+                Err(failure) => Some(first_line(&failure)),
+            };
         }
     }
 
@@ -158,18 +153,28 @@ pub(crate) struct Seen {
 }
 
 impl Look {
+    /// A lock that was found, if its latest reading succeeded.
+    pub(crate) fn lock(&self, at: usize) -> Result<&Found, Unread> {
+        let lock = &self.findings.found[at];
+        match &self.failed[at] {
+            None => Ok(lock),
+            Some(why) => Err(Unread {
+                name: lock.name.clone(),
+                why: why.clone(),
+            }),
+        }
+    }
+
     async fn at(eye: &Eye<'_>, history: &RefCell<History>) -> Result<Self, Failure> {
         let began = Instant::now();
-        let (mut found, complaints) = eye.find(None).await?;
-        found.sort_by(Found::order);
+        let mut findings = eye.find(None).await?;
+        findings.found.sort_by(Found::order);
         let ended = Instant::now();
-        history
-            .borrow_mut()
-            .looked(&found, complaints.is_empty(), began, ended, SystemTime::now());
+        history.borrow_mut().looked(&findings, began, ended, SystemTime::now());
         Ok(Self {
-            read: vec![ended; found.len()],
-            found,
-            complaints,
+            read: vec![ended; findings.found.len()],
+            failed: vec![None; findings.found.len()],
+            findings,
             ended,
             took: ended - began,
         })

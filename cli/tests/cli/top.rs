@@ -1,7 +1,7 @@
 //! `fairlock top`
 
 use crate::command::{BINARY, Cli, piped, said};
-use crate::scene::{client, pool, queue};
+use crate::scene::{client, pool, queue, spoil};
 use fairlock_support::server::{PATIENCE, Server, soon};
 use std::path::Path;
 use std::process::Stdio;
@@ -47,6 +47,31 @@ async fn wide_characters_move_no_column() {
     let _wide = client.rw_lock("漢字").write().acquire_fair().await.unwrap();
     let text = cli.says(&["top", "--once"]).await;
     assert!(text.contains("漢字: 1 hold"), "{text}");
+}
+
+#[tokio::test]
+async fn a_frame_has_the_locks_that_cannot_be_read_first() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_, _clients) = queue(&server, "invoice:42").await;
+    spoil(&server, "fairlock:{text}").await;
+    let frame = cli.run(&["top", "--once", "--size", "160x30"]).await;
+    let words = [
+        "1 lock in use, 1 hold, 2 waiting, 1 not readable",
+        "\ntext",
+        "error",
+        "the server refuses to work",
+        "\ninvoice:42",
+        "text: error",
+        "WRONGTYPE",
+    ];
+    assert!(said(&frame.stdout, &words), "{frame:?}");
+    assert_eq!(frame.status, 69, "{frame:?}");
+    let programs = cli.run(&["top", "--json"]).await;
+    let locks: serde_json::Value = serde_json::from_str(&programs.stdout).unwrap();
+    assert_eq!((programs.status, &locks[0]["lock"]), (69, &"text".into()), "{locks}");
+    assert!(locks[0]["error"].as_str().unwrap().contains("WRONGTYPE"), "{locks}");
+    assert_eq!(locks[1]["waiters"][1]["client"]["label"], "auditing");
 }
 
 /// A `top` on a terminal of its own.
@@ -160,6 +185,10 @@ async fn reconnects_and_keeps_complaints_off_its_screen() {
         .await;
     set.unwrap();
     top.shows("UTF-8").await;
+    spoil(&server, "fairlock:{text}").await;
+    top.shows("text: error").await;
+    top.press("\r").await;
+    top.shows("the server refuses to work on lock \"text\"").await;
     assert_eq!(top.quit().await, 0);
     assert_eq!(std::fs::read_to_string(aside).unwrap(), "");
 }
