@@ -161,14 +161,6 @@ impl<'a> Eye<'a> {
         }
     }
 
-    /// Whether all servers answered when they were connected to.
-    pub(crate) fn is_complete(&self) -> bool {
-        match self {
-            Self::One(..) => true,
-            Self::Several(fleet) => fleet.complaints().is_empty(),
-        }
-    }
-
     pub(crate) async fn shutdown(&self) {
         match self {
             Self::One(_, client) => client.shutdown().await,

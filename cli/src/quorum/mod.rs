@@ -16,11 +16,16 @@ use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use merge::merged;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 /// How long a command waits for further servers once a majority has answered.
 const STRAGGLERS: Duration = Duration::from_secs(1);
+/// How long a command waits until it tries again to connect to a server that was away, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The library's default.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
@@ -209,11 +214,16 @@ pub(crate) fn first_line(failure: &Failure) -> String {
     failure.message.lines().next().unwrap_or_default().to_owned()
 }
 
-/// A client of each server that answers.
+/// A client of each server that answers. The fleet goes on to connect to the others, until it is dropped.
 pub(crate) struct Fleet<'a> {
     servers: &'a Servers,
-    clients: Vec<Result<Client, Failure>>,
+    members: Vec<Member>,
+    /// Dropped, the set aborts its tasks.
+    _connecting: JoinSet<()>,
 }
+
+/// The client of a server, or why there is none yet.
+type Member = Arc<Mutex<Result<Client, String>>>;
 
 impl<'a> Fleet<'a> {
     /// Connects to all servers. Fails unless a majority answers, because fewer show no lock for certain.
@@ -230,31 +240,39 @@ impl<'a> Fleet<'a> {
             };
             let Some((at, client)) = next else { break };
             answers += usize::from(client.is_ok());
-            clients[at] = client;
+            clients[at] = client.map_err(|failure| first_line(&failure));
         }
-        let fleet = Self { servers, clients };
+        let mut background = JoinSet::new();
+        let members: Vec<Member> = clients.into_iter().map(|client| Arc::new(Mutex::new(client))).collect();
+        for (server, member) in servers.each.iter().zip(&members) {
+            if locked(member).is_err() {
+                background.spawn(keep_connecting(server.clone(), Arc::clone(member)));
+            }
+        }
+        let fleet = Self {
+            servers,
+            members,
+            _connecting: background,
+        };
         servers.must_be_majority(answers, &fleet.complaints())?;
         Ok(fleet)
     }
 
-    /// Which servers do not answer, and why.
+    /// Which servers are away, and why.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        let failures = self.clients.iter().filter_map(|client| client.as_ref().err());
-        failures.map(first_line).collect()
+        let failures = self.members.iter().filter_map(|member| locked(member).clone().err());
+        failures.collect()
     }
 
-    fn reached(&self) -> impl Iterator<Item = (usize, &ServerArgs, &Client)> {
-        let clients = self.clients.iter().zip(&self.servers.each).enumerate();
-        clients.filter_map(|(at, (client, server))| Some((at, server, client.as_ref().ok()?)))
+    fn reached(&self) -> impl Iterator<Item = (usize, &ServerArgs, Client)> {
+        let members = self.members.iter().zip(&self.servers.each).enumerate();
+        members.filter_map(|(at, (member, server))| Some((at, server, locked(member).clone().ok()?)))
     }
 
     /// A lock as a majority keeps it, and what each server says of it.
     pub(crate) async fn status(&self, name: &str) -> Result<(Found, Vec<Result<fairlock::Status, String>>), Failure> {
-        let mut all: Vec<_> = self
-            .clients
-            .iter()
-            .map(|client| Err(client.as_ref().err().map_or_else(String::new, first_line)))
-            .collect();
+        let away = |member| locked(member).clone().err().unwrap_or_default();
+        let mut all: Vec<_> = self.members.iter().map(|member| Err(away(member))).collect();
         let looks = self
             .reached()
             .map(|(at, _, client)| async move { (at, client.rw_lock(name).status().await) });
@@ -284,7 +302,7 @@ impl<'a> Fleet<'a> {
     pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<Findings, Failure> {
         let looks = self
             .reached()
-            .map(|(_, server, client)| async move { (server, locks::find(server, client, pattern).await) });
+            .map(|(_, server, client)| async move { (server, locks::find(server, &client, pattern).await) });
         let mut all = Findings {
             complaints: self.complaints(),
             ..Findings::default()
@@ -359,13 +377,34 @@ impl<'a> Fleet<'a> {
     }
 
     pub(crate) async fn shutdown(&self) {
-        join_all(self.reached().map(|(_, _, client)| client.shutdown())).await;
+        let shutdowns = self
+            .reached()
+            .map(|(_, _, client)| async move { client.shutdown().await });
+        join_all(shutdowns).await;
     }
 }
 
-fn late(server: &ServerArgs) -> Failure {
-    let message = format!("{} has not answered in time", server.shown());
-    Failure::new(Status::UNAVAILABLE, message)
+fn late(server: &ServerArgs) -> String {
+    format!("{} has not answered in time", server.shown())
+}
+
+fn locked(member: &Mutex<Result<Client, String>>) -> MutexGuard<'_, Result<Client, String>> {
+    member.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects to a server that is away, at intervals that grow. From then on the client itself reconnects.
+async fn keep_connecting(server: ServerArgs, member: Member) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep(pause).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
+        let client = server.client().await.map_err(|failure| first_line(&failure));
+        let is_there = client.is_ok();
+        *locked(&member) = client;
+        if is_there {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -205,7 +205,7 @@ impl Site<'_> {
         let look = self.looks.latest().await?;
         let Findings { found, unread, .. } = &look.findings;
         let (trees, more) = blame::trees(found);
-        let deadlocks = match &*self.looks.eye() {
+        let deadlocks = match self.looks.eye() {
             Eye::One(_, client) => Some(blockers::deadlocks(client, found).await?),
             Eye::Several(_) => None,
         };
@@ -224,8 +224,7 @@ impl Site<'_> {
     async fn blockers(&self, query: &Query) -> Result<Value, Refusal> {
         let subject = query.needed("subject")?;
         self.target.one(crate::NO_CHAIN, Some("blockers OWNER-OR-LABEL"))?;
-        let eye = self.looks.eye();
-        let Eye::One(_, client) = &*eye else {
+        let Eye::One(_, client) = self.looks.eye() else {
             return Err(wrong(crate::NO_CHAIN).into());
         };
         let mut look = self.looks.latest().await?;
@@ -274,7 +273,7 @@ impl Site<'_> {
     /// Events as `fairlock watch --json` prints them, for an `EventSource`.
     async fn events(&self, query: &Query, headers: &HeaderMap) -> Result<Answer, Refusal> {
         let lock = query.get("lock");
-        match (self.events, lock, &*self.looks.eye()) {
+        match (self.events, lock, self.looks.eye()) {
             ("all", lock, _) => {
                 let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
                 let after = match last.and_then(|id| id.parse().ok()) {
@@ -308,7 +307,7 @@ impl Site<'_> {
         let owner: Owner = owner
             .parse()
             .map_err(|_| wrong("owner has to be an owner as the page shows it"))?;
-        let evicted = evict::evict(&self.looks.eye(), lock, &owner).await?;
+        let evicted = evict::evict(self.looks.eye(), lock, &owner).await?;
         self.record(lock, &owner.to_string(), evicted.requests, peer);
         Ok(http::document(StatusCode::OK, &evict::document(lock, &owner, &evicted)))
     }

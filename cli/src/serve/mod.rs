@@ -68,9 +68,8 @@ pub(crate) async fn run(target: &Target, args: &ServeArgs) -> Outcome {
         complain(&format!("evictions need this token: {}", token.shown()));
     }
     say(&format!("http://{address}/\n"))?;
-    let eye = site.looks.eye();
     let events = async {
-        match &*eye {
+        match site.looks.eye() {
             Eye::One(_, client) if site.events == "all" => site.feed.run(&site.looks, client).await,
             _ => std::future::pending().await,
         }

@@ -63,12 +63,16 @@ async fn live(screen: &mut Screen, eye: &Eye<'_>, pattern: Option<&str>, interva
 /// What a look brought: all locks, or one.
 enum Looked {
     Locks(Findings),
-    Lock(Box<Found>),
+    /// And what the servers of a quorum say that could not read it.
+    Lock(Box<Found>, Vec<String>),
 }
 
 async fn look(eye: &Eye<'_>, pattern: Option<&str>, opened: Option<String>) -> Result<Looked, Failure> {
     Ok(match opened {
-        Some(name) => Looked::Lock(Box::new(eye.status(&name).await?.0)),
+        Some(name) => {
+            let (found, servers) = eye.status(&name).await?;
+            Looked::Lock(Box::new(found), servers.into_iter().filter_map(Result::err).collect())
+        }
         None => Looked::Locks(eye.find(pattern).await?),
     })
 }
@@ -132,7 +136,7 @@ async fn show(
                 next = Instant::now() + interval;
                 match looked {
                     Ok(Looked::Locks(findings)) => screen.on_locks(findings),
-                    Ok(Looked::Lock(found)) => screen.on_lock(*found),
+                    Ok(Looked::Lock(found, complaints)) => screen.on_lock(*found, complaints),
                     Err(failure) => screen.on_failure(&failure),
                 }
             }

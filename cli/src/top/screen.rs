@@ -235,9 +235,9 @@ impl Screen {
         self.order();
     }
 
-    pub(super) fn on_lock(&mut self, found: Found) {
+    pub(super) fn on_lock(&mut self, found: Found, complaints: Vec<String>) {
         self.at = SystemTime::now();
-        self.trouble = None;
+        self.trouble = complaints.into_iter().next();
         if let Some(opened) = self.opened.as_mut().filter(|opened| opened.name == found.name) {
             let wait = longest_wait(&found).unwrap_or_default();
             keep(&mut opened.waits, u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));

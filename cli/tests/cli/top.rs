@@ -87,13 +87,14 @@ struct Live {
 impl Live {
     /// What it says beside its screen goes to that file.
     fn start(cli: &Cli, (columns, lines): (u16, u16), aside: &Path) -> Self {
-        let command = format!(
-            "stty cols {columns} rows {lines}; exec \"$FAIRLOCK\" --url \"$URL\" top --interval 50ms 2>\"$ASIDE\""
-        );
+        let command = format!("stty cols {columns} rows {lines}; exec \"$FAIRLOCK\" top --interval 50ms 2>\"$ASIDE\"");
         let mut script = Command::new("script");
         script.args(["-q", "-e", "-c", &command, "/dev/null"]);
         let mut script = piped(script);
-        script.env("FAIRLOCK", BINARY).env("URL", &cli.url).env("ASIDE", aside);
+        script
+            .env("FAIRLOCK", BINARY)
+            .env("REDIS_URL", &cli.url)
+            .env("ASIDE", aside);
         // Its end would be that of the terminal.
         let mut child = script
             .env("TERM", "xterm")
@@ -191,6 +192,29 @@ async fn reconnects_and_keeps_complaints_off_its_screen() {
     top.shows("the server refuses to work on lock \"text\"").await;
     assert_eq!(top.quit().await, 0);
     assert_eq!(std::fs::read_to_string(aside).unwrap(), "");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_quorums_server_that_was_away_at_the_start_is_shown_as_away_and_appears_once_it_is_back() {
+    let mut servers = crate::quorum::fleet(3).await;
+    let holding = crate::quorum::quorum(&servers, "holding").await;
+    let _guard = holding.rw_lock("a").write().acquire_fair().await.unwrap();
+    servers[2].kill();
+    let cli = Cli::of_all(&servers);
+    let mut top = Live::start(&cli, (160, 28), &servers[0].dir().join("aside"));
+    let away = format!("no server answers at {}", servers[2].url());
+    top.shows(&away).await;
+    top.shows("at 2 of 3 servers").await;
+    top.press("\r").await;
+    top.shows("PLACE").await;
+    top.shows(&away).await;
+    servers[2].start_again().await;
+    top.shows("a: write, 1 hold, 0 waiting, fifo").await;
+    top.hides(&away).await;
+    top.press(ESCAPE).await;
+    top.shows("1 lock in use, 1 hold, 0 waiting").await;
+    assert_eq!(top.quit().await, 0);
 }
 
 #[cfg(target_os = "linux")]
