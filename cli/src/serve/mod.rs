@@ -1,6 +1,6 @@
 //! `fairlock serve`: a page for the browser.
 //!
-//! * `mod.rs` accepts connections, `http.rs` decides who may ask, `api.rs` answers.
+//! * `mod.rs` accepts connections, which `wire.rs` ends if they read nothing, `http.rs` decides who may ask, `api.rs` answers.
 //! * `look.rs` reads the locks, `feed.rs` the events; `history.rs` and `blame.rs` make the rest of these two.
 //! * `page/` is what the browser gets, as it is. It needs no build step, and nothing from anywhere else.
 
@@ -10,6 +10,7 @@ mod feed;
 mod history;
 mod http;
 mod look;
+mod wire;
 
 use crate::args::ServeArgs;
 use crate::locks::Eye;
@@ -31,10 +32,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
+use wire::Wire;
 
 /// How many connections are served at a time; further ones wait to be accepted.
 const CONNECTIONS: usize = 128;
-/// How long a browser may take to send a request's head.
+/// How long a browser may take to send a request's head, also the next one of a connection.
 const HEAD: Duration = Duration::from_secs(10);
 /// How large a request's head may be.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -144,7 +146,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, site: &Site<'_>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Wire::new(stream)), service);
     // A browser that goes away is no news.
     let _ = connection.await;
 }

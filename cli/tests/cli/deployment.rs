@@ -2,6 +2,7 @@
 
 use crate::command::{Cli, Ended, said};
 use crate::scene::{LONG, client};
+use crate::serve::Served;
 use fairlock_support::cluster::{Cluster, ask};
 use fairlock_support::server::{Server, eventually};
 use futures::future::join_all;
@@ -172,6 +173,35 @@ async fn commands_use_the_one_master_of_a_sentinel() {
     assert_eq!(cli.run(&["run", "--no-wait", "a", "--", "true"]).await.status, 75);
     assert_eq!(cli.run(&["run", "b", "--", "sh", "-c", "exit 3"]).await.status, 3);
     doctor_refuses(&sentinel, &["is a Sentinel", "single server"]).await;
+}
+
+#[tokio::test]
+async fn serve_shows_the_master_of_a_sentinel_and_follows_it_to_the_next_one() {
+    let (mut first, second) = (Server::start().await, Server::start().await);
+    let sentinel = sentinel(&[("mine", &first)]).await;
+    let holders = [client(&first, "first").await, client(&second, "second").await];
+    let _held = holders[0].rw_lock("a").write().acquire_fair().await.unwrap();
+    let _also = holders[1].rw_lock("b").write().acquire_fair().await.unwrap();
+    let served = Served::start(&Cli::of(&sentinel), &["--interval", "10ms"]).await;
+    let list = served.document("/api/locks").await;
+    assert_eq!(list["locks"][0]["holder"]["client"]["label"], "first", "{list}");
+    let lock = served.document("/api/lock?name=a").await;
+    assert_eq!(lock["holding"], 1, "{lock}");
+    let site = served.document("/api/site").await;
+    assert_eq!(
+        (&site["events"], &site["server"]),
+        (&"all".into(), &sentinel.url().into())
+    );
+
+    first.kill();
+    let port = second.port().to_string();
+    ask::<redis::Value>(&sentinel, &["SENTINEL", "REMOVE", "mine"]).await;
+    ask::<redis::Value>(&sentinel, &["SENTINEL", "MONITOR", "mine", "127.0.0.1", &port, "1"]).await;
+    eventually("the locks of the next master", async || {
+        let answer = served.get("/api/locks").await;
+        answer.status == 200 && answer.json()["locks"][0]["lock"] == "b"
+    })
+    .await;
 }
 
 #[tokio::test]
