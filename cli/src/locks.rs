@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 /// The command asks for the status of so many locks at a time.
 const AT_ONCE: usize = 64;
-/// A reply that is later than this makes no other lock wait for its turn. So a node of a cluster that does not answer delays
-/// a look by seconds, however many locks it has.
+/// A reply that is later than this makes no other lock wait for its turn. So a node of a cluster that does not answer
+/// delays a look by seconds, however many locks it has.
 const SLOW: Duration = Duration::from_millis(100);
 /// The slow ones count here.
 const AT_ONCE_WITH_SLOW: usize = 1024;
@@ -89,8 +89,8 @@ impl Findings {
         }
     }
 
-    /// Adds the waiters that the statuses do not list: a status lists a thousand. Returns the locks that cannot be read any
-    /// more; they keep the waiters that they have.
+    /// Adds the waiters that the statuses do not list: a status lists a thousand. Returns the locks that cannot be read
+    /// any more; they keep the waiters that they have.
     pub(crate) async fn complete(&mut self, client: &Client) -> Result<Vec<Unread>, Failure> {
         let mut unread = Vec::new();
         for lock in &mut self.found {
@@ -169,8 +169,8 @@ impl<'a> Eye<'a> {
     }
 }
 
-/// Finds all locks whose names match. Fails if the search for names fails, or if no lock can be read and one of them has
-/// no reply: then the server is away.
+/// Finds all locks whose names match. Fails if the search for names fails, or if no lock can be read and one of them
+/// has no reply: then the server is away.
 pub(crate) async fn find(server: &ServerArgs, client: &Client, pattern: Option<&str>) -> Result<Findings, Failure> {
     let names = client.locks(pattern.unwrap_or("*"));
     let turns = Semaphore::new(AT_ONCE);

@@ -298,7 +298,7 @@ impl<'a> Fleet<'a> {
         self.servers.each.iter().map(ServerArgs::shown)
     }
 
-    /// All locks whose names match, each as a majority keeps it. A lock is read if a majority of the servers has read it.
+    /// All locks whose names match, each as a majority keeps it. A lock is read if a majority of the servers reads it.
     pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<Findings, Failure> {
         let looks = self
             .reached()

@@ -1,6 +1,7 @@
 //! `fairlock serve`: a page for the browser.
 //!
-//! * `mod.rs` accepts connections, which `wire.rs` ends if they read nothing, `http.rs` decides who may ask, `api.rs` answers.
+//! * `mod.rs` accepts connections, and `wire.rs` ends those that read nothing.
+//! * `http.rs` decides who may ask, and `api.rs` answers.
 //! * `look.rs` reads the locks, `feed.rs` the events; `history.rs` and `blame.rs` make the rest of these two.
 //! * `page/` is what the browser gets, as it is. It needs no build step, and nothing from anywhere else.
 

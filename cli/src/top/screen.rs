@@ -19,7 +19,7 @@ pub(super) struct Screen {
     pub(super) server: String,
     /// All locks in use, in the order of `sort`.
     pub(super) locks: Vec<Found>,
-    /// Locks that could not be read, in the order of their names. They are the first lines, whatever the order of the others.
+    /// Locks that could not be read, in the order of their names. They are the first lines.
     pub(super) unread: Vec<Unread>,
     pub(super) at: SystemTime,
     /// The name of the selected lock: its line moves as other locks become busier.

@@ -129,12 +129,16 @@ async fn locks_of_a_node_that_is_slow_are_lines_with_errors_and_hide_no_others()
     let cli = Cli::of(&cluster.nodes[0]);
     let all_others = async || {
         let listed = cli.run(&["ls", "--json"]).await;
+        // A busy machine may be late with the search for names, and then the whole fails.
+        if listed.stderr.contains("about lock \"*\"") {
+            return false;
+        }
         let locks: Value = serde_json::from_str(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
         let locks = locks.as_array().unwrap();
         let (errors, others): (Vec<_>, Vec<_>) = locks.iter().partition(|lock| lock["error"].is_string());
         assert_eq!((listed.status, locks.len()), (UNAVAILABLE, SILENT + 2), "{listed:?}");
         assert!(errors.len() >= SILENT, "{listed:?}");
-        // A busy machine may be late with these too.
+        // Or with these.
         let names: Vec<_> = others
             .iter()
             .filter(|lock| lock["holding"] == 1)
