@@ -160,7 +160,9 @@ impl Client {
     /// Outside of brackets `}` and `%` may stand in a pattern too. For `?` each of these two counts as three bytes.
     ///
     /// The stream brings each name once. It brings every lock that exists the whole time; a lock that comes or goes
-    /// meanwhile may be missing. In a cluster the stream goes through all masters. A lock may also be missing if its slot
+    /// meanwhile may be missing. A key of another type under a lock's name counts as a lock, because nobody can acquire that
+    /// lock: its status is an error (WRONGTYPE). So do not end at one lock that cannot be read, if you want to see the
+    /// others. In a cluster the stream goes through all masters. A lock may also be missing if its slot
     /// moves, the server restarts, or another server takes over meanwhile, because a SCAN goes on in one process only.
     ///
     /// **Cost.** The server has no list of its locks. The stream steps through all keys of the database by `SCAN`, 1,000
@@ -174,7 +176,10 @@ impl Client {
     /// let mut locks = client.locks("invoice:*");
     /// while let Some(name) = locks.next().await {
     ///     match name {
-    ///         Ok(name) => println!("{name}: {} wait", client.rw_lock(name.as_str()).status().await?.waiting),
+    ///         Ok(name) => match client.rw_lock(name.as_str()).status().await {
+    ///             Ok(status) => println!("{name}: {} wait", status.waiting),
+    ///             Err(error) => eprintln!("{error}"),
+    ///         },
     ///         Err(foreign @ Error::ForeignKey { .. }) => eprintln!("{foreign}"),
     ///         Err(error) => return Err(error),
     ///     }

@@ -3,7 +3,7 @@
 use crate::args::BlockersArgs;
 use crate::circle::{self, Edge};
 use crate::json;
-use crate::locks::{self, Found};
+use crate::locks::{self, Found, Unread};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
@@ -56,38 +56,58 @@ impl<'a> Wait<'a> {
 
 pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
     let client = server.client().await?;
-    let (mut found, complaints) = locks::find(server, &client, None).await?;
-    complaints.iter().for_each(|text| complain(text));
-    for lock in &mut found {
-        locks::complete(&client, lock).await?;
+    let mut findings = locks::find(server, &client, None).await?;
+    findings.complain();
+    let further = findings.complete(&client).await?;
+    findings.unread.extend(further);
+    for unread in &findings.unread {
+        complain(&format!("{}: {}", safe(&unread.name), safe(&unread.why)));
     }
+    let found = &mut findings.found;
     found.sort_by(Found::order);
-    let waits = waits(&found, &args.subject);
-    let deadlock = deadlock(&client, &found, &waits).await?;
+    let found = &*found;
+    let waits = waits(found, &args.subject);
+    let deadlock = deadlock(&client, found, &waits).await?;
     client.shutdown().await;
     if args.output.json {
-        json::document(&of_subject(&args.subject, &waits, deadlock.as_deref()))?;
+        json::document(&of_subject(
+            &args.subject,
+            &waits,
+            deadlock.as_deref(),
+            &findings.unread,
+        ))?;
     } else {
-        tell(server, &found, &waits, &args.subject)?;
+        tell(server, found, &waits, &args.subject)?;
         if let Some(circle) = deadlock {
             say(&format!("\n{}", circle::told(&circle)))?;
         }
     }
-    Ok(if waits.is_empty() { Status::NO } else { Status::OK })
+    Ok(match waits.is_empty() {
+        // The subject may wait for a lock that could not be read.
+        true if !findings.unread.is_empty() => Status::UNAVAILABLE,
+        true => Status::NO,
+        false => Status::OK,
+    })
 }
 
 /// What the subject waits for, and who blocks it.
-pub(crate) async fn document(client: &Client, found: &[Found], subject: &str) -> Result<Value, Failure> {
+pub(crate) async fn document(
+    client: &Client,
+    found: &[Found],
+    unread: &[Unread],
+    subject: &str,
+) -> Result<Value, Failure> {
     let waits = waits(found, subject);
     let deadlock = deadlock(client, found, &waits).await?;
-    Ok(of_subject(subject, &waits, deadlock.as_deref()))
+    Ok(of_subject(subject, &waits, deadlock.as_deref(), unread))
 }
 
-fn of_subject(subject: &str, waits: &[Wait<'_>], deadlock: Option<&[Edge<'_>]>) -> Value {
+fn of_subject(subject: &str, waits: &[Wait<'_>], deadlock: Option<&[Edge<'_>]>, unread: &[Unread]) -> Value {
     json!({
         "subject": subject,
         "waits": waits.iter().map(described).collect::<Value>(),
         "deadlock": deadlock.map(circle::described),
+        "unread": unread.iter().map(Unread::described).collect::<Value>(),
     })
 }
 

@@ -1,16 +1,26 @@
 //! The locks of a server, each with its status, in the order in which operators want to see them.
 
-use crate::outcome::{Failure, Status};
+use crate::outcome::{Failure, Status, complain};
 use crate::quorum::merge::Votes;
 use crate::quorum::{Fleet, Target};
 use crate::server::ServerArgs;
-use crate::text::safe;
+use crate::text::{count, safe};
 use fairlock::redis::{ErrorKind, ServerErrorKind};
 use fairlock::{Client, Error};
 use futures::stream::StreamExt;
+use serde_json::{Value, json};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// The command asks for the status of so many locks at a time.
 const AT_ONCE: usize = 64;
+/// A reply that is later than this makes no other lock wait for its turn. So a node of a cluster that does not answer
+/// delays a look by seconds, however many locks it has.
+const SLOW: Duration = Duration::from_millis(100);
+/// The slow ones count here.
+const AT_ONCE_WITH_SLOW: usize = 1024;
 
 /// A lock and its status.
 pub(crate) struct Found {
@@ -32,6 +42,71 @@ impl Found {
     }
 }
 
+/// A lock that exists, and whose status could not be read.
+#[derive(Clone)]
+pub(crate) struct Unread {
+    pub(crate) name: String,
+    pub(crate) why: String,
+}
+
+impl Unread {
+    pub(crate) fn described(&self) -> Value {
+        json!({"lock": self.name, "error": self.why})
+    }
+}
+
+/// What a look at all locks brought.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// In no particular order.
+    pub(crate) found: Vec<Found>,
+    /// In the order of their names.
+    pub(crate) unread: Vec<Unread>,
+    /// What else could not be seen, and why: keys that cannot be a lock's, and servers of a quorum.
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Findings {
+    /// Whether the look saw this lock, or saw that it does not exist.
+    pub(crate) fn has_read(&self, name: &str) -> bool {
+        self.complaints.is_empty() && self.unread.iter().all(|unread| unread.name != name)
+    }
+
+    /// Says on stderr what could not be seen.
+    pub(crate) fn complain(&self) {
+        self.complaints.iter().for_each(|text| complain(text));
+        if !self.unread.is_empty() {
+            let all = count(self.found.len() + self.unread.len(), "lock", "locks");
+            complain(&format!("{} of {all} could not be read", self.unread.len()));
+        }
+    }
+
+    /// The exit status of a command that shows everything it could see.
+    pub(crate) fn status(&self) -> Status {
+        match self.unread.is_empty() {
+            true => Status::OK,
+            false => Status::UNAVAILABLE,
+        }
+    }
+
+    /// Adds the waiters that the statuses do not list: a status lists a thousand. Returns the locks that cannot be read
+    /// any more; they keep the waiters that they have.
+    pub(crate) async fn complete(&mut self, client: &Client) -> Result<Vec<Unread>, Failure> {
+        let mut unread = Vec::new();
+        for lock in &mut self.found {
+            match complete(client, lock).await {
+                Ok(()) => {}
+                Err(error @ (Error::Server { .. } | Error::Unavailable { .. })) => unread.push(Unread {
+                    name: lock.name.clone(),
+                    why: error.to_string(),
+                }),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(unread)
+    }
+}
+
 /// The way to the locks: of one server, or of the servers of a quorum.
 pub(crate) enum Eye<'a> {
     One(&'a ServerArgs, Client),
@@ -46,8 +121,8 @@ impl<'a> Eye<'a> {
         })
     }
 
-    /// Finds all locks whose names match, in no particular order. The second list says what could not be seen, and why.
-    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
+    /// Finds all locks whose names match.
+    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<Findings, Failure> {
         match self {
             Self::One(server, client) => find(server, client, pattern).await,
             Self::Several(fleet) => fleet.find(pattern).await,
@@ -86,14 +161,6 @@ impl<'a> Eye<'a> {
         }
     }
 
-    /// Whether all servers answered when they were connected to.
-    pub(crate) fn is_complete(&self) -> bool {
-        match self {
-            Self::One(..) => true,
-            Self::Several(fleet) => fleet.complaints().is_empty(),
-        }
-    }
-
     pub(crate) async fn shutdown(&self) {
         match self {
             Self::One(_, client) => client.shutdown().await,
@@ -102,51 +169,89 @@ impl<'a> Eye<'a> {
     }
 }
 
-/// Finds all locks whose names match, in no particular order. The second list says which locks have no status, and why.
-pub(crate) async fn find(
-    server: &ServerArgs,
-    client: &Client,
-    pattern: Option<&str>,
-) -> Result<(Vec<Found>, Vec<String>), Failure> {
+/// Finds all locks whose names match. Fails if the search for names fails, or if no lock can be read and one of them
+/// has no reply: then the server is away.
+pub(crate) async fn find(server: &ServerArgs, client: &Client, pattern: Option<&str>) -> Result<Findings, Failure> {
     let names = client.locks(pattern.unwrap_or("*"));
-    let mut looks = names.map(|name| look(server, client, name)).buffer_unordered(AT_ONCE);
-    let (mut found, mut complaints) = (Vec::new(), Vec::new());
+    let turns = Semaphore::new(AT_ONCE);
+    let mut looks = names
+        .map(|name| look(server, client, name, &turns))
+        .buffer_unordered(AT_ONCE_WITH_SLOW);
+    let (mut findings, mut silence) = (Findings::default(), None);
     while let Some(looked) = looks.next().await {
         match looked? {
-            Ok(lock) => found.push(lock),
-            Err(complaint) => complaints.push(complaint),
+            Looked::Lock(lock) => findings.found.push(*lock),
+            Looked::Refused(unread) => findings.unread.push(unread),
+            Looked::Silent(unread) => {
+                silence.get_or_insert_with(|| unread.why.clone());
+                findings.unread.push(unread);
+            }
+            Looked::Foreign(complaint) => findings.complaints.push(complaint),
         }
     }
-    Ok((found, complaints))
+    match silence {
+        Some(why) if findings.found.is_empty() => Err(Failure::new(Status::UNAVAILABLE, why)),
+        _ => {
+            findings.unread.sort_by(|one, other| one.name.cmp(&other.name));
+            Ok(findings)
+        }
+    }
 }
 
-/// The inner error is about one lock, such as one with a key of another kind: the others should be shown all the same.
+/// What became of a name, or of a key that cannot be a lock's.
+enum Looked {
+    Lock(Box<Found>),
+    /// The server replied that it cannot.
+    Refused(Unread),
+    /// No reply came in time.
+    Silent(Unread),
+    Foreign(String),
+}
+
+/// Reads the status of a lock. An error is about all locks.
 async fn look(
     server: &ServerArgs,
     client: &Client,
     name: Result<String, Error>,
-) -> Result<Result<Found, String>, Failure> {
+    turns: &Semaphore,
+) -> Result<Looked, Failure> {
     let name = match name {
         Ok(name) => name,
-        Err(error @ Error::ForeignKey { .. }) => return Ok(Err(error.to_string())),
+        Err(error @ Error::ForeignKey { .. }) => return Ok(Looked::Foreign(error.to_string())),
         Err(Error::Server { source, .. }) if source.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
             return Err(server.refused("cannot look for locks, for which its user needs +scan", &source));
         }
         Err(error) => return Err(error.into()),
     };
-    match client.rw_lock(name.as_str()).status().await {
-        Ok(status) => Ok(Ok(Found {
+    let lock = client.rw_lock(name.as_str());
+    let turn = turns.acquire().await;
+    let mut status = pin!(lock.status());
+    let status = match timeout(SLOW, &mut status).await {
+        Ok(status) => status,
+        Err(_) => {
+            drop(turn);
+            status.await
+        }
+    };
+    match status {
+        Ok(status) => Ok(Looked::Lock(Box::new(Found {
             name,
             status,
             votes: None,
+        }))),
+        Err(error @ Error::Server { .. }) => Ok(Looked::Refused(Unread {
+            name,
+            why: error.to_string(),
         })),
-        Err(error @ Error::Server { .. }) => Ok(Err(error.to_string())),
+        Err(error @ Error::Unavailable { .. }) => Ok(Looked::Silent(Unread {
+            name,
+            why: error.to_string(),
+        })),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Adds the waiters that the status does not list: it lists a thousand.
-pub(crate) async fn complete(client: &Client, found: &mut Found) -> Result<(), Failure> {
+pub(crate) async fn complete(client: &Client, found: &mut Found) -> Result<(), Error> {
     let lock = client.rw_lock(found.name.as_str());
     while found.status.waiters.len() < found.status.waiting {
         let more = lock.status_from(found.status.waiters.len()).await?;

@@ -2,7 +2,7 @@
 
 use crate::args::LsArgs;
 use crate::json;
-use crate::locks::{Eye, Found};
+use crate::locks::{Eye, Found, Unread};
 use crate::outcome::{Outcome, Status, complain, say};
 use crate::quorum::Target;
 use crate::text::{self, Table, safe, span};
@@ -12,16 +12,18 @@ use std::time::Duration;
 
 pub(crate) async fn run(target: &Target, args: &LsArgs) -> Outcome {
     let eye = Eye::open(target).await?;
-    let (mut found, complaints) = eye.find(args.pattern.as_deref()).await?;
-    complaints.iter().for_each(|text| complain(text));
+    let mut findings = eye.find(args.pattern.as_deref()).await?;
+    findings.complain();
     eye.shutdown().await;
-    found.retain(|found| args.all || found.in_use());
-    found.sort_by(Found::order);
+    findings.found.retain(|found| args.all || found.in_use());
+    findings.found.sort_by(Found::order);
+    let (found, unread) = (&findings.found, &findings.unread);
     if args.output.json {
-        json::document(&found.iter().map(summary).collect::<Value>())?;
-        return Ok(Status::OK);
+        let locks = unread.iter().map(Unread::described).chain(found.iter().map(summary));
+        json::document(&locks.collect::<Value>())?;
+        return Ok(findings.status());
     }
-    if found.is_empty() {
+    if found.is_empty() && unread.is_empty() {
         let prefix = safe(target.prefix());
         let matching = args
             .pattern
@@ -36,7 +38,14 @@ pub(crate) async fn run(target: &Target, args: &LsArgs) -> Outcome {
     }
     let locks = format!("LOCK (prefix {})", safe(target.prefix()));
     let mut table = Table::new([&locks, "MODE", "HOLDING", "WAITING", "HELD", "WAITED", "HELD BY"]);
-    for lock in &found {
+    // The first ones, because any of them may be the busiest.
+    for lock in unread {
+        let [none, why] = ["-".to_owned(), safe(&lock.why)];
+        let numbers = std::iter::repeat_n(none, 4);
+        let row = [safe(&lock.name), "error".to_owned()].into_iter().chain(numbers);
+        table.row(row.chain([why]));
+    }
+    for lock in found {
         let status = &lock.status;
         table.row([
             safe(&lock.name),
@@ -49,7 +58,7 @@ pub(crate) async fn run(target: &Target, args: &LsArgs) -> Outcome {
         ]);
     }
     say(&table.render())?;
-    Ok(Status::OK)
+    Ok(findings.status())
 }
 
 /// With the permits of a semaphore that are taken.

@@ -20,6 +20,7 @@ const STATUSES: Section = (
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
 69   the server does not answer or refuses; no majority of several servers answers;
+     ls, top, blockers: a lock could not be read, after all lines of the others;
      doctor: it is a Sentinel or a node of a cluster
 70   something else went wrong, such as a missing terminal
 128+N  signal N ended fairlock; 141: nobody reads the output any more",

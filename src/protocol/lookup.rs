@@ -12,7 +12,7 @@ const KEYS_PER_SCAN: usize = 1000;
 pub(crate) struct Page {
     /// Where the next step begins. `None`: this step was the last one.
     pub(crate) next: Option<u64>,
-    /// Keys of hashes that match the pattern.
+    /// Keys that match the pattern, whatever their type.
     pub(crate) keys: Vec<Vec<u8>>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn scan(prefix: &str, names: &str, cursor: u64) -> Cmd {
     let mut cmd = redis::cmd("SCAN");
     cmd.arg(cursor);
     cmd.arg("MATCH").arg(key::state_pattern(prefix, names));
-    cmd.arg("COUNT").arg(KEYS_PER_SCAN).arg("TYPE").arg("hash");
+    cmd.arg("COUNT").arg(KEYS_PER_SCAN);
     cmd
 }
 

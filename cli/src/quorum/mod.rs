@@ -6,7 +6,7 @@ pub(crate) mod merge;
 pub(crate) mod run;
 
 use crate::evict::Evicted;
-use crate::locks::{self, Found};
+use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
 use crate::text::{count, safe};
@@ -15,11 +15,17 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use merge::merged;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 /// How long a command waits for further servers once a majority has answered.
 const STRAGGLERS: Duration = Duration::from_secs(1);
+/// How long a command waits until it tries again to connect to a server that was away, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The library's default.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
@@ -208,11 +214,16 @@ pub(crate) fn first_line(failure: &Failure) -> String {
     failure.message.lines().next().unwrap_or_default().to_owned()
 }
 
-/// A client of each server that answers.
+/// A client of each server that answers. The fleet goes on to connect to the others, until it is dropped.
 pub(crate) struct Fleet<'a> {
     servers: &'a Servers,
-    clients: Vec<Result<Client, Failure>>,
+    members: Vec<Member>,
+    /// Dropped, the set aborts its tasks.
+    _connecting: JoinSet<()>,
 }
+
+/// The client of a server, or why there is none yet.
+type Member = Arc<Mutex<Result<Client, String>>>;
 
 impl<'a> Fleet<'a> {
     /// Connects to all servers. Fails unless a majority answers, because fewer show no lock for certain.
@@ -229,31 +240,39 @@ impl<'a> Fleet<'a> {
             };
             let Some((at, client)) = next else { break };
             answers += usize::from(client.is_ok());
-            clients[at] = client;
+            clients[at] = client.map_err(|failure| first_line(&failure));
         }
-        let fleet = Self { servers, clients };
+        let mut background = JoinSet::new();
+        let members: Vec<Member> = clients.into_iter().map(|client| Arc::new(Mutex::new(client))).collect();
+        for (server, member) in servers.each.iter().zip(&members) {
+            if locked(member).is_err() {
+                background.spawn(keep_connecting(server.clone(), Arc::clone(member)));
+            }
+        }
+        let fleet = Self {
+            servers,
+            members,
+            _connecting: background,
+        };
         servers.must_be_majority(answers, &fleet.complaints())?;
         Ok(fleet)
     }
 
-    /// Which servers do not answer, and why.
+    /// Which servers are away, and why.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        let failures = self.clients.iter().filter_map(|client| client.as_ref().err());
-        failures.map(first_line).collect()
+        let failures = self.members.iter().filter_map(|member| locked(member).clone().err());
+        failures.collect()
     }
 
-    fn reached(&self) -> impl Iterator<Item = (usize, &ServerArgs, &Client)> {
-        let clients = self.clients.iter().zip(&self.servers.each).enumerate();
-        clients.filter_map(|(at, (client, server))| Some((at, server, client.as_ref().ok()?)))
+    fn reached(&self) -> impl Iterator<Item = (usize, &ServerArgs, Client)> {
+        let members = self.members.iter().zip(&self.servers.each).enumerate();
+        members.filter_map(|(at, (member, server))| Some((at, server, locked(member).clone().ok()?)))
     }
 
     /// A lock as a majority keeps it, and what each server says of it.
     pub(crate) async fn status(&self, name: &str) -> Result<(Found, Vec<Result<fairlock::Status, String>>), Failure> {
-        let mut all: Vec<_> = self
-            .clients
-            .iter()
-            .map(|client| Err(client.as_ref().err().map_or_else(String::new, first_line)))
-            .collect();
+        let away = |member| locked(member).clone().err().unwrap_or_default();
+        let mut all: Vec<_> = self.members.iter().map(|member| Err(away(member))).collect();
         let looks = self
             .reached()
             .map(|(at, _, client)| async move { (at, client.rw_lock(name).status().await) });
@@ -279,30 +298,46 @@ impl<'a> Fleet<'a> {
         self.servers.each.iter().map(ServerArgs::shown)
     }
 
-    /// All locks whose names match, each as a majority keeps it. The second list says what could not be seen, and why.
-    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<(Vec<Found>, Vec<String>), Failure> {
+    /// All locks whose names match, each as a majority keeps it. A lock is read if a majority of the servers reads it.
+    pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<Findings, Failure> {
         let looks = self
             .reached()
-            .map(|(_, server, client)| locks::find(server, client, pattern));
-        let (mut found, mut complaints, mut answers) = (Vec::new(), self.complaints(), 0);
-        for looked in join_all(looks).await {
+            .map(|(_, server, client)| async move { (server, locks::find(server, &client, pattern).await) });
+        let mut all = Findings {
+            complaints: self.complaints(),
+            ..Findings::default()
+        };
+        // Of each lock the statuses, and what the servers say that could not read it.
+        let mut of_locks: BTreeMap<String, (Vec<fairlock::Status>, Vec<String>)> = BTreeMap::new();
+        let mut answers = 0;
+        for (server, looked) in join_all(looks).await {
             match looked {
-                Ok((locks, further)) => {
+                Ok(findings) => {
                     answers += 1;
-                    found.extend(locks);
-                    complaints.extend(further);
+                    all.complaints.extend(findings.complaints);
+                    for lock in findings.found {
+                        of_locks.entry(lock.name).or_default().0.push(lock.status);
+                    }
+                    for lock in findings.unread {
+                        let why = format!("{}: {}", server.shown(), lock.why);
+                        of_locks.entry(lock.name).or_default().1.push(why);
+                    }
                 }
-                Err(failure) => complaints.push(first_line(&failure)),
+                Err(failure) => all.complaints.push(first_line(&failure)),
             }
         }
-        self.servers.must_be_majority(answers, &complaints)?;
-        found.sort_by(|one: &Found, other| one.name.cmp(&other.name));
-        let of_locks = found.chunk_by(|one, other| one.name == other.name);
-        let of_one = |found: &[Found]| {
-            let statuses: Vec<_> = found.iter().map(|found| &found.status).collect();
-            merged(found[0].name.clone(), &statuses, self.servers.each.len())
-        };
-        Ok((of_locks.filter_map(of_one).collect(), complaints))
+        self.servers.must_be_majority(answers, &all.complaints)?;
+        for (name, (statuses, failures)) in of_locks {
+            if answers - failures.len() < self.servers.majority() {
+                let why = failures.join("; ");
+                all.unread.push(Unread { name, why });
+                continue;
+            }
+            all.complaints.extend(failures);
+            let statuses: Vec<_> = statuses.iter().collect();
+            all.found.extend(merged(name, &statuses, self.servers.each.len()));
+        }
+        Ok(all)
     }
 
     /// Whether any server knows the lock.
@@ -342,13 +377,34 @@ impl<'a> Fleet<'a> {
     }
 
     pub(crate) async fn shutdown(&self) {
-        join_all(self.reached().map(|(_, _, client)| client.shutdown())).await;
+        let shutdowns = self
+            .reached()
+            .map(|(_, _, client)| async move { client.shutdown().await });
+        join_all(shutdowns).await;
     }
 }
 
-fn late(server: &ServerArgs) -> Failure {
-    let message = format!("{} has not answered in time", server.shown());
-    Failure::new(Status::UNAVAILABLE, message)
+fn late(server: &ServerArgs) -> String {
+    format!("{} has not answered in time", server.shown())
+}
+
+fn locked(member: &Mutex<Result<Client, String>>) -> MutexGuard<'_, Result<Client, String>> {
+    member.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects to a server that is away, at intervals that grow. From then on the client itself reconnects.
+async fn keep_connecting(server: ServerArgs, member: Member) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep(pause).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
+        let client = server.client().await.map_err(|failure| first_line(&failure));
+        let is_there = client.is_ok();
+        *locked(&member) = client;
+        if is_there {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::feed::{self, Feed};
 use super::history::{KEPT, Wait};
 use super::http::{self, Answer, Door};
 use super::look::Looks;
-use crate::locks::{Eye, Found};
+use crate::locks::{Eye, Findings, Found, Unread};
 use crate::outcome::{Failure, Status};
 use crate::quorum::Target;
 use crate::{blockers, evict, json, ls, show};
@@ -144,10 +144,15 @@ impl Site<'_> {
         let (text, all) = (query.text("text").to_lowercase(), query.text("all") == "1");
         let order = query.text("order");
         let mut look = self.looks.latest().await?;
-        let mut matching: Vec<usize> = (0..look.found.len())
-            .filter(|at| (all || look.found[*at].in_use()) && is_about(&look.found[*at], &text))
+        let Findings { found, unread, .. } = &look.findings;
+        let mut matching: Vec<usize> = (0..found.len())
+            .filter(|at| (all || found[*at].in_use()) && is_about(&found[*at], &text))
             .collect();
-        let found = &look.found;
+        // The first ones, because any of them may be the busiest.
+        let unread_matching: Vec<_> = unread
+            .iter()
+            .filter(|lock| lock.name.to_lowercase().contains(&text))
+            .collect();
         match order {
             // As they are found.
             "" | "busy" => {}
@@ -161,17 +166,25 @@ impl Site<'_> {
             "in_use": found.iter().filter(|lock| lock.in_use()).count(),
             "holding": sum(|lock| lock.status.holding),
             "waiting": sum(|lock| lock.status.waiting),
+            "unread": unread.len(),
         });
-        let shown: Vec<usize> = matching.iter().copied().skip(first).take(limit).collect();
-        self.looks.read_again(&mut look, &shown).await?;
+        let all_matching = unread_matching.len() + matching.len();
+        let lines = unread_matching.iter().skip(first).take(limit);
+        let mut lines: Vec<Value> = lines.map(|lock| lock.described()).collect();
+        let (first_found, left) = (first.saturating_sub(unread_matching.len()), limit - lines.len());
+        let shown: Vec<usize> = matching.iter().copied().skip(first_found).take(left).collect();
+        self.looks.read_again(&mut look, &shown).await;
+        let line = |at: &usize| look.lock(*at).map_or_else(|unread| unread.described(), ls::summary);
+        lines.extend(shown.iter().map(line));
+        let complaints = &look.findings.complaints;
         Ok(json!({
             "totals": totals,
-            "matching": matching.len(),
+            "matching": all_matching,
             "first": first,
             "looked_ms_ago": json::ms(look.ended.elapsed()),
-            "complaints": look.complaints.iter().take(COMPLAINTS).collect::<Vec<_>>(),
-            "further_complaints": look.complaints.len().saturating_sub(COMPLAINTS),
-            "locks": shown.iter().map(|at| ls::summary(&look.found[*at])).collect::<Value>(),
+            "complaints": complaints.iter().take(COMPLAINTS).collect::<Vec<_>>(),
+            "further_complaints": complaints.len().saturating_sub(COMPLAINTS),
+            "locks": lines,
         }))
     }
 
@@ -190,15 +203,18 @@ impl Site<'_> {
     /// Who waits for whom, in all locks.
     async fn waits(&self) -> Result<Value, Refusal> {
         let look = self.looks.latest().await?;
-        let (trees, more) = blame::trees(&look.found);
-        let deadlocks = match &*self.looks.eye() {
-            Eye::One(_, client) => Some(blockers::deadlocks(client, &look.found).await?),
+        let Findings { found, unread, .. } = &look.findings;
+        let (trees, more) = blame::trees(found);
+        let deadlocks = match self.looks.eye() {
+            Eye::One(_, client) => Some(blockers::deadlocks(client, found).await?),
             Eye::Several(_) => None,
         };
         Ok(json!({
             "trees": trees,
             "more": more,
             "deadlocks": deadlocks,
+            "unread": unread.iter().take(COMPLAINTS).map(Unread::described).collect::<Value>(),
+            "further_unread": unread.len().saturating_sub(COMPLAINTS),
             "looked_ms_ago": json::ms(look.ended.elapsed()),
         }))
     }
@@ -208,15 +224,14 @@ impl Site<'_> {
     async fn blockers(&self, query: &Query) -> Result<Value, Refusal> {
         let subject = query.needed("subject")?;
         self.target.one(crate::NO_CHAIN, Some("blockers OWNER-OR-LABEL"))?;
-        let eye = self.looks.eye();
-        let Eye::One(_, client) = &*eye else {
+        let Eye::One(_, client) = self.looks.eye() else {
             return Err(wrong(crate::NO_CHAIN).into());
         };
         let mut look = self.looks.latest().await?;
-        for lock in &mut look.found {
-            crate::locks::complete(client, lock).await?;
-        }
-        let mut document = blockers::document(client, &look.found, subject).await?;
+        let mut unread = look.findings.complete(client).await?;
+        unread.extend(look.findings.unread.iter().cloned());
+        unread.truncate(BLOCKERS);
+        let mut document = blockers::document(client, &look.findings.found, &unread, subject).await?;
         for wait in document["waits"].as_array_mut().into_iter().flatten() {
             for list in ["places", "holders", "ahead"] {
                 let Some(requests) = wait[list].as_array_mut() else {
@@ -258,7 +273,7 @@ impl Site<'_> {
     /// Events as `fairlock watch --json` prints them, for an `EventSource`.
     async fn events(&self, query: &Query, headers: &HeaderMap) -> Result<Answer, Refusal> {
         let lock = query.get("lock");
-        match (self.events, lock, &*self.looks.eye()) {
+        match (self.events, lock, self.looks.eye()) {
             ("all", lock, _) => {
                 let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
                 let after = match last.and_then(|id| id.parse().ok()) {
@@ -292,7 +307,7 @@ impl Site<'_> {
         let owner: Owner = owner
             .parse()
             .map_err(|_| wrong("owner has to be an owner as the page shows it"))?;
-        let evicted = evict::evict(&self.looks.eye(), lock, &owner).await?;
+        let evicted = evict::evict(self.looks.eye(), lock, &owner).await?;
         self.record(lock, &owner.to_string(), evicted.requests, peer);
         Ok(http::document(StatusCode::OK, &evict::document(lock, &owner, &evicted)))
     }

@@ -55,7 +55,7 @@ impl Feed {
 
     /// What events there are: of all locks, of single ones (a cluster), or none (a quorum).
     pub(crate) async fn scope(looks: &Looks<'_>, target: &Target) -> &'static str {
-        match (target, &*looks.eye()) {
+        match (target, looks.eye()) {
             (Target::Several(_), _) | (_, Eye::Several(_)) => "none",
             (_, Eye::One(_, client)) => match client.events().await {
                 Err(Error::Unsupported { .. }) => "lock",

@@ -4,7 +4,7 @@
 //! connection, and all events of a cluster and of a quorum. So each look at all locks counts too. A look finds waits that
 //! no event has told of, and ends those that are gone.
 
-use crate::locks::Found;
+use crate::locks::Findings;
 use crate::text;
 use fairlock::{ClientInfo, Event, EventKind, Mode, Owner, Status};
 use std::collections::hash_map::Entry;
@@ -120,12 +120,12 @@ impl History {
         }
     }
 
-    /// A look at all locks, which began and ended at these moments. `complete`: no lock is missing in it.
-    pub(crate) fn looked(&mut self, found: &[Found], complete: bool, began: Instant, now: Instant, at: SystemTime) {
+    /// A look at all locks, which began and ended at these moments.
+    pub(crate) fn looked(&mut self, findings: &Findings, began: Instant, now: Instant, at: SystemTime) {
         let since_look = self.ended.iter().rev().take_while(|wait| wait.seen >= began);
         let just_ended: HashSet<Place> = since_look.map(Wait::place).collect();
         let mut waiting = HashSet::new();
-        for lock in found {
+        for lock in &findings.found {
             self.learn(&lock.status);
             for waiter in lock.status.waiters.iter().filter(|waiter| waiter.expired_for.is_none()) {
                 let place = Place {
@@ -148,24 +148,25 @@ impl History {
                 waiting.insert(place);
             }
         }
-        self.end_gone(found, complete, &waiting, began, now, at);
+        self.end_gone(findings, &waiting, began, now, at);
     }
 
     /// Ends the waits that a look did not find any more, and whose end no event told.
     fn end_gone(
         &mut self,
-        found: &[Found],
-        complete: bool,
+        findings: &Findings,
         waiting: &HashSet<Place>,
         began: Instant,
         now: Instant,
         at: SystemTime,
     ) {
-        let locks: HashMap<&str, &Status> = found.iter().map(|lock| (lock.name.as_str(), &lock.status)).collect();
+        let locks = findings.found.iter();
+        let locks: HashMap<&str, &Status> = locks.map(|lock| (lock.name.as_str(), &lock.status)).collect();
         let is_over = |place: &Place, open: &Open| {
-            let is_listed = locks
-                .get(place.lock.as_str())
-                .map_or(complete, |status| status.waiters.len() >= status.waiting);
+            let is_listed = match locks.get(place.lock.as_str()) {
+                Some(status) => status.waiters.len() >= status.waiting,
+                None => findings.has_read(&place.lock),
+            };
             is_listed && open.since < began && !waiting.contains(place)
         };
         let over: Vec<Place> = self

@@ -2,13 +2,12 @@
 //! tenth of the time at most goes into such looks. In between, only the locks on the asked page are read again.
 
 use super::history::History;
-use crate::locks::{Eye, Found};
+use crate::locks::{Eye, Findings, Found, Unread};
 use crate::outcome::Failure;
-use crate::quorum::Target;
+use crate::quorum::{Target, first_line};
 use fairlock::Status;
 use futures::stream::{self, StreamExt as _};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::RefCell;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -16,25 +15,21 @@ use tokio::sync::{Mutex, MutexGuard};
 const PAUSES: u32 = 9;
 /// How many locks of a page are read at a time.
 const AT_ONCE: usize = 32;
-/// How long to wait until servers of a quorum that were missing are tried again.
-const RETRY: Duration = Duration::from_secs(10);
 
 /// All locks, the busiest first.
 pub(crate) struct Look {
-    pub(crate) found: Vec<Found>,
-    /// When each of these was read.
+    pub(crate) findings: Findings,
+    /// When each lock that was found was read.
     read: Vec<Instant>,
-    /// What could not be seen, and why.
-    pub(crate) complaints: Vec<String>,
+    /// Why the latest reading of such a lock failed. Its status is an older one then.
+    failed: Vec<Option<String>>,
     pub(crate) ended: Instant,
     took: Duration,
 }
 
 pub(crate) struct Looks<'a> {
-    target: &'a Target,
     interval: Duration,
-    eye: RefCell<Rc<Eye<'a>>>,
-    opened: Cell<Instant>,
+    eye: Eye<'a>,
     /// Who waits for this mutex gets the look that is under way.
     latest: Mutex<Look>,
     pub(crate) history: RefCell<History>,
@@ -47,17 +42,15 @@ impl<'a> Looks<'a> {
         let history = RefCell::new(History::default());
         let first = Look::at(&eye, &history).await?;
         Ok(Self {
-            target,
             interval,
-            eye: RefCell::new(Rc::new(eye)),
-            opened: Cell::new(Instant::now()),
+            eye,
             latest: Mutex::new(first),
             history,
         })
     }
 
-    pub(crate) fn eye(&self) -> Rc<Eye<'a>> {
-        Rc::clone(&self.eye.borrow())
+    pub(crate) fn eye(&self) -> &Eye<'a> {
+        &self.eye
     }
 
     /// The latest look, or a new one if that is due. The look stays the caller's until its guard is dropped.
@@ -65,15 +58,14 @@ impl<'a> Looks<'a> {
         let mut latest = self.latest.lock().await;
         let pause = self.interval.max(latest.took.saturating_mul(PAUSES));
         if latest.ended.elapsed() >= pause {
-            self.reopen().await;
-            *latest = Look::at(&self.eye(), &self.history).await?;
+            *latest = Look::at(&self.eye, &self.history).await?;
         }
         Ok(latest)
     }
 
-    /// Reads those locks again that were not read within the interval.
-    pub(crate) async fn read_again(&self, look: &mut Look, locks: &[usize]) -> Result<(), Failure> {
-        let eye = self.eye();
+    /// Reads those locks again that were not read within the interval. A server that is away fails the next look at all
+    /// locks; until then each lock says so.
+    pub(crate) async fn read_again(&self, look: &mut Look, locks: &[usize]) {
         let old: Vec<usize> = locks
             .iter()
             .copied()
@@ -81,36 +73,29 @@ impl<'a> Looks<'a> {
             .collect();
         let names = old
             .iter()
-            .map(|at| (*at, look.found[*at].name.clone()))
+            .map(|at| (*at, look.findings.found[*at].name.clone()))
             .collect::<Vec<_>>();
-        let reads = names.iter().map(|(at, name)| {
-            let eye = &eye;
-            async move { (*at, eye.status(name).await) }
-        });
+        let reads = names
+            .iter()
+            .map(|(at, name)| async move { (*at, self.eye.status(name).await) });
         let statuses: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).collect().await;
-        let (mut fresh, mut failed) = (0, None);
         for (at, status) in statuses {
-            match status {
+            look.read[at] = Instant::now();
+            look.failed[at] = match status {
                 Ok((found, _)) => {
                     self.history.borrow_mut().learn(&found.status);
-                    look.found[at] = found;
-                    look.read[at] = Instant::now();
-                    fresh += 1;
+                    look.findings.found[at] = found;
+                    None
                 }
-                Err(failure) => failed = Some(failure),
-            }
-        }
-        // A single lock may have become unreadable; a server that is away fails all of them.
-        match failed {
-            Some(failure) if fresh == 0 => Err(failure),
-            _ => Ok(()),
+                Err(failure) => Some(first_line(&failure)),
+            };
         }
     }
 
     /// The status of a lock, with the waiters from a position on.
     pub(crate) async fn status(&self, name: &str, first: usize) -> Result<Seen, Failure> {
-        let eye = self.eye();
-        let (mut found, servers) = match (&*eye, first) {
+        let eye = &self.eye;
+        let (mut found, servers) = match (eye, first) {
             (Eye::One(_, client), 1..) => {
                 let status = client.rw_lock(name).status_from(first).await?;
                 let name = name.to_owned();
@@ -131,23 +116,11 @@ impl<'a> Looks<'a> {
         // Of a quorum the waiters come all at once.
         found.status.waiters.retain(|waiter| waiter.position >= first);
         self.history.borrow_mut().learn(&found.status);
-        let servers = match &*eye {
+        let servers = match eye {
             Eye::One(..) => Vec::new(),
             Eye::Several(fleet) => fleet.shown().zip(servers).collect(),
         };
         Ok(Seen { found, servers })
-    }
-
-    /// Connects again to a quorum of which servers were missing.
-    async fn reopen(&self) {
-        if self.eye().is_complete() || self.opened.get().elapsed() < RETRY {
-            return;
-        }
-        self.opened.set(Instant::now());
-        // If that fails, the servers that are there go on.
-        if let Ok(eye) = Eye::open(self.target).await {
-            *self.eye.borrow_mut() = Rc::new(eye);
-        }
     }
 }
 
@@ -158,18 +131,28 @@ pub(crate) struct Seen {
 }
 
 impl Look {
+    /// A lock that was found, if its latest reading succeeded.
+    pub(crate) fn lock(&self, at: usize) -> Result<&Found, Unread> {
+        let lock = &self.findings.found[at];
+        match &self.failed[at] {
+            None => Ok(lock),
+            Some(why) => Err(Unread {
+                name: lock.name.clone(),
+                why: why.clone(),
+            }),
+        }
+    }
+
     async fn at(eye: &Eye<'_>, history: &RefCell<History>) -> Result<Self, Failure> {
         let began = Instant::now();
-        let (mut found, complaints) = eye.find(None).await?;
-        found.sort_by(Found::order);
+        let mut findings = eye.find(None).await?;
+        findings.found.sort_by(Found::order);
         let ended = Instant::now();
-        history
-            .borrow_mut()
-            .looked(&found, complaints.is_empty(), began, ended, SystemTime::now());
+        history.borrow_mut().looked(&findings, began, ended, SystemTime::now());
         Ok(Self {
-            read: vec![ended; found.len()],
-            found,
-            complaints,
+            read: vec![ended; findings.found.len()],
+            failed: vec![None; findings.found.len()],
+            findings,
             ended,
             took: ended - began,
         })

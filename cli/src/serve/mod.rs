@@ -1,6 +1,7 @@
 //! `fairlock serve`: a page for the browser.
 //!
-//! * `mod.rs` accepts connections, `http.rs` decides who may ask, `api.rs` answers.
+//! * `mod.rs` accepts connections, and `wire.rs` ends those that read nothing.
+//! * `http.rs` decides who may ask, and `api.rs` answers.
 //! * `look.rs` reads the locks, `feed.rs` the events; `history.rs` and `blame.rs` make the rest of these two.
 //! * `page/` is what the browser gets, as it is. It needs no build step, and nothing from anywhere else.
 
@@ -10,6 +11,7 @@ mod feed;
 mod history;
 mod http;
 mod look;
+mod wire;
 
 use crate::args::ServeArgs;
 use crate::locks::Eye;
@@ -31,10 +33,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
+use wire::Wire;
 
 /// How many connections are served at a time; further ones wait to be accepted.
 const CONNECTIONS: usize = 128;
-/// How long a browser may take to send a request's head.
+/// How long a browser may take to send a request's head, also the next one of a connection.
 const HEAD: Duration = Duration::from_secs(10);
 /// How large a request's head may be.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -68,9 +71,8 @@ pub(crate) async fn run(target: &Target, args: &ServeArgs) -> Outcome {
         complain(&format!("evictions need this token: {}", token.shown()));
     }
     say(&format!("http://{address}/\n"))?;
-    let eye = site.looks.eye();
     let events = async {
-        match &*eye {
+        match site.looks.eye() {
             Eye::One(_, client) if site.events == "all" => site.feed.run(&site.looks, client).await,
             _ => std::future::pending().await,
         }
@@ -145,7 +147,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, site: &Site<'_>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Wire::new(stream)), service);
     // A browser that goes away is no news.
     let _ = connection.await;
 }

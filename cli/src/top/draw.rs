@@ -1,7 +1,7 @@
 //! The frames.
 
-use super::screen::{Opened, Prompt, Screen, scrolled};
-use crate::locks::Found;
+use super::screen::{Entry, Opened, Prompt, Screen, scrolled};
+use crate::locks::{Found, Unread};
 use crate::ls::{held_by, longest_hold, longest_wait};
 use crate::text::{self, count, origin_in_short, safe, span};
 use fairlock::{Mode, Waiter};
@@ -85,6 +85,9 @@ impl Screen {
         let locks = count(self.locks.len(), "lock", "locks");
         let holds = count(sum(|lock| lock.status.holding), "hold", "holds");
         let mut numbers = format!("{locks} in use, {holds}, {} waiting", sum(|lock| lock.status.waiting));
+        if !self.unread.is_empty() {
+            numbers += &format!(", {} not readable", self.unread.len());
+        }
         if !self.filter.is_empty() {
             numbers += &format!("   with {}: {}", safe(&self.filter), self.shown().len());
         }
@@ -117,40 +120,29 @@ impl Screen {
         let [table, details] = Layout::vertical([Constraint::Min(0), Constraint::Length(details)]).areas(area);
         let shown = self.shown();
         self.draw_table(frame, table, &shown);
-        if let Some(lock) = shown.get(self.position(&shown)) {
-            draw_details(frame, details, lock);
+        match shown.get(self.position(&shown)) {
+            Some(Entry::Lock(lock)) => draw_details(frame, details, lock),
+            Some(Entry::Unread(lock)) => draw_error(frame, details, lock),
+            None => {}
         }
     }
 
     /// Only the lines that fit are made: there may be thousands of locks.
-    fn draw_table(&self, frame: &mut Frame, area: Rect, shown: &[&Found]) {
+    fn draw_table(&self, frame: &mut Frame, area: Rect, shown: &[Entry<'_>]) {
         let heading = ["LOCK", "MODE", "HOLDS", "WAITS", "WAITED", "HELD", "HELD BY", "QUEUE"];
         let lines = usize::from(area.height.saturating_sub(1));
         self.lines.set(lines);
         let at = self.position(shown);
         let from = scrolled(&self.offset, at, lines).min(shown.len());
         let visible = &shown[from..shown.len().min(from + lines)];
-        let taken = |lock: &&Found| text::taken(&lock.status).map_or(0, |taken| taken.len());
+        let taken = |entry: &Entry<'_>| match entry {
+            Entry::Lock(lock) => text::taken(&lock.status).map_or(0, |taken| taken.len()),
+            Entry::Unread(_) => 0,
+        };
         let mode_width = visible.iter().map(taken).max().unwrap_or(0).clamp(5, 15);
-        let rows = visible.iter().map(|lock| {
-            let status = &lock.status;
-            let time = |time: Option<Duration>| Cell::from(time.map_or("-".to_owned(), span));
-            // A narrow column: of a semaphore it has the permits that are taken.
-            let mode = match (status.mode, text::taken(status)) {
-                (Some(Mode::Read), Some(taken)) => taken.fg(color(Mode::Read)),
-                (Some(mode), _) => Span::from(text::mode(mode)).fg(color(mode)),
-                (None, _) => "free".into(),
-            };
-            Row::new([
-                Cell::from(safe(&lock.name)),
-                Cell::from(mode),
-                Cell::from(status.holding.to_string()),
-                Cell::from(status.waiting.to_string()),
-                time(longest_wait(lock)),
-                time(longest_hold(lock)),
-                Cell::from(held_by(lock)),
-                Cell::from(queue(&status.waiters)),
-            ])
+        let rows = visible.iter().map(|entry| match entry {
+            Entry::Lock(lock) => row(lock),
+            Entry::Unread(lock) => row_of_error(lock),
         });
         let widths = [
             Constraint::Fill(3),
@@ -235,6 +227,32 @@ impl Screen {
             (!requests.is_empty()).then(|| at - from),
         );
     }
+}
+
+fn row(lock: &Found) -> Row<'_> {
+    let status = &lock.status;
+    let time = |time: Option<Duration>| Cell::from(time.map_or("-".to_owned(), span));
+    // A narrow column: of a semaphore it has the permits that are taken.
+    let mode = match (status.mode, text::taken(status)) {
+        (Some(Mode::Read), Some(taken)) => taken.fg(color(Mode::Read)),
+        (Some(mode), _) => Span::from(text::mode(mode)).fg(color(mode)),
+        (None, _) => "free".into(),
+    };
+    Row::new([
+        Cell::from(safe(&lock.name)),
+        Cell::from(mode),
+        Cell::from(status.holding.to_string()),
+        Cell::from(status.waiting.to_string()),
+        time(longest_wait(lock)),
+        time(longest_hold(lock)),
+        Cell::from(held_by(lock)),
+        Cell::from(queue(&status.waiters)),
+    ])
+}
+
+fn row_of_error(lock: &Unread) -> Row<'_> {
+    let cells = [&safe(&lock.name), "error", "-", "-", "-", "-", &safe(&lock.why)];
+    Row::new(cells.map(|text| Cell::from(text.to_owned()))).fg(Color::Red)
 }
 
 fn summary(opened: &Opened) -> String {
@@ -330,6 +348,11 @@ fn draw_details(frame: &mut Frame, area: Rect, lock: &Found) {
     let waiting = titled(format!(" {} waiting ", status.waiting));
     frame.render_widget(Paragraph::new(Text::from_iter(holders)).block(holding), left);
     frame.render_widget(Paragraph::new(Text::from_iter(waiters)).block(waiting), right);
+}
+
+fn draw_error(frame: &mut Frame, area: Rect, lock: &Unread) {
+    let why = Paragraph::new(safe(&lock.why)).wrap(Wrap { trim: false });
+    frame.render_widget(why.block(titled(format!(" {}: error ", safe(&lock.name)))), area);
 }
 
 fn draw_help(frame: &mut Frame) {

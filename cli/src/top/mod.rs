@@ -7,8 +7,8 @@ mod screen;
 use crate::args::TopArgs;
 use crate::evict::{Evicted, evict};
 use crate::json;
-use crate::locks::{Eye, Found};
-use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::locks::{Eye, Findings, Found, Unread};
+use crate::outcome::{Failure, Outcome, Status, say};
 use crate::quorum::Target;
 use crate::text::{count, safe};
 use crate::watch::interrupted;
@@ -29,22 +29,25 @@ pub(crate) async fn run(target: &Target, args: &TopArgs) -> Outcome {
     let pattern = args.pattern.as_deref();
     let mut screen = Screen::new(format!("{}   prefix {}", target.shown(), target.prefix()));
     let is_live = !args.output.json && !args.once && io::stdout().is_terminal();
-    let (locks, complaints) = eye.find(pattern).await?;
+    let findings = eye.find(pattern).await?;
+    let mut status = findings.status();
     if !is_live {
-        complaints.iter().for_each(|text| complain(text));
+        findings.complain();
     }
-    screen.on_locks(locks, &complaints);
+    screen.on_locks(findings);
     let done = if args.output.json {
         let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
+        let locks = screen.unread.iter().map(Unread::described).chain(locks);
         json::document(&locks.collect::<Value>())
     } else if is_live {
+        status = Status::OK;
         live(&mut screen, &eye, pattern, args.interval).await
     } else {
         screen.trouble = None;
         say(&screen.text(args.size))
     };
     eye.shutdown().await;
-    done.map(|()| Status::OK)
+    done.map(|()| status)
 }
 
 async fn live(screen: &mut Screen, eye: &Eye<'_>, pattern: Option<&str>, interval: Duration) -> Result<(), Failure> {
@@ -57,19 +60,20 @@ async fn live(screen: &mut Screen, eye: &Eye<'_>, pattern: Option<&str>, interva
     restored.map_err(broken)
 }
 
-/// What a look brought: all locks and what is wrong with single ones, or one lock.
+/// What a look brought: all locks, or one.
 enum Looked {
-    Locks(Vec<Found>, Vec<String>),
-    Lock(Box<Found>),
+    Locks(Findings),
+    /// And what the servers of a quorum say that could not read it.
+    Lock(Box<Found>, Vec<String>),
 }
 
 async fn look(eye: &Eye<'_>, pattern: Option<&str>, opened: Option<String>) -> Result<Looked, Failure> {
     Ok(match opened {
-        Some(name) => Looked::Lock(Box::new(eye.status(&name).await?.0)),
-        None => {
-            let (locks, complaints) = eye.find(pattern).await?;
-            Looked::Locks(locks, complaints)
+        Some(name) => {
+            let (found, servers) = eye.status(&name).await?;
+            Looked::Lock(Box::new(found), servers.into_iter().filter_map(Result::err).collect())
         }
+        None => Looked::Locks(eye.find(pattern).await?),
     })
 }
 
@@ -131,8 +135,8 @@ async fn show(
                 looking = None;
                 next = Instant::now() + interval;
                 match looked {
-                    Ok(Looked::Locks(locks, complaints)) => screen.on_locks(locks, &complaints),
-                    Ok(Looked::Lock(found)) => screen.on_lock(*found),
+                    Ok(Looked::Locks(findings)) => screen.on_locks(findings),
+                    Ok(Looked::Lock(found, complaints)) => screen.on_lock(*found, complaints),
                     Err(failure) => screen.on_failure(&failure),
                 }
             }

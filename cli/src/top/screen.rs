@@ -1,7 +1,7 @@
 //! What the screen shows, and what each key does to it. No terminal and no server: both are arguments.
 
 use super::keys::Key;
-use crate::locks::Found;
+use crate::locks::{Findings, Found, Unread};
 use crate::ls::{longest_hold, longest_wait};
 use crate::outcome::Failure;
 use crate::text::{self, safe};
@@ -19,6 +19,8 @@ pub(super) struct Screen {
     pub(super) server: String,
     /// All locks in use, in the order of `sort`.
     pub(super) locks: Vec<Found>,
+    /// Locks that could not be read, in the order of their names. They are the first lines.
+    pub(super) unread: Vec<Unread>,
     pub(super) at: SystemTime,
     /// The name of the selected lock: its line moves as other locks become busier.
     pub(super) selected: Option<String>,
@@ -84,6 +86,22 @@ pub(super) enum Prompt {
     Help,
     Filter { before: String },
     Evict { owner: Owner, of: String },
+}
+
+/// A line of the table of locks.
+#[derive(Clone, Copy)]
+pub(super) enum Entry<'a> {
+    Lock(&'a Found),
+    Unread(&'a Unread),
+}
+
+impl<'a> Entry<'a> {
+    fn name(self) -> &'a str {
+        match self {
+            Self::Lock(lock) => &lock.name,
+            Self::Unread(lock) => &lock.name,
+        }
+    }
 }
 
 /// One lock on the whole screen.
@@ -192,6 +210,7 @@ impl Screen {
         Self {
             server,
             locks: Vec::new(),
+            unread: Vec::new(),
             at: SystemTime::now(),
             selected: None,
             offset: Cell::new(0),
@@ -207,17 +226,18 @@ impl Screen {
         }
     }
 
-    pub(super) fn on_locks(&mut self, mut locks: Vec<Found>, complaints: &[String]) {
-        locks.retain(Found::in_use);
-        self.locks = locks;
+    pub(super) fn on_locks(&mut self, findings: Findings) {
+        self.locks = findings.found;
+        self.locks.retain(Found::in_use);
+        self.unread = findings.unread;
         self.at = SystemTime::now();
-        self.trouble = complaints.first().cloned();
+        self.trouble = findings.complaints.into_iter().next();
         self.order();
     }
 
-    pub(super) fn on_lock(&mut self, found: Found) {
+    pub(super) fn on_lock(&mut self, found: Found, complaints: Vec<String>) {
         self.at = SystemTime::now();
-        self.trouble = None;
+        self.trouble = complaints.into_iter().next();
         if let Some(opened) = self.opened.as_mut().filter(|opened| opened.name == found.name) {
             let wait = longest_wait(&found).unwrap_or_default();
             keep(&mut opened.waits, u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -259,7 +279,7 @@ impl Screen {
     }
 
     /// The locks that the filter lets through.
-    pub(super) fn shown(&self) -> Vec<&Found> {
+    pub(super) fn shown(&self) -> Vec<Entry<'_>> {
         let wanted = self.filter.to_lowercase();
         let labelled = |client: &ClientInfo| {
             let label = client.label.as_deref().unwrap_or_default();
@@ -270,12 +290,17 @@ impl Screen {
                 || lock.status.holders.iter().any(|holder| labelled(&holder.client))
                 || lock.status.waiters.iter().any(|waiter| labelled(&waiter.client))
         };
-        self.locks.iter().filter(is_wanted).collect()
+        let unread = self
+            .unread
+            .iter()
+            .filter(|lock| lock.name.to_lowercase().contains(&wanted));
+        let locks = self.locks.iter().filter(is_wanted);
+        unread.map(Entry::Unread).chain(locks.map(Entry::Lock)).collect()
     }
 
     /// The line of the selected lock, or the first line if that lock is no longer in use.
-    pub(super) fn position(&self, shown: &[&Found]) -> usize {
-        let selected = |lock: &&Found| Some(&lock.name) == self.selected.as_ref();
+    pub(super) fn position(&self, shown: &[Entry<'_>]) -> usize {
+        let selected = |entry: &Entry<'_>| self.selected.as_deref() == Some(entry.name());
         shown.iter().position(selected).unwrap_or(0)
     }
 
@@ -359,7 +384,7 @@ impl Screen {
             Key::Escape => return Some(Action::Quit),
             Key::Enter => {
                 let shown = self.shown();
-                let name = shown.get(self.position(&shown))?.name.clone();
+                let name = shown.get(self.position(&shown))?.name().to_owned();
                 self.selected = Some(name.clone());
                 self.opened = Some(Opened::new(name.clone()));
                 return Some(Action::Open(name));
@@ -367,7 +392,7 @@ impl Screen {
             key => {
                 let shown = self.shown();
                 let to = moved(key, self.position(&shown), shown.len(), self.lines.get())?;
-                self.selected = shown.get(to).map(|lock| lock.name.clone());
+                self.selected = shown.get(to).map(|entry| entry.name().to_owned());
             }
         }
         None

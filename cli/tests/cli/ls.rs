@@ -1,7 +1,7 @@
 //! `fairlock ls`: which locks are in use.
 
 use crate::command::{Cli, said};
-use crate::scene::{HOSTILE, LONG, client, pool, queue};
+use crate::scene::{HOSTILE, LONG, client, pool, queue, spoil};
 use fairlock::Client;
 use fairlock_support::server::{Server, connected, eventually};
 use serde_json::Value;
@@ -148,4 +148,37 @@ async fn whoever_looks_in_vain_is_told_under_which_prefix() {
     let holder = client(&server, "holder").await;
     let _held = holder.rw_lock("a").write().acquire_fair().await.unwrap();
     assert!(said(&cli.says(&["ls"]).await, &["LOCK (prefix fairlock)", "\na "]));
+}
+
+#[tokio::test]
+async fn a_lock_that_cannot_be_read_is_the_first_line_and_says_why_and_all_others_are_there() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_, _clients) = queue(&server, "busy").await;
+    spoil(&server, "fairlock:{text}").await;
+    let listed = cli.run(&["ls"]).await;
+    let lines: Vec<_> = listed.stdout.lines().collect();
+    assert_eq!((listed.status, lines.len()), (69, 3), "{listed:?}");
+    assert!(
+        said(lines[1], &["text ", "error ", "- ", "- ", "- ", "- ", "WRONGTYPE"]),
+        "{listed:?}"
+    );
+    assert!(said(lines[2], &["busy ", "write ", "billing "]), "{listed:?}");
+    assert!(listed.stderr.contains("1 of 2 locks could not be read"), "{listed:?}");
+
+    let programs = cli.run(&["ls", "--json"]).await;
+    let locks: Value = serde_json::from_str(&programs.stdout).unwrap();
+    let keys = |at: usize| locks[at].as_object().unwrap().keys().map(String::as_str).collect();
+    let of_error: Vec<&str> = keys(0);
+    assert_eq!((programs.status, of_error), (69, vec!["error", "lock"]), "{locks}");
+    assert_eq!((&locks[0]["lock"], &locks[1]["lock"]), (&"text".into(), &"busy".into()));
+    assert!(locks[0]["error"].as_str().unwrap().contains("WRONGTYPE"), "{locks}");
+    assert_eq!(locks[1].get("error"), None, "{locks}");
+
+    // Whether it waits for that lock too is not known.
+    let chain = cli.run(&["blockers", "auditing"]).await;
+    assert_eq!(chain.status, 0, "{chain:?}");
+    assert!(said(&chain.stderr, &["text: ", "WRONGTYPE"]), "{chain:?}");
+    assert_eq!(cli.json(&["blockers", "auditing"]).await["unread"][0]["lock"], "text");
+    assert_eq!(cli.run(&["blockers", "nobody"]).await.status, 69);
 }

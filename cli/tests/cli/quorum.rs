@@ -1,7 +1,7 @@
 //! The command on several servers that are a quorum.
 
 use crate::command::{Cli, said};
-use crate::scene::LONG;
+use crate::scene::{LONG, spoil};
 use fairlock::{Client, LostReason, Owner, Quorum};
 use fairlock_support::server::{Server, connected, eventually, soon};
 use futures::future::join_all;
@@ -134,6 +134,43 @@ async fn who_holds_at_a_majority_holds_and_who_holds_at_fewer_servers_does_not()
         (&0.into(), &Value::Null),
         "{shown}"
     );
+}
+
+#[tokio::test]
+async fn a_lock_that_few_servers_can_read_is_a_line_with_what_they_say() {
+    let servers = fleet(3).await;
+    let holding = quorum(&servers, "holding").await;
+    let _guards = [
+        holding.rw_lock("a").write().acquire_fair().await.unwrap(),
+        holding.rw_lock("b").write().acquire_fair().await.unwrap(),
+    ];
+    let cli = Cli::of_all(&servers);
+    eventually("all servers keep the holds", async || {
+        let listed = cli.json(&["ls"]).await;
+        listed[0]["votes"] == 3 && listed[1]["votes"] == 3
+    })
+    .await;
+    spoil(&servers[0], "fairlock.q:{a}").await;
+    let listed = cli.run(&["ls"]).await;
+    assert_eq!(listed.status, 0, "a majority reads it: {listed:?}");
+    assert!(
+        said(&listed.stdout, &["a ", "write ", "at 2 of 3 servers"]),
+        "{listed:?}"
+    );
+    assert!(said(&listed.stderr, &[&servers[0].url(), "WRONGTYPE"]), "{listed:?}");
+    spoil(&servers[1], "fairlock.q:{a}").await;
+    let listed = cli.run(&["ls"]).await;
+    assert_eq!(listed.status, 69, "{listed:?}");
+    let words = [
+        "a ",
+        "error ",
+        &servers[0].url(),
+        "WRONGTYPE",
+        &servers[1].url(),
+        "\nb ",
+        "write ",
+    ];
+    assert!(said(&listed.stdout, &words), "{listed:?}");
 }
 
 #[tokio::test]

@@ -51,6 +51,13 @@ pub async fn pool(server: &Server, name: &str) -> Vec<Client> {
     vec![training, tuning]
 }
 
+/// Puts a text where a lock's state belongs, so that nobody can read the lock.
+pub async fn spoil(server: &Server, key: &str) {
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg("text");
+    set.exec_async(&mut server.redis().await).await.unwrap();
+}
+
 /// Ends the lease of a request that holds the lock: of the first one in the alphabet that reads or writes (`r`, `w`).
 pub async fn end_lease(server: &Server, lock: &str, mode: char) {
     let mut redis = server.redis().await;

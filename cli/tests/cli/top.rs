@@ -1,7 +1,7 @@
 //! `fairlock top`
 
 use crate::command::{BINARY, Cli, piped, said};
-use crate::scene::{client, pool, queue};
+use crate::scene::{client, pool, queue, spoil};
 use fairlock_support::server::{PATIENCE, Server, soon};
 use std::path::Path;
 use std::process::Stdio;
@@ -49,6 +49,31 @@ async fn wide_characters_move_no_column() {
     assert!(text.contains("漢字: 1 hold"), "{text}");
 }
 
+#[tokio::test]
+async fn a_frame_has_the_locks_that_cannot_be_read_first() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_, _clients) = queue(&server, "invoice:42").await;
+    spoil(&server, "fairlock:{text}").await;
+    let frame = cli.run(&["top", "--once", "--size", "160x30"]).await;
+    let words = [
+        "1 lock in use, 1 hold, 2 waiting, 1 not readable",
+        "\ntext",
+        "error",
+        "the server refuses to work",
+        "\ninvoice:42",
+        "text: error",
+        "WRONGTYPE",
+    ];
+    assert!(said(&frame.stdout, &words), "{frame:?}");
+    assert_eq!(frame.status, 69, "{frame:?}");
+    let programs = cli.run(&["top", "--json"]).await;
+    let locks: serde_json::Value = serde_json::from_str(&programs.stdout).unwrap();
+    assert_eq!((programs.status, &locks[0]["lock"]), (69, &"text".into()), "{locks}");
+    assert!(locks[0]["error"].as_str().unwrap().contains("WRONGTYPE"), "{locks}");
+    assert_eq!(locks[1]["waiters"][1]["client"]["label"], "auditing");
+}
+
 /// A `top` on a terminal of its own.
 #[cfg(target_os = "linux")]
 struct Live {
@@ -62,13 +87,14 @@ struct Live {
 impl Live {
     /// What it says beside its screen goes to that file.
     fn start(cli: &Cli, (columns, lines): (u16, u16), aside: &Path) -> Self {
-        let command = format!(
-            "stty cols {columns} rows {lines}; exec \"$FAIRLOCK\" --url \"$URL\" top --interval 50ms 2>\"$ASIDE\""
-        );
+        let command = format!("stty cols {columns} rows {lines}; exec \"$FAIRLOCK\" top --interval 50ms 2>\"$ASIDE\"");
         let mut script = Command::new("script");
         script.args(["-q", "-e", "-c", &command, "/dev/null"]);
         let mut script = piped(script);
-        script.env("FAIRLOCK", BINARY).env("URL", &cli.url).env("ASIDE", aside);
+        script
+            .env("FAIRLOCK", BINARY)
+            .env("REDIS_URL", &cli.url)
+            .env("ASIDE", aside);
         // Its end would be that of the terminal.
         let mut child = script
             .env("TERM", "xterm")
@@ -160,8 +186,39 @@ async fn reconnects_and_keeps_complaints_off_its_screen() {
         .await;
     set.unwrap();
     top.shows("UTF-8").await;
+    spoil(&server, "fairlock:{text}").await;
+    top.shows("text: error").await;
+    top.press("\r").await;
+    top.shows("the server refuses to work on lock \"text\"").await;
     assert_eq!(top.quit().await, 0);
     assert_eq!(std::fs::read_to_string(aside).unwrap(), "");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_quorums_server_that_was_away_at_the_start_is_shown_as_away_and_appears_once_it_is_back() {
+    let mut servers = crate::quorum::fleet(3).await;
+    let holding = crate::quorum::quorum(&servers, "holding").await;
+    let _guard = holding.rw_lock("a").write().acquire_fair().await.unwrap();
+    let cli = Cli::of_all(&servers);
+    let owner = cli.owner_of("a").await;
+    servers[2].kill();
+    let mut top = Live::start(&cli, (160, 28), &servers[0].dir().join("aside"));
+    let away = format!("no server answers at {}", servers[2].url());
+    top.shows(&away).await;
+    top.shows("at 2 of 3 servers").await;
+    top.press("\r").await;
+    top.is("the opened lock, and who is away", |screen| {
+        let contents = screen.contents();
+        contents.contains(&owner) && contents.contains(&away)
+    })
+    .await;
+    servers[2].start_again().await;
+    top.shows("a: write, 1 hold").await;
+    top.hides(&away).await;
+    top.press(ESCAPE).await;
+    top.shows("1 lock in use, 1 hold").await;
+    assert_eq!(top.quit().await, 0);
 }
 
 #[cfg(target_os = "linux")]

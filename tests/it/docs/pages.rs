@@ -12,7 +12,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
     let files = read_dir(root.join("docs"))
         .expect("docs")
         .map(|entry| entry.expect("a file").path());
-    let fixed = ["README.md", "design.md"].map(|name| root.join(name));
+    let fixed = ["README.md", "design.md", "SECURITY.md", "cli/README.md"].map(|name| root.join(name));
     let pages = files
         .chain(fixed)
         .filter(|path| path.extension().is_some_and(|end| end == "md"));
@@ -223,6 +223,32 @@ fn every_cell_of_the_table_of_failures_has_its_test() {
             );
         }
     }
+}
+
+/// What a hostile user or browser can do, and what hostile names and data cannot.
+#[test]
+fn every_line_of_the_page_of_security_about_who_is_hostile_has_its_test() {
+    let page = &pages()[&Path::new(ROOT).join("SECURITY.md")];
+    let mut lines = 0;
+    for title in [
+        "What a hostile user of the same server can do",
+        "Hostile names and data",
+        "The page of `fairlock serve`",
+    ] {
+        let section = page.split("\n## ").find(|section| section.starts_with(title));
+        let section = section.unwrap_or_else(|| panic!("no section {title}"));
+        let rows = section.lines().filter(|line| line.starts_with("| "));
+        // The first row is the heading.
+        let rows = rows.skip(1).map(str::to_owned);
+        // The last section's list says what operators have to do.
+        let is_of_data = title.starts_with("Hostile names");
+        let items = section.split("\n* ").skip(1).filter(|_| is_of_data).map(str::to_owned);
+        for line in rows.chain(items) {
+            lines += 1;
+            assert!(line.contains(".rs#") || line.contains(".json#"), "no test: {line}");
+        }
+    }
+    assert!(lines > 20, "only {lines} lines were found: has their form changed?");
 }
 
 /// What users see of a feature is what Cargo has.

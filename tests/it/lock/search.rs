@@ -100,8 +100,7 @@ async fn a_key_that_cannot_be_a_locks_is_an_error_and_the_stream_goes_on() {
     let not_utf8 = b"fairlock:{\xff}".to_vec();
     use_each(&client, &["a", "b"]).await;
     run(&server, redis::cmd("HSET").arg(&not_utf8).arg("x").arg("y")).await;
-    // Of another type, and of another kind.
-    run(&server, redis::cmd("SET").arg("fairlock:{text}").arg("x")).await;
+    // Of another kind.
     run(&server, redis::cmd("HSET").arg("fairlock:hash").arg("x").arg("y")).await;
     let items: Vec<_> = client.locks("*").collect().await;
     assert_eq!(items.len(), 3, "{items:?}");
@@ -111,6 +110,20 @@ async fn a_key_that_cannot_be_a_locks_is_an_error_and_the_stream_goes_on() {
         "{foreign:?}"
     );
     assert!(foreign[0].to_string().contains("\\xff"), "{}", foreign[0]);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_under_a_locks_name_is_found_and_its_status_is_an_error() {
+    let server = Server::start().await;
+    let client = client(&server, "fairlock").await;
+    use_each(&client, &["a", "z"]).await;
+    run(&server, redis::cmd("SET").arg("fairlock:{text}").arg("x")).await;
+    assert_eq!(found(&client, "*").await, ["a", "text", "z"]);
+    let status = client.rw_lock("text").status().await;
+    assert!(
+        matches!(&status, Err(Error::Server { source, .. }) if source.code() == Some("WRONGTYPE")),
+        "{status:?}"
+    );
 }
 
 #[tokio::test]

@@ -187,12 +187,16 @@ async function lookAtLocks(isMine) {
     state.first.locks = 0;
     return lookAtLocks(isMine);
   }
-  const { in_use, holding, waiting } = list.totals;
-  byId("locks-totals").textContent = `${count(in_use, "lock", "locks")} in use, ${count(holding, "hold", "holds")}, ${waiting} waiting; all locks were looked at ${span(list.looked_ms_ago)} ago`;
+  const { in_use, holding, waiting, unread } = list.totals;
+  const errors = unread > 0 ? `, ${count(unread, "lock", "locks")} not readable` : "";
+  byId("locks-totals").textContent = `${count(in_use, "lock", "locks")} in use, ${count(holding, "hold", "holds")}, ${waiting} waiting${errors}; all locks were looked at ${span(list.looked_ms_ago)} ago`;
   const more = list.further_complaints > 0 ? [`and ${list.further_complaints} more`] : [];
   byId("locks-complaints").replaceChildren(...[...list.complaints, ...more].map(text => make("li", {}, safe(text))));
   pages(byId("locks-pages"), "locks", list.matching, list.locks.length);
-  rows(byId("locks-rows"), list.locks, lock => lock.lock, lock => [
+  rows(byId("locks-rows"), list.locks, lock => lock.lock, lock => lock.error !== undefined ? [
+    node(lock.lock, () => lockLink(lock.lock), "name"), text("error", "bad"), text("-", "n wide"), text("-", "n"),
+    text("-", "n"), text("-", "n wide"), text(safe(lock.error), "who bad"),
+  ] : [
     node(lock.lock, () => lockLink(lock.lock), "name"),
     node([lock.mode, lock.expired, lock.used, lock.limit], () => mode(lock)),
     text(lock.holding, "n wide"), text(lock.waiting, "n"),
@@ -297,6 +301,13 @@ function deadlock(circle) {
   return make("div", { class: "tree deadlock" }, make("b", {}, "Deadlock: these owners wait for each other."), make("ul", {}, ...waits));
 }
 
+// The locks whose waits are unknown.
+function unread(locks, further) {
+  const lines = locks.map(lock => make("li", {}, lockLink(lock.lock), ` ${safe(lock.error)}`));
+  if (further > 0) lines.push(make("li", {}, `and ${further} more`));
+  return lines.length === 0 ? [] : [make("div", { class: "tree bad" }, "These locks could not be read.", make("ul", {}, ...lines))];
+}
+
 async function lookAtWaits(isMine) {
   const waits = await ask("/api/waits", {});
   if (!isMine()) return;
@@ -304,6 +315,7 @@ async function lookAtWaits(isMine) {
     lock.circle ? make("p", { class: "bad" }, "The holders of this lock wait for others in a circle of processes.") : null, ...tree(lock)));
   if (trees.length === 0) trees.push(make("p", { class: "quiet" }, "Nobody waits for a lock."));
   if (waits.more > 0) trees.push(make("p", { class: "quiet" }, `${waits.more} more locks are waited for.`));
+  trees.push(...unread(waits.unread, waits.further_unread));
   redraw(byId("trees"), waits, [...(waits.deadlocks ?? []).map(deadlock), ...trees]);
 }
 
@@ -323,6 +335,7 @@ async function lookAtBlockers(isMine) {
       wait.closes_circle ? make("p", { class: "bad" }, "This may be a circle: the subject also holds this lock.") : null);
   });
   if (parts.length === 0) parts.push(make("p", { class: "quiet" }, "It waits for no lock."));
+  parts.push(...unread(answer.unread, 0));
   if (answer.deadlock !== null) parts.unshift(deadlock(answer.deadlock));
   redraw(byId("blockers"), answer, parts);
 }

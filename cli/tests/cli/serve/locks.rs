@@ -2,7 +2,7 @@
 
 use super::{Served, encoded};
 use crate::command::Cli;
-use crate::scene::{HOSTILE, LONG, client, queue, stay};
+use crate::scene::{HOSTILE, LONG, client, queue, spoil, stay};
 use fairlock::{Client, Owner};
 use fairlock_support::server::{Server, connected};
 use futures::future::join_all;
@@ -24,7 +24,7 @@ async fn the_documents_are_those_of_ls_show_and_blockers() {
     let (list, listed) = (served.document("/api/locks").await, cli.json(&["ls"]).await);
     assert_eq!(
         list["totals"],
-        json!({"in_use": 2, "holding": 2, "waiting": 2}),
+        json!({"in_use": 2, "holding": 2, "waiting": 2, "unread": 0}),
         "{list}"
     );
     for at in 0..2 {
@@ -67,6 +67,78 @@ async fn the_documents_are_those_of_ls_show_and_blockers() {
         let error = answer.json()["error"].as_str().expect("an error").to_owned();
         assert!(error.contains(words), "{path}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_lock_that_cannot_be_read_is_the_first_line_and_hides_no_other() {
+    let server = Server::start().await;
+    let (_, _clients) = queue(&server, "invoice:42").await;
+    spoil(&server, "fairlock:{text}").await;
+    let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
+    let list = served.document("/api/locks").await;
+    assert_eq!(
+        list["totals"],
+        json!({"in_use": 1, "holding": 1, "waiting": 2, "unread": 1}),
+        "{list}"
+    );
+    let wrong = &list["locks"][0];
+    assert_eq!(
+        (&list["matching"], &wrong["lock"]),
+        (&2.into(), &"text".into()),
+        "{list}"
+    );
+    assert!(wrong["error"].as_str().unwrap().contains("WRONGTYPE"), "{list}");
+    assert_eq!(list["locks"][1]["lock"], "invoice:42");
+    for (query, names) in [
+        ("first=1", json!(["invoice:42"])),
+        ("limit=1", json!(["text"])),
+        ("first=1&limit=1", json!(["invoice:42"])),
+        ("first=2", json!([])),
+        ("text=TEX", json!(["text"])),
+        ("text=billing", json!(["invoice:42"])),
+    ] {
+        let list = served.document(&format!("/api/locks?{query}")).await;
+        let shown: Value = list["locks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|lock| lock["lock"].clone())
+            .collect();
+        assert_eq!(shown, names, "{query}: {list}");
+    }
+    let waits = served.document("/api/waits").await;
+    assert_eq!(
+        (&waits["trees"][0]["lock"], &waits["unread"][0]["lock"]),
+        (&"invoice:42".into(), &"text".into()),
+        "{waits}"
+    );
+    let chain = served.document("/api/blockers?subject=auditing").await;
+    assert_eq!(chain["unread"][0]["lock"], "text", "{chain}");
+}
+
+#[tokio::test]
+async fn a_lock_that_becomes_unreadable_between_two_looks_says_so_in_its_line() {
+    let server = Server::start().await;
+    let (_client, _guards) = many(&server, 1000).await;
+    // Looks at all locks are rare, because each of them takes long. The lines of a page are read again at each request.
+    let served = Served::start(&Cli::of(&server), &["--interval", "1ms"]).await;
+    for spoiled in 0..100 {
+        let lock = format!("lock:{spoiled:05}");
+        spoil(&server, &format!("fairlock:{{{lock}}}")).await;
+        let list = served.document(&format!("/api/locks?text={}", encoded(&lock))).await;
+        let line = &list["locks"][0];
+        assert_eq!(
+            (&list["matching"], &line["lock"]),
+            (&1.into(), &Value::from(lock)),
+            "{list}"
+        );
+        assert!(line["error"].as_str().unwrap().contains("WRONGTYPE"), "{list}");
+        // The look at all locks that counts it has not been yet.
+        if list["totals"]["unread"].as_u64().unwrap() <= spoiled {
+            return;
+        }
+    }
+    panic!("a look at all locks was always due");
 }
 
 #[tokio::test]

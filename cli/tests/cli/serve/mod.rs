@@ -3,6 +3,7 @@
 mod access;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod crowd;
 mod locks;
 mod quorum;
 mod time;
