@@ -78,6 +78,20 @@ pub const ALL: &[Mutant] = &[
     },
     // ---- what a reply proves
     Mutant {
+        name: "queue-cuts-the-least-time", file: "src/state/claim.rs",
+        edits: &[("only_later: !self.at_least.is_zero() && matches!(", "only_later: self.at_least == Duration::MAX && matches!(")],
+        seen: "found here, by simulate",
+        story: "A renewal that was sent from the queue comes late and cuts the least time of a hold.",
+        check: Check::Lib("state::claim::tests::keep::what_a_request_asks_for_before_it_knows_of_its_grant_makes_no_lease_shorter"),
+    },
+    Mutant {
+        name: "unproven-vote-waits", file: "src/state/claim.rs",
+        edits: &[("self.proven.is_none_or(|proven| proven <= now) && self.doubted.is_none();", "self.proven.is_none() && self.doubted.is_some();")],
+        seen: "found here, by review",
+        story: "A vote that nothing proves is renewed a third of a lease later.",
+        check: Check::Lib("state::claim::tests::a_grant_that_nothing_proves_is_due_until_a_later_call_is_answered"),
+    },
+    Mutant {
         name: "hands-out-without-proof", file: "src/state/claim.rs",
         edits: &[("Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Outcome::Renew,",
             "Phase::Granted { .. } if self.proven.is_none() => Outcome::Renew,")],
