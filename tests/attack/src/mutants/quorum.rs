@@ -152,7 +152,10 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-try-asks-once", file: "src/quorum/ballot.rs",
-        edits: &[("Phase::Holds { .. } => When::InTurn,", "Phase::Holds { .. } => self.wish.when,")],
+        edits: &[
+            ("Phase::Holds { .. } => When::InTurn,", "Phase::Holds { .. } => self.wish.when,"),
+            ("                    self.weigh();\n                    self.decided().await;\n                    continue;\n", "                    self.weigh();\n                    return false;\n"),
+        ],
         seen: "found here, by reading",
         story: "The hold of a try asks a server that lost it by a try, is told \"busy\", and never asks again.",
         check: Check::It("quorum::faults::a_hold_of_a_try_regains_a_vote_too"),
