@@ -360,7 +360,8 @@ pub(crate) struct BlockersArgs {
 pub(crate) struct EvictArgs {
     /// The lock's name
     pub(crate) name: String,
-    /// The owner, as show and blockers print it
+    /// The owner, as show and blockers print it; or a label, a client's number or a process number that only one owner of
+    /// this lock has
     pub(crate) owner: String,
     /// Evict without asking
     #[arg(long, short = 'y')]

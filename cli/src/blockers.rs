@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The subject of a question.
-enum Who<'a> {
+pub(crate) enum Who<'a> {
     /// Every request with that owner, label, client number or process number.
     Named(&'a str),
     /// An owner, and the other requests of its client.
@@ -21,7 +21,7 @@ enum Who<'a> {
 }
 
 impl Who<'_> {
-    fn is(&self, owner: &Owner, client: &ClientInfo) -> bool {
+    pub(crate) fn is(&self, owner: &Owner, client: &ClientInfo) -> bool {
         match self {
             Self::Named(name) => {
                 let name = *name;

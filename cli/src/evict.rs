@@ -1,14 +1,16 @@
 //! `fairlock evict`
 
 use crate::args::EvictArgs;
+use crate::blockers::Who;
 use crate::json;
-use crate::locks::{Eye, Found};
+use crate::locks::{self, Eye, Found};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::quorum::Target;
 use crate::show;
 use crate::text::{count, safe};
 use fairlock::Owner;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 /// What an eviction did.
@@ -19,14 +21,11 @@ pub(crate) struct Evicted {
 }
 
 pub(crate) async fn run(target: &Target, args: &EvictArgs) -> Outcome {
-    let owner: Owner = args.owner.parse().map_err(|_| {
-        let what = format!("not an owner: {}", safe(&args.owner));
-        Failure::usage(format!(
-            "{what}; owners look like {}, see `fairlock show`",
-            uuid::Uuid::nil()
-        ))
-    })?;
     let eye = Eye::open(target).await?;
+    let owner = match args.owner.parse() {
+        Ok(owner) => owner,
+        Err(_) => the_owner_called(&eye, &args.name, &args.owner).await?,
+    };
     if !args.yes && !confirmed(&eye, &args.name, &owner).await? {
         eye.shutdown().await;
         complain("nothing was evicted");
@@ -70,6 +69,35 @@ pub(crate) async fn evict(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<Ev
         eye.must_exist(name).await?;
     }
     Ok(evicted)
+}
+
+/// The one owner of a lock that a label, a client's number or a process's number names.
+async fn the_owner_called(eye: &Eye<'_>, name: &str, subject: &str) -> Result<Owner, Failure> {
+    eye.must_exist(name).await?;
+    let (mut found, _) = eye.status(name).await?;
+    if let Eye::One(_, client) = eye {
+        locks::complete(client, &mut found).await?;
+    }
+    let (who, status) = (Who::Named(subject), &found.status);
+    let holders = status.holders.iter().map(|holder| (holder.owner, &holder.client));
+    let waiters = status.waiters.iter().map(|waiter| (waiter.owner, &waiter.client));
+    let called = holders.chain(waiters).filter(|(owner, client)| who.is(owner, client));
+    let owners: BTreeSet<Owner> = called.map(|(owner, _)| owner).collect();
+    let (subject, name) = (safe(subject), safe(name));
+    match Vec::from_iter(owners).as_slice() {
+        [] => Err(Failure::new(
+            Status::NO,
+            format!("nobody called {subject} holds {name} or waits for it: see `fairlock show`"),
+        )),
+        [owner] => Ok(*owner),
+        several => {
+            let each: Vec<_> = several.iter().map(Owner::to_string).collect();
+            let (n, each) = (each.len(), each.join(", "));
+            Err(Failure::usage(format!(
+                "{subject} is {n} owners of {name}, name one: {each}"
+            )))
+        }
+    }
 }
 
 async fn confirmed(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<bool, Failure> {
