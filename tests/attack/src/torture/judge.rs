@@ -3,6 +3,7 @@
 use super::holds::PERMITS;
 use super::wire::Held;
 use crate::checker::Checker;
+use crate::model::named_owner;
 use crate::record::{Record, What};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -35,6 +36,36 @@ impl Loss {
     }
 }
 
+/// What the journal has granted with a token.
+#[derive(Clone, Copy, Debug, Default)]
+struct Granted {
+    reads: bool,
+    writes: bool,
+    /// Who writes with it, if its requests name it.
+    writer: Option<u128>,
+}
+
+impl Granted {
+    fn note(&mut self, request: &str) {
+        match request.starts_with('w') {
+            false => self.reads = true,
+            true => {
+                self.writes = true;
+                self.writer = named_owner(request).and_then(|owner| u128::from_str_radix(owner, 16).ok());
+            }
+        }
+    }
+
+    /// Who asks again because no reply came is told the lock's last token: that may be the one by which its owner has
+    /// begun to write in another process meanwhile.
+    fn is_of(self, held: &Held) -> bool {
+        match held.mode {
+            'w' => self.writes,
+            _ => self.reads || self.writer == Some(held.owner),
+        }
+    }
+}
+
 /// A part of a hold that nothing excuses.
 struct Piece {
     from_us: u64,
@@ -53,8 +84,8 @@ pub struct Judge {
     holds: HashMap<String, [VecDeque<Piece>; 2]>,
     /// By lock: the last records.
     recent: HashMap<String, VecDeque<Record>>,
-    /// Token to the modes in which the journal has it granted: 1 reading, 2 writing.
-    tokens: HashMap<String, BTreeMap<u64, u8>>,
+    /// By lock and token.
+    tokens: HashMap<String, BTreeMap<u64, Granted>>,
     /// Holds whose grants the journal must have, from this pass of reading on.
     unmatched: VecDeque<(u64, Held)>,
     pass: u64,
@@ -152,7 +183,7 @@ impl Judge {
         let tokens = self.tokens.entry(record.lock.clone()).or_default();
         for note in record.notes.iter().filter(|note| note.what == What::Granted) {
             self.journal_grants += 1;
-            *tokens.entry(note.token).or_default() |= mode_bit(note.request.starts_with('w'));
+            tokens.entry(note.token).or_default().note(&note.request);
         }
         while tokens.len() > TOKENS_PER_LOCK {
             tokens.pop_first();
@@ -257,8 +288,8 @@ impl Judge {
             };
             let key = format!("fairlock:{{{}}}", held.lock);
             let tokens = self.tokens.get(&key);
-            let modes = tokens.and_then(|tokens| tokens.get(&held.token)).copied().unwrap_or(0);
-            if modes & mode_bit(held.mode == 'w') != 0 {
+            let granted = tokens.and_then(|tokens| tokens.get(&held.token));
+            if granted.is_some_and(|granted| granted.is_of(&held)) {
                 self.matched += 1;
             } else if !self.unknown_by_loss(&held) {
                 self.violation(format!("a guard without a grant in the journal: {held:?}"));
@@ -280,10 +311,6 @@ impl Judge {
             self.violation(format!("at the end: {violation}"));
         }
     }
-}
-
-fn mode_bit(writes: bool) -> u8 {
-    if writes { 2 } else { 1 }
 }
 
 #[cfg(test)]
@@ -389,6 +416,16 @@ mod tests {
             judge.held(b.clone());
             assert_eq!(judge.violations, violations, "{a:?} {b:?}");
         }
+    }
+
+    #[test]
+    fn a_reader_may_have_the_token_of_its_owners_writer_and_of_no_other() {
+        let mut granted = Granted::default();
+        granted.note(&format!("w0a:1:{:032x}", 7));
+        assert!(granted.is_of(&held('r', 7, 9, 10, 20)) && granted.is_of(&held('w', 7, 9, 10, 20)));
+        assert!(!granted.is_of(&held('r', 8, 9, 10, 20)));
+        granted.note("r0a:2");
+        assert!(granted.is_of(&held('r', 8, 9, 10, 20)));
     }
 
     #[test]
