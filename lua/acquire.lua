@@ -3,10 +3,10 @@
 --       read hold that becomes a write hold),
 --       5 quarantine: ms for which nobody may enter a lock that looks free
 -- Returns the token: it holds; 0: busy; or { status, value, next ms, seq }: 2 it holds and there is more to do, value =
---       token; 0 busy and there is more to do; 1 queued, value = ticket, and a fifth number, how many wait before it; -1 another reader already waits to
---       upgrade; -2 this owner already waits here, value = the number of that request if it is of the same client,
---       otherwise 0; -3 another policy is stored, value = its byte; -4 the read hold of this upgrade is over; -5 the queue is as long
---       as it may be, value = how many wait
+--       token; 0 busy and there is more to do; 1 queued, value = ticket, and a fifth number, how many wait before it;
+--       -1 another reader already waits to upgrade; -2 this owner already waits here, value = the number of that request
+--       if it is of the same client, otherwise 0; -3 another policy is stored, value = its byte; -4 the read hold of this
+--       upgrade is over; -5 the queue is as long as it may be, value = how many wait
 -- Wakes: waiters that enter after an expiry. Twice: the same reply, and the lease restarts.
 local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), ARGV[4] and tonumber(ARGV[4])
 local refused = begin(KEYS, ARGV)

@@ -3,7 +3,6 @@
 //! A claim has a phase that only moves forward (asked, waiting, granted, held, over). So replies and messages may come
 //! in any order.
 
-use crate::protocol::order::AskedLease;
 use crate::protocol::reply::{Answer, Standing};
 use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
@@ -279,24 +278,6 @@ impl Claim {
         }
     }
 
-    /// The lease that a call asks for by which the request is to be granted.
-    pub(crate) fn lease_to_acquire(&self, now: Instant) -> AskedLease {
-        self.asked(self.lease_to_ask(now))
-    }
-
-    /// What a call asks for that is sent now.
-    pub(crate) fn asked(&self, span: Duration) -> AskedLease {
-        AskedLease {
-            span,
-            only_later: !self.at_least.is_zero() && matches!(self.phase, Phase::Asked { .. } | Phase::Waiting { .. }),
-        }
-    }
-
-    /// The lease that the request's first call asks for.
-    pub(crate) fn lease_to_ask(&self, now: Instant) -> Duration {
-        self.extended(self.lease, now)
-    }
-
     /// The lease to ask for in a renewal: less than its own if `max_hold` ends earlier. `None`: do not renew.
     pub(crate) fn lease_to_renew(&mut self, now: Instant) -> Option<Duration> {
         self.expire(now);
@@ -426,13 +407,6 @@ impl Claim {
             Phase::Held { until: Some(until), .. } => until.saturating_duration_since(now),
             _ => Duration::MAX,
         }
-    }
-
-    /// Whether its user released it and the server may not know yet. For a lost hold this is false, because nobody
-    /// releases that soon.
-    pub(crate) fn is_leaving(&self, now: Instant) -> bool {
-        let left = matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)));
-        left && self.kept_for(now).is_none()
     }
 
     /// Ends a hold whose proof has ended. It is lost for ever, because its user may know of the loss.

@@ -4,6 +4,7 @@
 //! ends at any moment. The claim itself believes in its own lease only.
 
 use super::{Claim, EndedBy, Phase};
+use crate::protocol::order::AskedLease;
 use crate::types::error::LostReason;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -16,6 +17,24 @@ impl Claim {
             lock_delay,
             ..self
         }
+    }
+
+    /// The lease that a call asks for by which the request is to be granted.
+    pub(crate) fn lease_to_acquire(&self, now: Instant) -> AskedLease {
+        self.asked(self.lease_to_ask(now))
+    }
+
+    /// What a call asks for that is sent now.
+    pub(crate) fn asked(&self, span: Duration) -> AskedLease {
+        AskedLease {
+            span,
+            only_later: !self.at_least.is_zero() && matches!(self.phase, Phase::Asked { .. } | Phase::Waiting { .. }),
+        }
+    }
+
+    /// The lease that the request's first call asks for.
+    pub(crate) fn lease_to_ask(&self, now: Instant) -> Duration {
+        self.extended(self.lease, now)
     }
 
     /// The lease by which the server keeps a hold that its user has left. `None`: release it.
@@ -95,6 +114,13 @@ impl Claim {
     pub(crate) fn release_at(&self, now: Instant) -> Option<Instant> {
         let is_left = matches!(self.phase, Phase::Over(EndedBy::Lost(_) | EndedBy::Sealed));
         (is_left && !self.let_go).then(|| now + self.kept_for(now).unwrap_or_default())
+    }
+
+    /// Whether its user released it and the server may not know yet. For a lost hold this is false, because nobody
+    /// releases that soon.
+    pub(crate) fn is_leaving(&self, now: Instant) -> bool {
+        let left = matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)));
+        left && self.kept_for(now).is_none()
     }
 
     /// The watchdog hands it to the releaser.

@@ -78,7 +78,7 @@ pub const ALL: &[Mutant] = &[
     },
     // ---- what a reply proves
     Mutant {
-        name: "queue-cuts-the-least-time", file: "src/state/claim.rs",
+        name: "queue-cuts-the-least-time", file: "src/state/claim/keep.rs",
         edits: &[("only_later: !self.at_least.is_zero() && matches!(", "only_later: self.at_least == Duration::MAX && matches!(")],
         seen: "found here, by simulate",
         story: "A renewal that was sent from the queue comes late and cuts the least time of a hold.",
@@ -427,7 +427,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
     },
     Mutant {
-        name: "owner-waits-for-its-lost-guard", file: "src/state/claim.rs",
+        name: "owner-waits-for-its-lost-guard", file: "src/state/claim/keep.rs",
         edits: &[("matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)))", "matches!(self.phase, Phase::Over(_))")],
         seen: "found here",
         story: "An owner that was evicted cannot come back while its old guard is still somewhere.",
@@ -876,7 +876,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("lease::at_least::a_release_says_whether_the_server_keeps_the_hold"),
     },
     Mutant {
-        name: "owner-waits-for-its-sealed-hold", file: "src/state/claim.rs",
+        name: "owner-waits-for-its-sealed-hold", file: "src/state/claim/keep.rs",
         edits: &[("left && self.kept_for(now).is_none()", "left && self.kept_for(now).is_none_or(|_| true)")],
         seen: "invented",
         story: "An owner waits until its own sealed hold is over, instead of reentering it.",
