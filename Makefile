@@ -1,6 +1,6 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
 .PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
-	bench-page picture browser conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
+	bench-page bench-test picture browser conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -93,6 +93,9 @@ bench: setup ## Measure the cost beside the floors and other locks, as ratios: e
 
 bench-check: setup ## Measure again and compare with the figures in the repository
 	$(BENCH) check $(ARGS)
+
+bench-test: ## Test the benchmark itself: its statistics, and how it reads and judges its figures
+	cargo test --release -p fairlock-bench
 
 bench-page: ## Make the page of results from the last run
 	$(BENCH) page $(ARGS)

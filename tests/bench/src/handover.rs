@@ -24,7 +24,7 @@ pub struct Handover {
     redis: MultiplexedConnection,
     publish: Script,
     bare: Bare,
-    raws: [Raw; Functions::ALL.len()],
+    raws: [Raw; Functions::OF_HAND_OVER.len()],
     lock: RwLock,
 }
 
@@ -34,7 +34,7 @@ impl Handover {
         let mut worker = env.worker("handover").await;
         assert_eq!(worker.hear().await, "ready");
         let publish = Script::new("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('PUBLISH', KEYS[1], ARGV[1])");
-        let [ours, least] = Functions::ALL;
+        let [ours, least] = Functions::OF_HAND_OVER;
         let raws = [
             Raw::new(env.connection().await, ours).await.of(LOCK).await,
             Raw::new(env.connection().await, least).await.of(LOCK).await,
@@ -128,7 +128,10 @@ pub async fn worker(url: &str, line: &mut Line) {
         }
     })
     .await;
-    for channel in [FLOOR.to_owned()].into_iter().chain(Functions::ALL.map(Raw::channel)) {
+    for channel in [FLOOR.to_owned()]
+        .into_iter()
+        .chain(Functions::OF_HAND_OVER.map(Raw::channel))
+    {
         subscription.subscribe(channel).await.expect("subscribed");
     }
     let mut redis = connection(url).await;

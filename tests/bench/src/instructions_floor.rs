@@ -4,6 +4,7 @@
 
 use crate::env::{Env, connection, listening};
 use crate::instructions::{Counted, READERS, Rows};
+use crate::raw::{Functions, Raw};
 use crate::report::shown;
 use fairlock_support::scripts;
 use redis::aio::MultiplexedConnection;
@@ -154,6 +155,18 @@ pub async fn measure(server: &mut Counted, env: &Env, rows: &mut Rows) {
     for library in [COMMANDS, LEAST] {
         cases(server, env, rows, library).await;
     }
+    let raw = Raw::new(connection(&url).await, Functions::Shared).await;
+    let mut raw = raw.of("instructions-shared").await;
+    let cost = server.each(env.times(400), 2, async |n| {
+        for _ in 0..n {
+            raw.cycle().await;
+        }
+    });
+    rows.add(
+        "shared_cycle",
+        "functions that do a cycle, by lock.lua's own reading and writing of the state",
+        cost.await,
+    );
 }
 
 /// The cases of a library.
@@ -245,16 +258,24 @@ pub fn section(number: impl Fn(&str) -> Option<f64>) -> Option<String> {
         .expect("memory");
         if ours > goal {
             let steps = ((goal - least) / step).round();
-            let verdict = match steps {
-                ..0.0 => format!(
+            let shared = figure(&format!("shared_{key}")).filter(|shared| *shared > goal);
+            let verdict = match (steps, shared) {
+                (..0.0, _) => format!(
                     "the goal is out of reach: the least is {} above it",
                     shown(least - goal)
                 ),
-                steps if steps < STEPS => format!(
+                (_, Some(shared)) => format!(
+                    "the goal is out of reach of scripts that say nothing twice: functions that do this case alone, and \
+                     read and write the state by the lines that all cases share (`shared.lua`), take {}, which is {} \
+                     above it",
+                    shown(shared),
+                    shown(shared - goal)
+                ),
+                (steps, None) if steps < STEPS => format!(
                     "the goal is out of reach: it leaves {} steps of the Lua machine for all other cases",
                     shown(steps)
                 ),
-                steps => format!(
+                (steps, None) => format!(
                     "the goal leaves {} steps of the Lua machine for all other cases",
                     shown(steps)
                 ),
@@ -296,6 +317,12 @@ mod tests {
             text.contains("the least is 15 above it") && text.contains("takes 30 more"),
             "{text}"
         );
+        let shared = section(|key| match key {
+            "instructions_shared_cycle" => Some(105.0),
+            key => figures(key),
+        });
+        let shared = shared.expect("all was measured");
+        assert!(shared.contains("take 105, which is 10 above it"), "{shared}");
         let roomy = section(|key| {
             if key.ends_with("least_cycle") {
                 Some(85.0)

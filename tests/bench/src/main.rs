@@ -15,6 +15,7 @@ mod instructions_client;
 mod instructions_floor;
 mod kinds;
 mod languages;
+mod least_client;
 mod lua;
 mod masters;
 mod memory;

@@ -2,6 +2,7 @@
 
 use crate::bare::Bare;
 use crate::env::{Env, connect};
+use crate::least_client::LeastClient;
 use crate::lua::{Account, Lua};
 use crate::peers::{Kind, Locks};
 use crate::raw::{Functions, Raw};
@@ -20,10 +21,12 @@ pub async fn run(env: &Env, report: &mut Report) {
     let mut plain = Plain::new(env.connection().await, "p1-plain");
     let mut bare = Bare::new(env.connection().await).of("p1").await;
     let mut raws = Vec::new();
-    for functions in Functions::ALL {
+    for functions in Functions::OF_CYCLE {
         let raw = Raw::new(env.connection().await, functions).await.of("p1").await;
         raws.push((functions, raw, Vec::new()));
     }
+    let raw = Raw::new(env.connection().await, Functions::Shared).await;
+    let mut least_client = LeastClient::new(raw.of("p1-least-client").await);
     let url = env.server.url();
     let (mut quiet, mut asking) = (Lua::new(&url).await, Lua::new(&url).await.asking());
     let mut asks = Vec::new();
@@ -39,14 +42,17 @@ pub async fn run(env: &Env, report: &mut Report) {
     let (mut ratios, mut floors) = (Vec::new(), Vec::new());
     let (mut server, mut floor_server) = (Vec::new(), Vec::new());
     let (mut bare_ratios, mut of_bare) = (Vec::new(), Vec::new());
+    let mut least_client_ratios = Vec::new();
     for _ in env.rounds("p1 uncontended latency") {
         let (mut ours, mut floor, mut least) = (Vec::new(), Vec::new(), Vec::new());
-        let mut without_client = [const { Vec::new() }; Functions::ALL.len()];
+        let mut with_least_client = Vec::new();
+        let mut without_client = [const { Vec::new() }; Functions::OF_CYCLE.len()];
         let mut theirs = [const { Vec::new() }; Kind::PEERS.len()];
         for _ in 0..slices {
             floor.push(timed(async || plain.cycle().await).await);
             ours.push(timed(async || cycle(&lock).await).await);
             least.push(timed(async || bare.cycle().await).await);
+            with_least_client.push(timed(async || least_client.cycle().await).await);
             for (times, (_, raw, _)) in without_client.iter_mut().zip(&mut raws) {
                 times.push(timed(async || raw.cycle().await).await);
             }
@@ -57,6 +63,7 @@ pub async fn run(env: &Env, report: &mut Report) {
         let floor = median(&floor);
         ratios.push(median(&ours) / floor);
         bare_ratios.push(median(&least) / floor);
+        least_client_ratios.push(median(&with_least_client) / floor);
         of_bare.push(median(&ours) / median(&least));
         floors.push(floor);
         for (times, (_, _, ratios)) in without_client.iter().zip(&mut raws) {
@@ -96,6 +103,11 @@ pub async fn run(env: &Env, report: &mut Report) {
         let what = format!("of the floor's time: {}", functions.what());
         report.beside(&format!("p1_{}", functions.key()), &what, ratios);
     }
+    report.beside(
+        "p1_least_client",
+        "of the floor's time: the functions that share the state, by the least client",
+        &least_client_ratios,
+    );
     report.beside("p1_server", "us of the server's time, of ours", &server);
     report.beside(
         "p1_floor_server",

@@ -65,7 +65,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
     let bare = sides.len();
     sides.push(("bare", Side::Bare(Bare::new(env.connection().await))));
-    for functions in Functions::ALL {
+    for functions in Functions::OF_CYCLE {
         let raw = Raw::new(env.connection().await, functions).await;
         sides.push((functions.key(), Side::Raw(raw)));
     }
@@ -89,7 +89,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     for (side, (name, _)) in sides.iter().enumerate().take(bare).skip(2) {
         report.beside(&format!("p2_peer_{name}"), "of the floor's rate", &of_floor(side));
     }
-    for (functions, side) in Functions::ALL.into_iter().zip(bare + 1..) {
+    for (functions, side) in Functions::OF_CYCLE.into_iter().zip(bare + 1..) {
         let what = format!("of the floor's rate: {}", functions.what());
         report.beside(&format!("p2_{}", functions.key()), &what, &of_floor(side));
     }

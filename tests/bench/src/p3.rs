@@ -18,16 +18,16 @@ pub async fn run(env: &Env, report: &mut Report) {
         handover.floor().await;
         handover.lock().await;
         handover.bare().await;
-        for functions in 0..Functions::ALL.len() {
+        for functions in 0..Functions::OF_HAND_OVER.len() {
             handover.raw(functions).await;
         }
     }
     let slices = env.times(100);
     let (mut ours, mut floors, mut bares) = (Vec::new(), Vec::new(), Vec::new());
-    let mut raws = [const { Vec::new() }; Functions::ALL.len()];
+    let mut raws = [const { Vec::new() }; Functions::OF_HAND_OVER.len()];
     for _ in env.rounds("p3 hand-over") {
         let (mut times, mut floor, mut bare) = (Vec::new(), Vec::new(), Vec::new());
-        let mut raw = [const { Vec::new() }; Functions::ALL.len()];
+        let mut raw = [const { Vec::new() }; Functions::OF_HAND_OVER.len()];
         for _ in 0..slices {
             for _ in 0..SLICE {
                 floor.push(handover.floor().await);
@@ -74,7 +74,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     report.beside("p3_bare", least, &ratio(&bare_p50, &floor_p50));
     let title = "hand-over between processes, p50 / a script of its commands alone, p50";
     report.row("p3_of_bare", title, Goal::AtMost(1.02), &ratio(&p50, &bare_p50));
-    for (functions, times) in Functions::ALL.into_iter().zip(&raws) {
+    for (functions, times) in Functions::OF_HAND_OVER.into_iter().zip(&raws) {
         let what = format!("of the floor's p50: {}", functions.what());
         report.beside(
             &format!("p3_{}", functions.key()),

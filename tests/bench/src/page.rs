@@ -186,23 +186,27 @@ fn why(results: &Results, key: &str) -> Option<String> {
             );
             Some(format!(
                 "Of its {} us the floor spends {} in the server; fairlock spends {}. With all else equal this \
-                 alone makes {}. Without the client, our functions make {}, and the least functions with these promises {}. \
-                 The client adds an owner, a lease that is renewed, a guard and its loss, and a record for spans and \
-                 metrics.",
+                 alone makes {}. Without the client, our functions make {}, the least that share the state with all other \
+                 cases {}, and the least functions with these promises {}. The least client (`least_client.rs`), with the \
+                 second of these, makes {}. Ours adds owners, renewals, reconnects, a loss that is told, and a record for \
+                 spans and metrics.",
                 shown(floor),
                 shown(theirs),
                 shown(ours),
                 shown((floor - theirs + ours) / floor),
                 number("p1_scripts"),
+                number("p1_shared"),
                 number("p1_least"),
+                number("p1_least_client"),
             ))
         }
         "p2" => Some(format!(
             "The server is busy all the time here. Without the client, our functions reach {} of the floor's rate, \
-             and the least functions with these promises {}. So a client may add no more than the difference to \
+             the least that share the state with all other cases {}, and the least functions with these promises {}. So a client may add no more than the difference to \
              that. An owner and a deadline need one command each way; a fair, reentrant and counted queue needs a \
              packed state and the time.",
             number("p2_scripts"),
+            number("p2_shared"),
             number("p2_least"),
         )),
         "p3" | "p3_of_bare" => Some(format!(
@@ -235,13 +239,14 @@ fn why(results: &Results, key: &str) -> Option<String> {
         )),
         "p8" => {
             let floor = results.number("p8_floor")?;
+            let Goal::AtMost(goal) = results.goal(key) else { return None };
             Some(format!(
                 "One push takes {} us, so the goal leaves {} us for each reader, in the server and the client together. The \
                  one script that grants to all of them takes the server {} us, and a runtime that only wakes 1,000 \
                  of its tasks needs {} us here: the two alone are {} times the push. The rest, up to {} us, is the \
                  reading of the message, 1,000 claims and guards, and other work on the cores.",
                 shown(floor),
-                shown(floor * 25.0 / 1000.0),
+                shown(floor * goal / 1000.0),
                 number("p8_server_us"),
                 number("p8_wake_us"),
                 number("p8_least"),

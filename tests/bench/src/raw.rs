@@ -1,6 +1,6 @@
 //! What is left of a row without the client: a plain connection that sends our functions, or those of `least.lua`, which do the
 //! same and can do no other case. No client of our scripts is faster than the first, and no lock with these promises than the
-//! second.
+//! second. Between them stands `shared.lua`: it reads and writes the state by `lock.lua`, as all other cases do.
 
 use crate::lua::LEASE;
 use fairlock_support::scripts;
@@ -10,15 +10,19 @@ use redis::{Cmd, Value};
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Functions {
     Ours,
+    Shared,
     Least,
 }
 
 impl Functions {
-    pub const ALL: [Self; 2] = [Self::Ours, Self::Least];
+    /// Which can do a cycle.
+    pub const OF_CYCLE: [Self; 3] = [Self::Ours, Self::Shared, Self::Least];
+    pub const OF_HAND_OVER: [Self; 2] = [Self::Ours, Self::Least];
 
     pub fn key(self) -> &'static str {
         match self {
             Self::Ours => "scripts",
+            Self::Shared => "shared",
             Self::Least => "least",
         }
     }
@@ -26,6 +30,7 @@ impl Functions {
     pub fn what(self) -> &'static str {
         match self {
             Self::Ours => "our functions without the client",
+            Self::Shared => "functions that do this case and share the state with all others, without a client",
             Self::Least => "the least functions without a client",
         }
     }
@@ -34,7 +39,24 @@ impl Functions {
     fn prefix(self) -> &'static str {
         match self {
             Self::Ours => "fairlock",
+            Self::Shared => "shared",
             Self::Least => "least",
+        }
+    }
+
+    /// The library: its name and its text.
+    pub fn library(self) -> (String, String) {
+        match self {
+            Self::Ours => scripts::library(),
+            Self::Shared => {
+                let texts = [
+                    "#!lua name=shared\n",
+                    scripts::file("lock.lua"),
+                    include_str!("shared.lua"),
+                ];
+                ("shared".to_owned(), texts.concat())
+            }
+            Self::Least => ("least".to_owned(), include_str!("least.lua").to_owned()),
         }
     }
 }
@@ -55,10 +77,7 @@ pub struct Raw {
 
 impl Raw {
     pub async fn new(mut redis: MultiplexedConnection, functions: Functions) -> Self {
-        let (library, text) = match functions {
-            Functions::Ours => scripts::library(),
-            Functions::Least => ("least".to_owned(), include_str!("least.lua").to_owned()),
-        };
+        let (library, text) = functions.library();
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg("REPLACE").arg(text);
         load.exec_async(&mut redis).await.expect("the functions compile");
@@ -76,7 +95,7 @@ impl Raw {
         let mut raw = self.clone();
         raw.keys = ["", ":q", ":l"].map(|suffix| format!("{}:{{raw-{lock}}}{suffix}", self.functions.prefix()));
         match self.functions {
-            Functions::Ours => raw.cycle().await,
+            Functions::Ours | Functions::Shared => raw.cycle().await,
             Functions::Least => raw.prepare("").await,
         }
         raw
@@ -88,10 +107,25 @@ impl Raw {
     }
 
     pub async fn cycle(&mut self) {
+        self.name();
+        self.acquire().await;
+        self.release().await;
+    }
+
+    /// A new request.
+    pub fn name(&mut self) -> u64 {
         self.number += 1;
-        let request = self.request(HOLDER);
-        self.call("acquire", &[&request, LEASE]).await;
-        self.call("release", &[&request]).await;
+        self.number
+    }
+
+    /// Returns its token.
+    pub async fn acquire(&self) -> u64 {
+        let token = self.call("acquire", &[&self.request(HOLDER), LEASE]).await;
+        redis::from_redis_value(token).expect("a token")
+    }
+
+    pub async fn release(&self) {
+        self.call("release", &[&self.request(HOLDER)]).await;
     }
 
     /// A writer holds it, and another waits.
@@ -99,7 +133,7 @@ impl Raw {
         self.number += 1;
         let [holder, waiter] = [HOLDER, WAITER].map(|client| self.request(client));
         match self.functions {
-            Functions::Ours => {
+            Functions::Ours | Functions::Shared => {
                 self.call("acquire", &[&holder, LEASE]).await;
                 self.call("acquire", &[&waiter, LEASE]).await;
             }
@@ -113,7 +147,7 @@ impl Raw {
     /// The holder lets the waiter in.
     pub async fn hand_over(&mut self) {
         let function = match self.functions {
-            Functions::Ours => "release",
+            Functions::Ours | Functions::Shared => "release",
             Functions::Least => "hand_over",
         };
         self.call(function, &[&self.request(HOLDER)]).await;
@@ -122,7 +156,7 @@ impl Raw {
     /// The waiter, which was let in, leaves.
     pub async fn leave(&mut self) {
         match self.functions {
-            Functions::Ours => self.call("release", &[&self.request(WAITER)]).await,
+            Functions::Ours | Functions::Shared => drop(self.call("release", &[&self.request(WAITER)]).await),
             Functions::Least => self.prepare("").await,
         }
     }
@@ -135,9 +169,10 @@ impl Raw {
         let _: Value = self.reply("prepare", &[holder, "shared", LEASE]).await;
     }
 
-    async fn call(&self, function: &str, arguments: &[&str]) {
+    async fn call(&self, function: &str, arguments: &[&str]) -> Value {
         let reply = self.reply(function, arguments).await;
         assert_ne!(reply, Value::Int(0), "{function} {arguments:?} is for another case");
+        reply
     }
 
     async fn reply(&self, function: &str, arguments: &[&str]) -> Value {
