@@ -13,6 +13,7 @@ use crate::protocol::order::Origin;
 use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, shown};
 use crate::types::limits::{
     MOST_LEASE, call_limit, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits,
@@ -350,7 +351,7 @@ impl<M: Access> Acquire<M> {
                 (Some(outcome), _) => outcome,
                 (None, When::Within(limit)) => {
                     let begun = wait.begun;
-                    let left = limit.saturating_sub(begun.elapsed());
+                    let left = limit.saturating_sub(clock::since(begun));
                     match timeout(left, attempt.wait()).await {
                         Ok(outcome) => outcome?,
                         Err(_) => {
@@ -421,7 +422,7 @@ impl<M: Access> Acquire<M> {
     /// Registers a request under a new name before the client sends anything, so that no message comes too early.
     fn attempt(&self, when: When, ticket: Option<u64>) -> Attempt {
         let shared = self.handle.shared();
-        let (number, now) = (shared.next_number(), Instant::now());
+        let (number, now) = (shared.next_number(), clock::now());
         let owner = self.owner.map(|owner| owner.name());
         let name = match self.permits {
             None => RequestName::write(M::MODE, shared.id, number, owner.as_deref()),
@@ -481,7 +482,7 @@ fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, permits: Option<u32>,
     let request = attempt.into_request();
     request.observe(Hold::begin(&request.lock, M::LABEL, permits, token));
     // The end of its max_hold, if it has one, may come before the watchdog checks again.
-    let now = Instant::now();
+    let now = clock::now();
     request.claim().keep(now);
     let left = request.claim().limit_left(now);
     if let Some(end) = now.checked_add(left) {

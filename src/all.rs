@@ -10,6 +10,7 @@ use crate::engine::session::Handle;
 use crate::guard::Guard;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, shown};
 use crate::types::limits::{call_limit, check_max_hold};
 use crate::types::mode::{Access, When};
@@ -222,7 +223,7 @@ impl AcquireAll {
 
     async fn acquire(self, when: When) -> Result<Option<AllGuard>, Error> {
         runtime::check_timers()?;
-        let (begun, lease, max_hold) = (Instant::now(), self.lease, self.max_hold);
+        let (begun, lease, max_hold) = (clock::now(), self.lease, self.max_hold);
         let (owner, asks) = self.plan()?;
         let mut all = AllGuard {
             owner,
@@ -244,7 +245,7 @@ impl AcquireAll {
         }
         if let Some(max_hold) = max_hold {
             // All end at one moment, so that whoever is told of the first loss may rely on the others.
-            let now = Instant::now();
+            let now = clock::now();
             all.holds.iter().for_each(|hold| hold.limit(now, max_hold));
         }
         Ok(Some(all))
@@ -312,7 +313,7 @@ impl AcquireAll {
 /// How long the request for one lock may wait. One limit is for all locks.
 fn left_of(when: When, begun: Instant) -> When {
     match when {
-        When::Within(limit) if limit > begun.elapsed() => When::Within(limit - begun.elapsed()),
+        When::Within(limit) if limit > clock::since(begun) => When::Within(limit - clock::since(begun)),
         When::Within(_) => When::Now,
         when => when,
     }

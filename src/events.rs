@@ -8,13 +8,14 @@ use crate::protocol::event::{ALL_LOCKS, Event};
 use crate::protocol::key::{self, Lock};
 use crate::state::subscribers::Item;
 use crate::transport::route::Route;
+use crate::types::clock;
 use crate::types::error::{Error, runtime_ended, shown, timed_out};
 use crate::types::timers::CONNECT_TIMEOUT;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
@@ -54,7 +55,7 @@ impl Events {
             return Err(Error::of_server(name, runtime_ended()));
         }
         let subscribers = &handle.shared().subscribers;
-        let stream = subscribers.listen(Instant::now(), channel.clone(), subject);
+        let stream = subscribers.listen(clock::now(), channel.clone(), subject);
         let subscribed = timeout(CONNECT_TIMEOUT, subscribers.subscribed(&channel)).await;
         let subscribed = subscribed.unwrap_or_else(|_| Err(timed_out()));
         subscribed.map_err(|error| Error::of_server(name, error))?;

@@ -9,6 +9,7 @@ use crate::protocol::reply::Standing;
 use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient, shown};
 use crate::types::mode::{Access, Permits, Read, Write};
 use crate::types::owner::Owner;
@@ -18,7 +19,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// A read hold, beside other readers.
 pub type ReadGuard = Guard<Read>;
@@ -119,10 +120,12 @@ impl<M> Guard<M> {
     /// Whether the lock is certainly still held, without I/O. Once `false`, the answer stays `false`.
     ///
     /// "Certainly" means by this process' monotonic clock. The client sent the last confirmed renewal less than a lease
-    /// ago, minus a fiftieth for clocks that run at different rates.
+    /// ago, minus a fiftieth for clocks that run at different rates. On Linux and Android the time for which the machine
+    /// was suspended counts too. Elsewhere nothing tells that time, nor does it for a virtual machine that was stopped
+    /// together with its clocks.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        let held_until = self.request().change(|claim| claim.held_until(Instant::now()));
+        let held_until = self.request().change(|claim| claim.held_until(clock::look()));
         held_until.is_some()
     }
 
@@ -143,10 +146,10 @@ impl<M> Guard<M> {
     /// You may drop the future and call again at any time.
     pub async fn lost(&self) -> LostReason {
         if runtime::check_timers().is_ok() {
-            self.request().lost(Instant::now, sleep_until).await;
+            self.request().lost(clock::look, clock::sleep_until).await;
         } else {
             // In a box, so that other futures do not grow.
-            Box::pin(self.request().lost(Instant::now, |_| self.untimed())).await;
+            Box::pin(self.request().lost(clock::look, |_| self.untimed())).await;
         }
         self.reason()
     }
@@ -197,7 +200,7 @@ impl<M> Guard<M> {
     pub async fn release(mut self) -> Result<(), Error> {
         runtime::check_timers()?;
         let request = Arc::clone(self.request());
-        let held_until = request.claim().held_until(Instant::now());
+        let held_until = request.claim().held_until(clock::look());
         let Some(held_until) = held_until else {
             return Err(self.lost_because(self.reason()));
         };
@@ -209,7 +212,7 @@ impl<M> Guard<M> {
         let mut sent_before = false;
         loop {
             let call = session.call(&request.lock, lease);
-            let rest = request.claim().lease_to_seal(Instant::now());
+            let rest = request.claim().lease_to_seal(clock::now());
             let left = match rest {
                 Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest.into())])).await,
                 None => call.release(&[request.name.as_str()]).await,
@@ -242,12 +245,12 @@ impl<M> Guard<M> {
                         reason,
                     });
                 }
-                Err(error) if is_transient(&error) && Instant::now() < held_until => {
+                Err(error) if is_transient(&error) && clock::look() < held_until => {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                     // From then on "unknown" may mean that the hold expired and others have been inside.
-                    if Instant::now() >= held_until {
+                    if clock::look() >= held_until {
                         return Err(Error::of_server(&request.lock.name, error));
                     }
                 }
@@ -289,7 +292,7 @@ pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request, Instant::now());
+            self.handle.shared().abandon(request, clock::now());
         }
     }
 }

@@ -6,12 +6,13 @@ use crate::protocol::snapshot::Snapshot;
 use crate::protocol::{event, hello, key, message, reply};
 use crate::state::request::Heard;
 use crate::transport::listener;
+use crate::types::clock;
 use std::collections::HashMap;
-use tokio::time::Instant;
 
 pub use crate::protocol::functions::seen::library;
 pub use crate::protocol::script::replaced::{scripts, transform_scripts};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
+pub use crate::types::clock::seam::suspend;
 pub use crate::types::random::seeded::seed;
 
 /// The kinds of text that [`parse`] reads.
@@ -91,7 +92,7 @@ pub fn parse(words: Words, value: &redis::Value) -> Option<String> {
 /// Gives the client a push, as if its subscription had brought it.
 pub fn push(client: &crate::Client, push: &redis::PushInfo) {
     let always = || Heard {
-        at: Instant::now(),
+        at: clock::now(),
         since: None,
     };
     listener::on_push(client.handle.shared(), push, always);

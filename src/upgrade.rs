@@ -4,10 +4,10 @@ use crate::acquire::Acquire;
 use crate::engine::runtime;
 use crate::guard::{ReadGuard, WriteGuard, tell};
 use crate::observe::HoldEnd;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason};
 use crate::types::mode::{Read, Write};
 use std::sync::Arc;
-use tokio::time::Instant;
 
 impl ReadGuard {
     /// Waits until the other readers have left, then writes too. The read hold stays: when the write guard goes, the
@@ -82,7 +82,7 @@ impl ReadGuard {
             Error::Lost { .. } => {
                 let state = &*self.request().lock.state;
                 let registry = &self.handle.shared().registry;
-                registry.recheck(Instant::now(), |lock| lock == state);
+                registry.recheck(clock::now(), |lock| lock == state);
                 error
             }
             error => error,
@@ -122,11 +122,11 @@ impl WriteGuard {
     /// confirm within the lease; then the client releases the hold in the background.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         runtime::check_timers()?;
-        let held_until = self.request().claim().held_until(Instant::now());
+        let held_until = self.request().claim().held_until(clock::look());
         let Some(held_until) = held_until else {
             return Err(self.lost_because(self.reason()));
         };
-        let limit = self.request().claim().limit_left(Instant::now());
+        let limit = self.request().claim().limit_left(clock::now());
         // From here on the watchdog does not renew the hold.
         let hold = self.request().end_hold();
         let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);

@@ -10,9 +10,10 @@ use crate::events::Events;
 use crate::protocol::event::Event;
 use crate::protocol::snapshot::Snapshot;
 use crate::rw_lock::RwLock;
+use crate::types::clock;
 use crate::types::error::Error;
 use crate::types::timers::{LOOK_AGAIN_AFTER, LOOK_EVERY};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// The number of holders and of waiters that a watch reads.
 const MOST: usize = 32;
@@ -35,7 +36,7 @@ pub(crate) enum Seen {
 impl Watch {
     pub(crate) async fn begin(lock: RwLock) -> Result<Self, Error> {
         let events = lock.events().await?;
-        let look_at = Instant::now();
+        let look_at = clock::now();
         Ok(Self {
             lock,
             events,
@@ -50,7 +51,7 @@ impl Watch {
 
     /// Reads the status next, whatever events come.
     pub(crate) fn look_now(&mut self) {
-        self.look_at = Instant::now();
+        self.look_at = clock::now();
     }
 
     /// The next event, or the status when events may be missing. `None`: no event comes any more. After an error the
@@ -62,7 +63,7 @@ impl Watch {
         loop {
             tokio::select! {
                 biased;
-                () = sleep_until(self.look_at) => return Some(self.look().await.map(Seen::Status)),
+                () = clock::sleep_until(self.look_at) => return Some(self.look().await.map(Seen::Status)),
                 event = self.events.next() => match event? {
                     Ok(event) => return Some(Ok(Seen::Event(event))),
                     Err(Error::EventsMissed { .. }) => self.look_now(),
@@ -79,7 +80,7 @@ impl Watch {
             false => LOOK_AGAIN_AFTER,
         };
         self.is_heard |= seen.is_ok();
-        self.look_at = Instant::now() + pause;
+        self.look_at = clock::now() + pause;
         seen
     }
 }

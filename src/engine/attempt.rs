@@ -14,6 +14,7 @@ use crate::state::claim::{EndedBy, Outcome};
 use crate::state::registry::Registry;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient, shown};
 use crate::types::limits::call_limit;
 use crate::types::mode::{GrantVia, Mode, When};
@@ -49,7 +50,7 @@ pub(crate) struct Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request, Instant::now());
+            self.handle.shared().abandon(request, clock::now());
         }
     }
 }
@@ -82,13 +83,13 @@ impl Attempt {
 
     /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
     pub(crate) async fn ask(&mut self) -> Result<Option<Attempted>, Error> {
-        let begun = Instant::now();
+        let begun = clock::now();
         let mut backoff = Backoff::new();
         loop {
             // Former requests of this owner were dropped, and the server may still know them. If one is in the queue, the
             // server refuses this one. If one holds, this one reenters past all waiters.
             while let Some(former) = self.leaving()
-                && begun.elapsed() < self.patience
+                && clock::since(begun) < self.patience
                 && !self.session().is_closed()
                 && !self.registry().has_ended()
             {
@@ -100,9 +101,9 @@ impl Attempt {
             if self.session().is_closed() {
                 return Err(self.shut_down());
             }
-            let sent = Instant::now();
+            let sent = clock::now();
             // Boxed, so that a waiter's future has no room for a call.
-            let patience = self.patience.saturating_sub(begun.elapsed());
+            let patience = self.patience.saturating_sub(clock::since(begun));
             match Box::pin(self.call_acquire(patience)).await {
                 Ok((Acquired::Answered(answer), next)) => {
                     self.unanswered = None;
@@ -118,7 +119,7 @@ impl Attempt {
                     match (answer, next) {
                         (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
                         (Answer::Queued { .. }, Some(next)) => {
-                            self.registry().schedule_check_if_waiting(lock, Instant::now() + next);
+                            self.registry().schedule_check_if_waiting(lock, clock::now() + next);
                         }
                         (Answer::Queued { .. }, None) => {}
                     }
@@ -132,7 +133,7 @@ impl Attempt {
                     return refused(refusal, lock);
                 }
                 Err(error) => {
-                    if !is_transient(&error) || begun.elapsed() >= self.patience {
+                    if !is_transient(&error) || clock::since(begun) >= self.patience {
                         return Err(self.failed(error));
                     }
                     tracing::debug!(%error, "no answer, asking again");
@@ -148,7 +149,7 @@ impl Attempt {
         let request = self.request();
         let ask = AskToAcquire {
             request: &request.name,
-            lease: request.claim().lease_to_acquire(Instant::now()),
+            lease: request.claim().lease_to_acquire(clock::now()),
             only_now: self.only_now,
             admission: request.admission,
             max_queue: self.max_queue,
@@ -186,10 +187,10 @@ impl Attempt {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
-            match request.outcome(Instant::now).await {
+            match request.outcome(clock::look).await {
                 Outcome::HandOut { token } => return Ok(Attempted::Granted(token)),
                 Outcome::Renew => {
-                    let sent = Instant::now();
+                    let sent = clock::now();
                     let Some(lease) = request.claim().lease_to_renew(sent) else {
                         continue; // It is over.
                     };
@@ -197,7 +198,7 @@ impl Attempt {
                     match Box::pin(call.renew(&[(request.name.as_str(), lease.into())])).await {
                         Ok((standings, _)) => {
                             for standing in standings {
-                                request.on_renewal(sent, Instant::now(), lease, standing);
+                                request.on_renewal(sent, clock::now(), lease, standing);
                             }
                         }
                         Err(error) if is_transient(&error) && !self.only_now => backoff.pause().await,
@@ -243,7 +244,7 @@ impl Attempt {
     fn leaving(&self) -> Option<Arc<Request>> {
         let request = self.request();
         request.owner()?;
-        self.registry().leaving(request, Instant::now())
+        self.registry().leaving(request, clock::now())
     }
 
     /// What told of the grant, and when the last message came.
@@ -264,7 +265,7 @@ impl Attempt {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
-            let sent = Instant::now();
+            let sent = clock::now();
             let call = self.session().call(&request.lock, self.lease);
             let lease = request.claim().lease_to_ask(sent);
             match call.downgrade(&from.name, &request.name, lease).await {
@@ -275,7 +276,7 @@ impl Attempt {
                     follow_up(self.session(), &request.lock, next);
                     return Ok(told.is_some_and(|told| told <= token));
                 }
-                Err(error) if is_transient(&error) && Instant::now() < until => backoff.pause().await,
+                Err(error) if is_transient(&error) && clock::now() < until => backoff.pause().await,
                 Err(error) => return Err(self.failed(error)),
             }
         }

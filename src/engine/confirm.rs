@@ -7,8 +7,8 @@ use super::session::Session;
 use crate::protocol::replication::Replication;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use crate::types::error::{Error, is_transient, shown};
-use tokio::time::Instant;
 
 /// Makes sure that enough replicas know of a hold, and withdraws the hold otherwise. `false`: the hold was lost before
 /// its user had it.
@@ -23,10 +23,10 @@ pub(crate) async fn counts(attempt: &mut Attempt, wish: Replication) -> Result<b
 
 async fn confirmed(session: &Session, request: &Request, wish: Replication) -> Result<bool, Error> {
     let lease = request.claim().lease();
-    let begun = Instant::now();
+    let begun = clock::now();
     let mut backoff = Backoff::new();
     while is_held(request) {
-        let sent = Instant::now();
+        let sent = clock::now();
         let asked = request.claim().lease_to_renew(sent).unwrap_or(lease);
         match session
             .call(&request.lock, lease)
@@ -34,11 +34,11 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
             .await
         {
             Ok((standing, reached)) => {
-                request.on_renewal(sent, Instant::now(), asked, standing);
+                request.on_renewal(sent, clock::now(), asked, standing);
                 if is_held(request) && reached.master && reached.replicas >= wish.replicas {
                     return Ok(true);
                 }
-                if is_held(request) && begun.elapsed() >= wish.timeout {
+                if is_held(request) && clock::since(begun) >= wish.timeout {
                     return Err(Error::NotReplicated {
                         lock: shown(&request.lock.name),
                         wanted: wish.replicas,
@@ -47,7 +47,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
                     });
                 }
             }
-            Err(error) if is_transient(&error) && begun.elapsed() < wish.timeout => backoff.pause().await,
+            Err(error) if is_transient(&error) && clock::since(begun) < wish.timeout => backoff.pause().await,
             Err(error) => return Err(Error::of_server(&request.lock.name, error)),
         }
     }
@@ -55,5 +55,5 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
 }
 
 fn is_held(request: &Request) -> bool {
-    request.claim().held_until(Instant::now()).is_some()
+    request.claim().held_until(clock::look()).is_some()
 }

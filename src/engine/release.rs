@@ -7,12 +7,12 @@ use super::session::Session;
 use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use crate::types::limits::call_limit;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 /// Releases what was dropped, until the last handle of the client is gone.
@@ -34,7 +34,7 @@ pub(crate) async fn release_dropped(session: &Session, mut dropped: mpsc::Unboun
 
 /// Releases requests that are over, by lock, and forgets them. Holds whose least time is not over are sealed instead.
 async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
-    let now = Instant::now();
+    let now = clock::now();
     let mut by_lock: BTreeMap<(bool, Arc<str>), Vec<Arc<Request>>> = BTreeMap::new();
     for request in requests {
         let is_kept = request.claim().kept_for(now).is_some();
@@ -66,7 +66,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
         .min()
         .unwrap_or_default();
     let call = session.call(&first.lock, shortest);
-    let gone_by = Instant::now() + longest + call_limit(longest);
+    let gone_by = clock::now() + longest + call_limit(longest);
     let mut backoff = Backoff::new();
     loop {
         let released = {
@@ -80,7 +80,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
                 follow_up(session, &first.lock, next);
                 break;
             }
-            Err(error) if Instant::now() < gone_by && !session.shared.registry.has_ended() => {
+            Err(error) if clock::now() < gone_by && !session.shared.registry.has_ended() => {
                 tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
             }
             Err(error) => {

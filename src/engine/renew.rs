@@ -9,13 +9,13 @@ use crate::protocol::reply::Standing;
 use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
 use crate::state::{Due, FollowUp};
+use crate::types::clock;
 use crate::types::error::is_transient;
 use crate::types::timers::{GRACE, RETRY_PAUSE, UNDER_WAY_PAUSE};
 use futures::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 
 /// Renews whatever is due, for ever.
@@ -26,13 +26,13 @@ pub(crate) async fn renew_due(session: &Session) {
     loop {
         tokio::select! {
             biased;
-            () = registry.something_due(sleep_until) => {}
+            () = registry.something_due(clock::watch_until) => {}
             Some(lock) = calls.next() => {
                 under_way.end(&lock);
                 continue;
             }
         }
-        let due = registry.take_due(Instant::now());
+        let due = registry.take_due(clock::look());
         for due in due {
             let Due {
                 lock,
@@ -60,7 +60,7 @@ pub(crate) async fn renew_due(session: &Session) {
                 let call = |chunk| renew_chunk(session, Arc::clone(&lock), chunk, follow_up);
                 calls.extend(chunks.into_iter().map(call));
             } else {
-                let at = Instant::now() + UNDER_WAY_PAUSE;
+                let at = clock::now() + UNDER_WAY_PAUSE;
                 match follow_up {
                     Some(FollowUp { until, .. }) => registry.follow_up(&lock, FollowUp { at, until }),
                     None => registry.schedule_check(&lock, at),
@@ -116,9 +116,9 @@ async fn renew_chunk(
         .iter()
         .map(|(request, asked)| (request.name.as_str(), *asked))
         .collect();
-    let sent = Instant::now();
+    let sent = clock::now();
     let reply = session.call(&lock, lease).renew(&names).await;
-    let now = Instant::now();
+    let now = clock::now();
     observe::renewal(reply.is_ok());
     match reply {
         Ok((standings, next)) => {

@@ -7,15 +7,15 @@
 use super::session::Session;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// Seals some holds of one lock. Tries for as long as the server is to keep one of them.
 pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
     let Some(first) = requests.first() else { return };
     let mut backoff = Backoff::new();
     loop {
-        let now = Instant::now();
+        let now = clock::now();
         let rest = |request: &Arc<Request>| request.claim().lease_to_seal(now);
         let rests: Vec<_> = requests
             .iter()
@@ -55,6 +55,6 @@ pub(crate) fn leave(session: &Session, request: &Request) {
     if session.is_closed() {
         return registry.remove(request);
     }
-    let end = request.claim().seal(Instant::now());
+    let end = request.claim().seal(clock::now());
     registry.schedule_check(&request.lock, end);
 }

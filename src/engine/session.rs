@@ -15,6 +15,7 @@ use crate::transport::link::Lane;
 use crate::transport::quarantine::{Quarantine, Seat};
 use crate::transport::route::{Route, Target};
 use crate::types::client_info::ClientInfo;
+use crate::types::clock;
 use crate::types::limits::call_limit;
 use crate::types::timers::SHUTDOWN_PATIENCE;
 use redis::RedisError;
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// Keeps a client's tasks alive: the last handle has the only sender of releases.
 pub(crate) struct Handle {
@@ -71,7 +72,7 @@ impl Handle {
 
     /// Has a request released, and waits until the server has confirmed that or the lease is over.
     pub(crate) async fn withdraw(&self, request: Arc<Request>) {
-        self.shared().abandon(Arc::clone(&request), Instant::now());
+        self.shared().abandon(Arc::clone(&request), clock::now());
         self.shared().registry.out_of(&request).await;
     }
 }
@@ -113,7 +114,7 @@ impl Session {
             lock,
             limit: call_limit(lease),
             patience: call_limit(lease),
-            listened: self.shared.subscribers.listens(&lock.state, Instant::now),
+            listened: self.shared.subscribers.listens(&lock.state, clock::now),
             sent: AtomicBool::new(false),
         }
     }
@@ -148,7 +149,7 @@ impl Session {
         let requests = shared.registry.close();
         self.route.turn_away();
         for request in &requests {
-            shared.abandon(Arc::clone(request), Instant::now());
+            shared.abandon(Arc::clone(request), clock::now());
         }
         if !wait {
             return shared.subscribers.end();

@@ -86,6 +86,7 @@
 mod metrics;
 
 use crate::protocol::key::Lock;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason};
 use crate::types::mode::{Access, GrantVia, Mode, Permits, Read, When, Write};
 use metrics::{Labels, One};
@@ -214,7 +215,7 @@ impl Wait {
         Box::new(Self {
             span,
             mode,
-            begun: Instant::now(),
+            begun: clock::now(),
             outcome: Outcome::Cancelled,
             without: match when {
                 When::Within(_) => Outcome::Timeout,
@@ -238,7 +239,7 @@ impl Wait {
         self.span.record("token", token).record("source", via.label());
         metrics::granted(self.mode, via.label());
         if let Some(heard) = heard.filter(|_| via == GrantVia::Message) {
-            metrics::handed_over(self.mode, heard.elapsed());
+            metrics::handed_over(self.mode, clock::since(heard));
         }
     }
 
@@ -253,7 +254,7 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let (waited, outcome) = (self.begun.elapsed(), self.outcome.label());
+        let (waited, outcome) = (clock::since(self.begun), self.outcome.label());
         metrics::waited(self.mode, outcome, waited);
         let wait_us = micros(waited);
         self.span.record("outcome", outcome).record("wait_us", wait_us);
@@ -305,7 +306,7 @@ impl Hold {
             lock: Arc::clone(lock),
             mode,
             token,
-            begun: Instant::now(),
+            begun: clock::now(),
             end: HoldEnd::Dropped,
             _held: One::held(mode),
         })
@@ -318,7 +319,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let (mode, held) = (self.mode, self.begun.elapsed());
+        let (mode, held) = (self.mode, clock::since(self.begun));
         let (lock, token, hold_us) = (&self.lock.name, self.token, micros(held));
         let outcome = match self.end {
             HoldEnd::Released => "released",
@@ -356,7 +357,7 @@ impl Outage {
     pub(crate) fn begin(connection: &'static str) -> Self {
         Self {
             connection,
-            begun: Instant::now(),
+            begun: clock::now(),
             _disconnected: One::disconnected(connection),
         }
     }
@@ -365,7 +366,7 @@ impl Outage {
     /// more.
     pub(crate) fn end(self) {
         metrics::reconnected(self.connection);
-        let (connection, outage_ms) = (self.connection, micros(self.begun.elapsed()) / 1000);
+        let (connection, outage_ms) = (self.connection, micros(clock::since(self.begun)) / 1000);
         tracing::info!(connection, outage_ms, "reconnected");
     }
 }
@@ -391,13 +392,13 @@ impl Unreached {
         tracing::warn!(server, %error, "a server of the quorum is away");
         Self {
             server: server.to_owned(),
-            begun: Instant::now(),
+            begun: clock::now(),
             _unreached: One::unreached(),
         }
     }
 
     pub(crate) fn end(self) {
-        let (server, outage_ms) = (&self.server, micros(self.begun.elapsed()) / 1000);
+        let (server, outage_ms) = (&self.server, micros(clock::since(self.begun)) / 1000);
         tracing::info!(server, outage_ms, "a server of the quorum was reached");
     }
 }

@@ -7,6 +7,7 @@ use super::tally::{End, Phase};
 use crate::engine::runtime;
 use crate::observe::{Hold, Wait};
 use crate::protocol::key::Lock;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, shown, timed_out};
 use crate::types::limits::{LEAST_LEASE, call_limit, check_duration};
 use crate::types::mode::{Access, Admission, GrantVia, Policy, When};
@@ -18,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 /// A request to the servers of a quorum that the client has not sent yet. Set its options, then acquire.
@@ -240,7 +241,7 @@ impl Open {
                 match &mut tally.phase {
                     Phase::Holds { token, .. } => {
                         let token = *token;
-                        tally.limit(Instant::now());
+                        tally.limit(clock::now());
                         return Ok(Some(token));
                     }
                     Phase::Over(end) => return ended(&ballot, end),
@@ -249,7 +250,7 @@ impl Open {
                 self.waited |= tally.ticket.is_some();
                 tally.is_answered()
             };
-            let now = Instant::now();
+            let now = clock::now();
             if !answered && patience <= now {
                 return Err(Error::of_server(&ballot.wish.lock.name, timed_out()));
             }
@@ -268,7 +269,7 @@ impl Open {
             };
             let sleep = async {
                 match wake {
-                    Some(wake) => sleep_until(wake).await,
+                    Some(wake) => clock::sleep_until(wake).await,
                     None => std::future::pending().await,
                 }
             };

@@ -17,6 +17,7 @@ use crate::protocol::reply::Standing;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, runtime_ended, shown};
 use crate::types::mode::{Admission, Mode, When};
 use crate::types::owner::Owner;
@@ -27,7 +28,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 
 pub(super) type Drivers = FuturesUnordered<BoxFuture<'static, ()>>;
@@ -93,9 +93,9 @@ impl Ballot {
     /// Counts, and wakes the others if that changes anything.
     pub(super) fn weigh(&self) {
         let mut tally = self.tally();
-        let now = Instant::now();
+        let now = clock::now();
         let trusted = |at: usize| self.members.servers[at].trusted_from(now);
-        let mut changed = tally.weigh(Instant::now, trusted);
+        let mut changed = tally.weigh(clock::look, trusted);
         if let Some(number) = tally.ticket_to_take() {
             let ticket = self.members.take_ticket(&self.wish.lock.state, number);
             tally.take_ticket(ticket, now);
@@ -165,7 +165,7 @@ impl Ballot {
 
     pub(super) fn release(&self, at: usize, request: Arc<Request>) {
         if let Some(handle) = self.members.servers[at].handle() {
-            handle.shared().abandon(request, Instant::now());
+            handle.shared().abandon(request, clock::now());
         }
     }
 
@@ -179,7 +179,7 @@ impl Ballot {
 
     /// Registers a request at one server under a new name.
     fn attempt(&self, at: usize, handle: &Arc<Handle>, when: When, ticket: Option<u64>) -> Attempt {
-        let (shared, now, wish) = (handle.shared(), Instant::now(), &self.wish);
+        let (shared, now, wish) = (handle.shared(), clock::now(), &self.wish);
         let number = match self.tally().is_first(at) {
             true => self.number,
             false => shared.next_number(),
@@ -216,7 +216,7 @@ impl Ballot {
                 };
                 (when, tally.old_ticket(at))
             };
-            let asked = Instant::now();
+            let asked = clock::now();
             let mut attempt = self.attempt(at, handle, when, ticket);
             let error = match attempt.ask().await {
                 Ok(None) => {
@@ -227,7 +227,7 @@ impl Ballot {
                         self.release(at, request);
                         return false;
                     }
-                    tally.on_answer(at, request, ticket, asked, Instant::now());
+                    tally.on_answer(at, request, ticket, asked, clock::now());
                     return true;
                 }
                 Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,
@@ -293,7 +293,7 @@ impl Ballot {
                 continue;
             }
             answered = true;
-            if !self.tally().on_knock(at, Instant::now()) {
+            if !self.tally().on_knock(at, clock::now()) {
                 self.changed.notify_waiters();
             }
         }
@@ -301,7 +301,7 @@ impl Ballot {
 
     /// Tells a server the ticket, and the token of the grant that the vote gives up for it.
     async fn place(&self, at: usize, handle: &Handle, request: &Request, ticket: u64, given_up: Option<u64>) -> Placed {
-        let (session, lease, sent) = (&handle.session, self.wish.lease, Instant::now());
+        let (session, lease, sent) = (&handle.session, self.wish.lease, clock::now());
         let call = session.call(&request.lock, lease);
         let ask = AskToPlace {
             request: &request.name,
@@ -312,7 +312,7 @@ impl Ballot {
         };
         match call.place(ask).await {
             Ok((standing, next)) => {
-                let now = Instant::now();
+                let now = clock::now();
                 request.on_renewal(sent, now, lease, standing);
                 self.tally().on_place(at, given_up, standing, now);
                 if let (Standing::Waits { .. }, Some(next)) = (standing, next) {
@@ -357,7 +357,7 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
             let Some(request) = request else { return };
             let told = request.changed.notified();
             ballot.weigh();
-            let now = Instant::now();
+            let now = clock::now();
             let trusted = ballot.members.servers[at].trusted_from(now);
             let step = ballot.tally().step(at, now, trusted);
             match step {
@@ -377,7 +377,7 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
                     }
                     let sleep = async {
                         match until {
-                            Some(until) => sleep_until(until).await,
+                            Some(until) => clock::sleep_until(until).await,
                             None => pending().await,
                         }
                     };

@@ -10,6 +10,7 @@ use crate::protocol::order::AskToPlace;
 use crate::protocol::reply::Standing;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient, timed_out};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Access, Read, Write};
@@ -22,7 +23,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt;
 
 /// A read hold at a majority of servers, beside other readers.
@@ -69,14 +70,14 @@ impl<M> QuorumGuard<M> {
     /// hold is lost.
     #[must_use]
     pub fn votes(&self) -> usize {
-        self.ballot.tally().held(Instant::now())
+        self.ballot.tally().held(clock::look())
     }
 
     /// Until when the hold is certain, or why it is not held.
     fn held_until(&self) -> Result<Instant, LostReason> {
         self.ballot.weigh();
         let mut tally = self.ballot.tally();
-        let now = Instant::now();
+        let now = clock::now();
         match &tally.phase {
             Phase::Over(End::Lost(reason)) => Err(*reason),
             Phase::Over(_) => Err(LostReason::Shutdown),
@@ -102,7 +103,7 @@ impl<M> QuorumGuard<M> {
                 },
                 Ok(until) => tokio::select! {
                     () = changed => {}
-                    () = sleep_until(until) => {}
+                    () = clock::sleep_until(until) => {}
                 },
             }
         }
@@ -179,7 +180,7 @@ impl<M> QuorumGuard<M> {
             &self.ballot.members.servers[at].handle()?.session,
             self.ballot.wish.lease,
         );
-        let sent = Instant::now();
+        let sent = clock::now();
         let ask = AskToPlace {
             request: &request.name,
             lease,
@@ -188,8 +189,8 @@ impl<M> QuorumGuard<M> {
             least: Some(self.token),
         };
         let (standing, _) = session.call(&request.lock, lease).place(ask).await.ok()?;
-        request.on_renewal(sent, Instant::now(), lease, standing);
-        let is_held = request.claim().held_until(Instant::now()).is_some();
+        request.on_renewal(sent, clock::now(), lease, standing);
+        let is_held = request.claim().held_until(clock::look()).is_some();
         (is_held && matches!(standing, Standing::Holds { .. })).then_some(at)
     }
 
@@ -272,7 +273,11 @@ impl<M> QuorumGuard<M> {
 
 /// Waits until the server has released a request that it had not answered. The driver that asked releases it.
 async fn withdrawn(handle: Arc<Handle>, request: Arc<Request>, until: Instant) -> Result<Left, redis::RedisError> {
-    let released = timeout_at(until, handle.shared().registry.out_of(&request)).await;
+    let released = timeout(
+        until.saturating_duration_since(clock::now()),
+        handle.shared().registry.out_of(&request),
+    )
+    .await;
     released.map(|()| Left::Absent).map_err(|_| timed_out())
 }
 
@@ -286,7 +291,7 @@ struct Leaving {
 
 impl Leaving {
     fn new(handle: &Arc<Handle>, request: Arc<Request>) -> Self {
-        let certain = request.claim().held_until(Instant::now());
+        let certain = request.claim().held_until(clock::look());
         // From here on the watchdog does not renew the hold.
         drop(request.end_hold());
         Self {
@@ -316,12 +321,12 @@ impl Leaving {
                         // have come since.
                         (_, Some(_)) if sent_before => Left::Held,
                         // The lease may have ended meanwhile, which is no loss: the user had left.
-                        (_, Some(_)) if self.certain <= Some(Instant::now()) => Left::Absent,
+                        (_, Some(_)) if self.certain <= Some(clock::look()) => Left::Absent,
                         (_, Some(_)) => Left::Unknown,
                         (_, None) => Left::Absent,
                     });
                 }
-                Err(error) if is_transient(&error) && Instant::now() < until => {
+                Err(error) if is_transient(&error) && clock::look() < until => {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                 }
@@ -344,7 +349,7 @@ enum Left {
 impl Drop for Leaving {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request, Instant::now());
+            self.handle.shared().abandon(request, clock::now());
         }
     }
 }

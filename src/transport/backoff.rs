@@ -1,5 +1,6 @@
 //! Backoff: pauses between attempts, which grow and differ between clients.
 
+use crate::types::clock;
 use crate::types::random;
 use redis::RedisError;
 use std::future::Future;
@@ -39,7 +40,7 @@ impl Backoff {
 
     /// Pauses before a restart, if the last one did not live long.
     pub(crate) async fn after(&mut self, since: Instant) {
-        if since.elapsed() < self.longest {
+        if clock::since(since) < self.longest {
             self.pause().await;
         } else {
             *self = Self::up_to(self.longest);

@@ -14,6 +14,7 @@ use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::state::subscribers::Topic;
+use crate::types::clock;
 use crate::types::error::{is_of_replica, timed_out};
 use crate::types::timers::{ANNOUNCED_EVERY, CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
 use futures::future::try_join_all;
@@ -45,14 +46,14 @@ impl Listener {
         let connect = |on_push| self.backend.connect(label, Purpose::Pushes, Some(on_push));
         let confirmed = Arc::<OnceLock<Instant>>::default();
         let since = Arc::clone(&confirmed);
-        let hear = move |push| on_push(&shared, &push, || Heard::over(since.get().copied(), Instant::now()));
+        let hear = move |push| on_push(&shared, &push, || Heard::over(since.get().copied(), clock::now()));
         let mut subscription = Subscription::open(connect, hear).await?;
         let (prefix, id) = (&self.shared.prefix, self.shared.id);
         let channels = [format!("{}{id}", channel_base(prefix)), audience_channel(prefix)];
         let channels = channels.each_ref().map(String::as_str);
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
-        confirmed.get_or_init(Instant::now);
+        confirmed.get_or_init(clock::now);
         self.introduce(&mut subscription).await;
         self.look_around(&mut subscription).await;
         Ok(subscription)
@@ -63,7 +64,7 @@ impl Listener {
         let registry = &self.shared.registry;
         let mut backoff = Backoff::new();
         loop {
-            let (since, term) = (Instant::now(), subscription.term);
+            let (since, term) = (clock::now(), subscription.term);
             let why = tokio::select! {
                 biased;
                 why = self.until_dead(&mut subscription) => why,
@@ -79,7 +80,7 @@ impl Listener {
             )
             .await;
             self.shared.subscribers.start_over();
-            let now = Instant::now();
+            let now = clock::now();
             registry.resync(now);
             // By this, holders, whose calls may be minutes apart, learn that the server has restarted.
             registry.recheck(now, |_| true);
@@ -90,8 +91,8 @@ impl Listener {
     /// Returns the reason when the connection is dead.
     async fn until_dead(&self, subscription: &mut Subscription) -> String {
         let subscribers = &self.shared.subscribers;
-        let mut announced = Instant::now();
-        let mut introduced = Instant::now();
+        let mut announced = clock::now();
+        let mut introduced = clock::now();
         loop {
             let new = tokio::select! {
                 biased;
@@ -100,15 +101,15 @@ impl Listener {
                 () = sleep(PING_INTERVAL) => false,
             };
             // This comes first: others may have stopped publishing, and what follows a gap must be complete.
-            if new || announced.elapsed() >= ANNOUNCED_EVERY {
-                announced = Instant::now();
+            if new || clock::since(announced) >= ANNOUNCED_EVERY {
+                announced = clock::now();
                 self.announce(subscription).await;
             }
             if let Err(error) = self.follow(subscription).await {
                 return error.to_string();
             }
-            if introduced.elapsed() >= INTRODUCED_EVERY {
-                introduced = Instant::now();
+            if clock::since(introduced) >= INTRODUCED_EVERY {
+                introduced = clock::now();
                 self.introduce(subscription).await;
             }
             match subscription.ping().await {
@@ -185,7 +186,7 @@ impl Listener {
     async fn look_around(&self, subscription: &mut Subscription) {
         let ask = event::listeners(&self.shared.prefix);
         let found = subscription.wire.answer(PING_TIMEOUT, &ask).await;
-        let now = Instant::now();
+        let now = clock::now();
         match found.and_then(event::read_listeners) {
             Ok(subjects) => subjects
                 .iter()
@@ -200,7 +201,7 @@ pub(crate) fn on_push(shared: &Shared, push: &PushInfo, heard: impl Fn() -> Hear
         Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
         _ => None,
     };
-    let now = Instant::now;
+    let now = clock::now;
     let subscribers = &shared.subscribers;
     match push.kind {
         PushKind::Message => {

@@ -5,6 +5,7 @@ use super::wire::Wire;
 use crate::protocol::hello::Dialect;
 use crate::protocol::quarantine::{age, info, key, read_age, run_id, stamp_key};
 use crate::protocol::reply::malformed;
+use crate::types::clock;
 use crate::types::timers::CONNECT_TIMEOUT;
 use redis::{ErrorKind, RedisError, Value};
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ impl Quarantine {
             lasts,
             seat,
             stamp_key: stamp_key(prefix),
-            made: Instant::now(),
+            made: clock::now(),
         }
     }
 
@@ -81,7 +82,7 @@ impl Quarantine {
             .answer(CONNECT_TIMEOUT, &age(dialect, &self.key, run, stamp))
             .await?;
         let age = read_age(&reply).ok_or_else(|| malformed(&reply))?;
-        let (age, now) = (Duration::from_millis(age), Instant::now());
+        let (age, now) = (Duration::from_millis(age), clock::now());
         if let Some(left) = self.lasts.checked_sub(age) {
             tracing::warn!(
                 ?left,

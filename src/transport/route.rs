@@ -14,6 +14,7 @@ use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::text;
 use crate::state::request::Request;
 use crate::state::shared::Shared;
+use crate::types::clock;
 use redis::{Cmd, RedisError, Value};
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
@@ -306,7 +307,7 @@ impl Single {
         // After a reconnect the server may have forgotten holds.
         let recheck = |is_up| {
             if is_up {
-                self.shared.registry.recheck(Instant::now(), |_| true);
+                self.shared.registry.recheck(clock::now(), |_| true);
             }
         };
         futures::join!(

@@ -17,7 +17,26 @@ use fairlock::testing::Network;
 use fairlock::{Client, Error, IntoServer};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use world::World;
+
+/// Makes clients on this thread find, from their next step on, that the machine was suspended for this time: a laptop was
+/// shut, for example. Leases have run on and timers have not. The server in memory does not sleep and has seen nothing of
+/// that time; [`Server::expire`] ends what would have ended meanwhile.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), fairlock::Error> {
+/// # use std::time::Duration;
+/// let server = fairlock_testing::Server::new();
+/// let guard = server.client().await?.rw_lock("report").write().await?;
+/// fairlock_testing::suspend(Duration::from_secs(3600));
+/// assert!(!guard.is_held());
+/// # Ok(()) }
+/// ```
+pub fn suspend(time: Duration) {
+    fairlock::testing::suspend(time);
+}
 
 /// A server in memory, for tests.
 ///

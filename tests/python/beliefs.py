@@ -2,13 +2,38 @@
 
 import time
 import unittest
+from unittest import mock
 
+from fairlock import _clock
 from fairlock._names import keys
 from fairlock._request import Phase, Request
+from fairlock.guard import Guard
 
 
 def asked(lease=10.0):
     return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease, time.monotonic())
+
+
+class Suspended(unittest.IsolatedAsyncioTestCase):
+    """A machine that slept: leases have run on, and the monotonic clock has stood still."""
+
+    async def test_a_guard_believes_nothing_after_it(self):
+        now = _clock.now()
+        request = asked(lease=10.0)
+        request.entered(now, 7)
+        request.hold()
+        guard = Guard(None, request, "a")
+        self.assertTrue(guard.is_held())
+        with mock.patch.object(_clock, "now", lambda: now + 10):
+            self.assertFalse(guard.is_held())
+        guard._left = True
+
+    def test_the_clock_counts_what_the_monotonic_one_does_not(self):
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            before = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.assertLessEqual(before, _clock.now())
+            self.assertLessEqual(_clock.now(), time.clock_gettime(time.CLOCK_BOOTTIME))
+
 
 
 class AfterASubscription(unittest.TestCase):

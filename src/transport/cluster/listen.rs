@@ -14,6 +14,7 @@ use crate::protocol::key::{channel_base, is_event_channel};
 use crate::protocol::order::Order;
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
+use crate::types::clock;
 use crate::types::error::disconnected;
 use crate::types::timers::{CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
 use futures::future::{join_all, try_join_all};
@@ -22,7 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 /// How long the client keeps a channel without waiters.
 const LINGER: Duration = Duration::from_secs(3);
@@ -97,7 +98,7 @@ impl NodeSubscription {
 
     async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.send("SSUBSCRIBE", channel).await?;
-        locked(&self.confirmed).insert(channel.to_owned(), Instant::now());
+        locked(&self.confirmed).insert(channel.to_owned(), clock::now());
         Ok(())
     }
 
@@ -163,7 +164,7 @@ impl Cluster {
     async fn hear(&self, node: &Arc<Node>, mut subscription: NodeSubscription) -> Result<(), RedisError> {
         let mut followed = BTreeSet::new();
         let mut streams = Streams::of(&self.shared);
-        let mut ping_at = Instant::now() + PING_INTERVAL;
+        let mut ping_at = clock::now() + PING_INTERVAL;
         node.look_later();
         loop {
             match node.take_agenda() {
@@ -184,7 +185,7 @@ impl Cluster {
                     return Err(disconnected("the node has ended the subscription"));
                 }
                 () = node.wanted.notified() => continue,
-                () = sleep_until(ping_at) => {}
+                () = clock::sleep_until(ping_at) => {}
             }
             // Another node may have the slots by now, so read the table already.
             let answered = subscription.connection.ping().await?;
@@ -192,7 +193,7 @@ impl Cluster {
             if !answered {
                 self.stale.notify_one();
             }
-            ping_at = Instant::now() + PING_INTERVAL;
+            ping_at = clock::now() + PING_INTERVAL;
             node.look_later();
         }
     }
@@ -279,7 +280,7 @@ impl Cluster {
                 .iter()
                 .map(|lock| async { subscription.subscribe(&self.channel(lock)).await });
             let replies = join_all(replies).await;
-            let now = Instant::now();
+            let now = clock::now();
             let mut failure = None;
             let mut confirmed = Vec::new();
             for (lock, reply) in some.iter().zip(replies) {
@@ -359,7 +360,7 @@ impl Cluster {
 
     /// Forgets the locks of slots with such an owner that have had no waiters for a while.
     pub(super) fn forget_idle(&self, concerns: impl Fn(Option<&Arc<Node>>) -> bool) {
-        let now = Instant::now();
+        let now = clock::now();
         let mut watches = locked(&self.watches);
         let topology = locked(&self.topology);
         let registry = &self.shared.registry;
@@ -401,7 +402,7 @@ fn on_message(shared: &Shared, confirmed: &Mutex<HashMap<String, Instant>>, chan
         }
         (channel, _) => {
             let confirmed = channel.ok().and_then(|channel| locked(confirmed).get(channel).copied());
-            shared.on_message(Heard::over(confirmed, Instant::now()), payload);
+            shared.on_message(Heard::over(confirmed, clock::now()), payload);
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::protocol::key::Lock;
 use crate::protocol::order::Order;
 use crate::protocol::replication::{Reached, Replication};
 use crate::state::shared::Shared;
+use crate::types::clock;
 use crate::types::error::{is_of_replica, is_refusal, is_transient};
 use futures::stream::FuturesUnordered;
 pub(crate) use node::Node;
@@ -104,7 +105,7 @@ impl Cluster {
         // A node that is away may have a successor, so do not wait for it.
         let patience = how.limit;
         let slot = slot_of(key);
-        let begun = Instant::now();
+        let begun = clock::now();
         let mut backoff = Backoff::new();
         let mut hops = 0;
         let mut asked: Option<Arc<Node>> = None;
@@ -152,7 +153,7 @@ impl Cluster {
             if asked.is_none() && error.kind() != ErrorKind::Server(ServerErrorKind::TryAgain) {
                 self.stale.notify_one();
             }
-            if begun.elapsed() >= how.limit {
+            if clock::since(begun) >= how.limit {
                 return Err(error);
             }
             hops += 1;
@@ -225,7 +226,7 @@ impl Cluster {
             let missed = watch.heard.as_ref().is_some_and(|(since, _)| *since > sent);
             drop(watches);
             if missed {
-                self.shared.registry.resync_locks([&lock.state], Instant::now());
+                self.shared.registry.resync_locks([&lock.state], clock::now());
             }
             return;
         }
@@ -261,7 +262,7 @@ impl Cluster {
     /// These slots have another owner, or their owner restarted: it may have forgotten holds.
     fn recheck(&self, slots: &BTreeSet<u16>) {
         let concerns = |lock: &str| slots.contains(&slot_of(lock));
-        self.shared.registry.recheck(Instant::now(), concerns);
+        self.shared.registry.recheck(clock::now(), concerns);
     }
 
     fn slots_of(&self, node: &Arc<Node>) -> BTreeSet<u16> {

@@ -4,6 +4,7 @@ use super::super::backend::Backend;
 use super::super::link::{How, Link};
 use super::locked;
 use crate::protocol::order::Order;
+use crate::types::clock;
 use crate::types::error::disconnected;
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, Value};
 use std::fmt;
@@ -81,7 +82,7 @@ impl Node {
             address,
             link: Link::idle(backend.clone(), label),
             backend,
-            membership: watch::Sender::new(Membership::Candidate(Instant::now())),
+            membership: watch::Sender::new(Membership::Candidate(clock::now())),
             unanswered: AtomicUsize::new(0),
             suspect: AtomicBool::new(false),
             agenda: Mutex::new(Agenda::Everything(Vec::new())),
@@ -138,7 +139,7 @@ impl Node {
             return true;
         }
         let membership = *self.membership.borrow();
-        if matches!(membership, Membership::Candidate(since) if since.elapsed() < NODE_LINGER) {
+        if matches!(membership, Membership::Candidate(since) if clock::since(since) < NODE_LINGER) {
             return true;
         }
         self.link.close();

@@ -7,6 +7,7 @@ use super::node::{Address, Node};
 use super::{Cluster, Owners, SLOTS, Topology, Watch, locked, no_seeds};
 use crate::protocol::hello::Dialect;
 use crate::protocol::reply::malformed;
+use crate::types::clock;
 use crate::types::random;
 use crate::types::timers::CONNECT_TIMEOUT;
 use futures::stream::FuturesUnordered;
@@ -14,7 +15,7 @@ use redis::{ConnectionAddr, ErrorKind, RedisError, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
 
 /// The shortest pause between two readings of the table.
@@ -108,14 +109,14 @@ impl Cluster {
         for some in known.chunks(ASKED_AT_ONCE).chain(seeds.chunks(ASKED_AT_ONCE)) {
             let mut answers: FuturesUnordered<_> = some.iter().map(|address| self.ask_for_table(address)).collect();
             let mut best: Option<Table> = None;
-            let mut until = Instant::now() + CONNECT_TIMEOUT;
-            while let Ok(Some(answer)) = timeout_at(until, answers.next()).await {
+            let mut until = clock::now() + CONNECT_TIMEOUT;
+            while let Ok(Some(answer)) = timeout(until.saturating_duration_since(clock::now()), answers.next()).await {
                 match answer {
                     Ok(table) => {
                         if best.as_ref().is_none_or(|best| best.epoch < table.epoch) {
                             best = Some(table);
                         }
-                        until = until.min(Instant::now() + TABLE_GRACE);
+                        until = until.min(clock::now() + TABLE_GRACE);
                     }
                     Err(error) => failure = error,
                 }
@@ -192,9 +193,9 @@ impl Cluster {
             // Nothing else checks those.
             self.forget_idle(|owner| owner.is_none());
             if !self.is_in_trouble() {
-                let since = Instant::now();
+                let since = clock::now();
                 self.stale.notified().await;
-                if since.elapsed() > QUIET {
+                if clock::since(since) > QUIET {
                     pace = Pace::new();
                 }
             }
@@ -230,14 +231,14 @@ impl Pace {
     fn new() -> Self {
         Self {
             backoff: Backoff::up_to(TABLE_AT_LEAST_EVERY),
-            begun: Instant::now(),
+            begun: clock::now(),
         }
     }
 
     async fn pause(&mut self) {
         sleep(TABLE_AT_MOST_EVERY).await;
         self.backoff.pause().await;
-        if self.begun.elapsed() > LONG_TROUBLE {
+        if clock::since(self.begun) > LONG_TROUBLE {
             sleep(TABLE_IN_LONG_TROUBLE).await;
         }
     }

@@ -21,6 +21,7 @@ use crate::observe::Outage;
 use crate::protocol::functions::Functions;
 use crate::protocol::hello::Dialect;
 use crate::protocol::order::{Known, Made, Order, Peer};
+use crate::types::clock;
 use crate::types::error::{is_of_replica, timed_out};
 use confirm::Confirming;
 pub(crate) use how::{BackgroundSlots, How, Lane, Sending};
@@ -60,7 +61,7 @@ impl Connection {
     fn peer(&self) -> Peer {
         let left = self
             .quarantined_until
-            .and_then(|until| until.checked_duration_since(Instant::now()));
+            .and_then(|until| until.checked_duration_since(clock::now()));
         Peer {
             dialect: self.dialect,
             quarantine_left: left.map(|left| left.max(Duration::from_millis(1))),

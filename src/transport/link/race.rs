@@ -11,6 +11,7 @@
 use super::super::backoff::Backoff;
 use super::{Connection, Link, State};
 use crate::observe::Outage;
+use crate::types::clock;
 use crate::types::error::{demoted, disconnected};
 use redis::RedisError;
 use std::collections::VecDeque;
@@ -40,7 +41,7 @@ impl Link {
     /// The time between the starts of two attempts.
     fn pause(&self, since: Instant) -> Duration {
         let limit = Duration::from_micros(self.shortest_limit_us.load(Ordering::Relaxed));
-        (since.elapsed() / 8).max(limit / 2).min(LONGEST_PAUSE)
+        (clock::since(since) / 8).max(limit / 2).min(LONGEST_PAUSE)
     }
 
     /// Reports when the connection was lost (`false`) and is up (`true`), also when another one replaced it. Never
@@ -49,9 +50,9 @@ impl Link {
         let mut was_up = matches!(self.side().state, State::Up(_));
         let mut backoff = Backoff::new();
         for generation in 1.. {
-            let since = Instant::now();
+            let since = clock::now();
             let silent = self.until_doubted().await;
-            let begun = Instant::now();
+            let begun = clock::now();
             let outage = was_up.then(|| Outage::begin(Outage::COMMAND));
             let connection = match &silent {
                 Some(silent) => match self.beside(silent, generation, begun, &is_up).await {

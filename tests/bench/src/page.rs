@@ -239,7 +239,9 @@ fn why(results: &Results, key: &str) -> Option<String> {
         )),
         "p8" => {
             let floor = results.number("p8_floor")?;
-            let Goal::AtMost(goal) = results.goal(key) else { return None };
+            let Goal::AtMost(goal) = results.goal(key) else {
+                return None;
+            };
             Some(format!(
                 "One push takes {} us, so the goal leaves {} us for each reader, in the server and the client together. The \
                  one script that grants to all of them takes the server {} us, and a runtime that only wakes 1,000 \

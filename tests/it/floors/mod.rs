@@ -16,11 +16,13 @@ use std::path::{Path, PathBuf};
 const FLOORS: &str = "types protocol observe state transport engine API quorum testing";
 
 /// What acts or tells the time.
-const NOT_IN_STATE: &str = "Instant::now elapsed SystemTime::now spawn redis::aio std::net std::fs std::io std::thread \
+const NOT_IN_STATE: &str = "clock Instant::now elapsed SystemTime::now spawn redis::aio std::net std::fs std::io std::thread \
     std::process std::env sleep timeout interval Wire";
 /// The protocol does not wait, either. Its `timeout` is a word of a reply.
-const NOT_IN_PROTOCOL: &str = "Instant SystemTime::now spawn redis::aio std::net std::fs std::io std::thread \
+const NOT_IN_PROTOCOL: &str = "clock Instant SystemTime::now spawn redis::aio std::net std::fs std::io std::thread \
     std::process std::env tokio async await";
+/// What tells the time or waits for one by another clock than the client's, which counts for how long the machine was suspended.
+const OTHER_CLOCKS: &str = "Instant::now elapsed sleep_until timeout_at";
 /// What the state may have of tokio: to wait until it is called, and a time that it was given.
 const TOKIO_IN_STATE: [&str; 3] = ["tokio::select", "tokio::sync", "tokio::time::Instant"];
 
@@ -113,6 +115,23 @@ fn forbidden(tree: &Tree, wanted: &str, words: &str) -> Vec<String> {
             let has = |word: &str| format!("::{path}::").contains(&format!("::{word}::"));
             let is_known = TOKIO_IN_STATE.iter().any(|known| path.starts_with(known));
             if words.split_whitespace().any(has) || path.starts_with("tokio::") && !is_known {
+                said.push(format!("{module}: {path}"));
+            }
+        }
+    }
+    said
+}
+
+/// Where the time is told by another clock than the client's.
+fn other_clocks(tree: &Tree) -> Vec<String> {
+    let mut said = Vec::new();
+    // A rule of its own forbids the state to wait for a time.
+    let floors = FLOORS.split(' ').filter(|floor| *floor != "state");
+    let modules = floors.flat_map(|floor| on(tree, floor));
+    for (module, code) in modules.filter(|(module, _)| *module != "types::clock") {
+        for path in paths(code).into_iter().map(|path| path.text) {
+            let is = |word: &str| format!("::{path}").ends_with(&format!("::{word}"));
+            if OTHER_CLOCKS.split_whitespace().any(is) && !path.starts_with("clock::") {
                 said.push(format!("{module}: {path}"));
             }
         }
@@ -217,6 +236,26 @@ fn the_state_and_the_protocol_do_no_io_and_read_no_clock() {
         of("state", NOT_IN_PROTOCOL, "async fn f() {} #[cfg(test)] mod tests;"),
         "state::a"
     );
+}
+
+#[test]
+fn one_clock_tells_the_time() {
+    assert_eq!(other_clocks(&real()), [""; 0]);
+    let of = |source: &str| {
+        places(other_clocks(&made_up(&format!(
+            "engine/a.rs: {source}\ntypes/clock.rs: Instant::now()"
+        ))))
+    };
+    assert_eq!(
+        of("clock::now(); clock::sleep_until(at); timeout(limit, call); sleep(pause)"),
+        ""
+    );
+    for wrong in
+        "Instant::now() | begun.elapsed() | use tokio::time::{sleep_until}; | tokio::time::timeout_at(at, call)"
+            .split(" | ")
+    {
+        assert_eq!(of(wrong), "engine::a", "{wrong}");
+    }
 }
 
 #[test]

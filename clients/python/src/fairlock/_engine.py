@@ -12,12 +12,12 @@ import logging
 import os
 import secrets
 import socket
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from . import _clock
 from ._connection import Address, Disconnected
 from ._names import LockKeys, owner_name, read_message, read_request
 from ._request import DISPLACED, RELEASED, Phase, Request, Signal
@@ -235,7 +235,7 @@ class Engine:
         """Before the call is sent, so that no message comes too early."""
         self._number += 1
         name = f"{'w' if wish.writes else 'r'}{self.id}:{self._number}{wish.owner_suffix()}"
-        request = Request(self._number, name, wish.lock, self.settings.lease, time.monotonic())
+        request = Request(self._number, name, wish.lock, self.settings.lease, _clock.now())
         self._requests[self._number] = request
         return request
 
@@ -244,7 +244,7 @@ class Engine:
         options = wish.policy + ("t" if only_now else "")
         if wish.max_queue is not None and not ticket:
             options += f"m{wish.max_queue}"
-        patience = time.monotonic() + request.lease
+        patience = _clock.now() + request.lease
         sendings = 0
         while True:
             sendings += 1
@@ -256,18 +256,18 @@ class Engine:
             except Disconnected as error:
                 if self._closed:
                     raise ClosedError("the client is closed") from error
-                if time.monotonic() >= patience:
+                if _clock.now() >= patience:
                     raise UnavailableError(f"lock {wish.name!r}", error) from error
             except (ReplyError, MalformedError) as error:
                 if not isinstance(error, ReplyError) or not is_transient(error):
                     raise ServerError(f"lock {wish.name!r}", str(error)) from error
-                if time.monotonic() >= patience:
+                if _clock.now() >= patience:
                     raise UnavailableError(f"lock {wish.name!r}", error) from error
             else:
                 if status in (1, 2):
                     self._stands(request, answer.sent, status, value, next_ms, seq)
                     return True
-                if status == -2 and await self._end_orphan(wish, value) and time.monotonic() < patience:
+                if status == -2 and await self._end_orphan(wish, value) and _clock.now() < patience:
                     continue
                 # An earlier sending may still be on its way.
                 if sendings > 1:
@@ -317,7 +317,7 @@ class Engine:
     async def _until_held(self, request: Request, name: str) -> bool:
         """True: it holds. False: the server does not know it any more, so that it has to ask again."""
         while True:
-            now = time.monotonic()
+            now = _clock.now()
             if request.phase is Phase.GRANTED and request.proven > now:
                 request.hold()
                 self._schedule(min(request.due, request.proven))
@@ -341,7 +341,7 @@ class Engine:
 
         Whatever becomes of this call, also if its task is cancelled, the watchdog releases what was not confirmed.
         """
-        request.expire(time.monotonic())
+        request.expire(_clock.now())
         if request.phase is not Phase.HELD:
             self.leave(request)
             raise LostError(name, reason(request))
@@ -368,12 +368,12 @@ class Engine:
                 return stood, lost_reply
             except Disconnected as error:
                 lost_reply = True
-                if time.monotonic() >= held_until:
+                if _clock.now() >= held_until:
                     raise UnavailableError(f"release of lock {name!r}", error) from error
             except (ReplyError, MalformedError) as error:
                 if not isinstance(error, ReplyError) or not is_transient(error):
                     raise ServerError(f"release of lock {name!r}", str(error)) from error
-                if time.monotonic() >= held_until:
+                if _clock.now() >= held_until:
                     raise UnavailableError(f"release of lock {name!r}", error) from error
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -385,7 +385,7 @@ class Engine:
         if not request.sent:
             self._forget(request)
             return
-        now = time.monotonic()
+        now = _clock.now()
         self._left[request.number] = (request, now + request.lease, now)
         self._schedule(now)
 
@@ -403,21 +403,21 @@ class Engine:
     def _look(self, lock: LockKeys, next_ms: int) -> None:
         """A lease of another request ends then: checks whether one of ours enters."""
         if next_ms >= 0:
-            at = time.monotonic() + next_ms / 1000
+            at = _clock.now() + next_ms / 1000
             self._looks[lock] = min(self._looks.get(lock, at), at)
             self._schedule(at)
 
     def _note_next(self, lock: LockKeys, next_ms: int) -> None:
         """A script stopped at its limit, or cut a lease that ends soon. Perhaps nobody else knows."""
         if 0 <= next_ms <= GRACE_MS:
-            self._followed.setdefault(lock, time.monotonic() + FOLLOWED_SECONDS)
+            self._followed.setdefault(lock, _clock.now() + FOLLOWED_SECONDS)
             self._look(lock, next_ms)
         else:
             self._followed.pop(lock, None)
 
     async def _keep(self) -> None:
         while True:
-            now = time.monotonic()
+            now = _clock.now()
             jobs, self._wakes_at = self._due(now)
             if now >= self._introduced:
                 jobs.append(self._introduce)
@@ -474,13 +474,13 @@ class Engine:
                 next_ms, first, standings = _renewed(answer, len(requests))
             except FAILURES as error:
                 self._log_failure("a renewal", lock, error)
-                again = time.monotonic() + RETRY_SECONDS
+                again = _clock.now() + RETRY_SECONDS
                 for request in requests:
                     request.due = max(request.due, again)
                 if not requests:
                     self._look(lock, int(RETRY_SECONDS * 1000))
                 return
-            now = time.monotonic()
+            now = _clock.now()
             for request, standing in zip(requests, standings):
                 request.stands(now, answer.sent, standing, first)
                 self._settle(request)
@@ -500,7 +500,7 @@ class Engine:
                 _, next_ms = _released(answer)
             except FAILURES as error:
                 self._log_failure("a release", lock, error)
-                now = time.monotonic()
+                now = _clock.now()
                 for request in requests:
                     _, until, _ = self._left.get(request.number, (request, 0.0, 0.0))
                     if now < until:
@@ -523,7 +523,7 @@ class Engine:
 
     async def _introduce(self) -> None:
         """For status. It is optional, so a failure is not fatal."""
-        self._introduced = time.monotonic() + INTRODUCED_EVERY
+        self._introduced = _clock.now() + INTRODUCED_EVERY
         text = f"{os.getpid()}\n{socket.gethostname()}\n{self.settings.label}"
         try:
             await self._session.command("SET", f"{self.settings.prefix}:client:{self.id}", text, "EX", 90)
@@ -534,7 +534,7 @@ class Engine:
 
     def _subscribed(self) -> None:
         """Messages may have been lost: renews every waiter, and believes nothing from before."""
-        now = time.monotonic()
+        now = _clock.now()
         for request in self._requests.values():
             request.doubt(now)
         self._kick.notify()
@@ -544,7 +544,7 @@ class Engine:
         if message is None:
             return
         grants, state = message
-        now = time.monotonic()
+        now = _clock.now()
         for name, token in grants:
             named = read_request(name)
             if named is None:

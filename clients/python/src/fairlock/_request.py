@@ -2,7 +2,7 @@
 
 A request's phase only moves forward (ASKED, WAITING, GRANTED, HELD, OVER), except that a grant that was not handed out
 yet may turn out to be over. So the order in which the two connections deliver does not matter. PROTOCOL.md,
-*Believing*, has the rules. Times are in seconds of the monotonic clock.
+*Believing*, has the rules. Times are in seconds of `_clock`.
 """
 
 from __future__ import annotations

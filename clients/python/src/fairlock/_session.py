@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from . import _clock
 from ._connection import Address, Connection, Disconnected, _ignore
 from ._names import LockKeys
 from ._request import Phase, Request
@@ -28,7 +28,7 @@ def is_transient(error: ReplyError) -> bool:
 
 
 class Answer(NamedTuple):
-    """A reply, and when its call was sent (seconds of the monotonic clock)."""
+    """A reply, and when its call was sent (seconds of `_clock`)."""
 
     reply: Reply
     sent: float
@@ -49,7 +49,7 @@ class Link:
 
     async def call(self, name: str, rest: tuple[Word, ...]) -> Answer:
         script = self.texts[name]
-        sent = time.monotonic()
+        sent = _clock.now()
         try:
             if self.functions is not None:
                 return Answer(await self.connection.call("FCALL", f"{self.functions}_{name}", *rest), sent)
@@ -63,7 +63,7 @@ class Link:
                 self.connection.send("FUNCTION", "LOAD", library()[1]).add_done_callback(_ignore)
             elif error.code != "NOSCRIPT":
                 raise
-        sent = time.monotonic()
+        sent = _clock.now()
         return Answer(await self.connection.call("EVAL", script.text, *rest), sent)
 
 
@@ -89,7 +89,7 @@ class Session:
     ) -> Answer:
         """Calls a script. `about`: a request that the server may know from now on. Raises as `command` does."""
         link = await self.link()
-        rest_ms = int((link.quarantined_until - time.monotonic()) * 1000)
+        rest_ms = int((link.quarantined_until - _clock.now()) * 1000)
         if name == "acquire" and rest_ms > 0:
             args = (*args, rest_ms)
         if about is not None:
@@ -169,7 +169,7 @@ class Session:
         age_ms = await connection.call("EVAL", life(flagged), 1, f"{self._prefix}:life", runs[0])
         if not isinstance(age_ms, int):
             raise MalformedError(f"not an age of a server: {age_ms!r:.80}")
-        return time.monotonic() + self._quarantine - age_ms / 1000
+        return _clock.now() + self._quarantine - age_ms / 1000
 
     def close(self) -> None:
         self._closed = True

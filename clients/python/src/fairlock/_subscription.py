@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
+from . import _clock
 from ._connection import Address, Connection, Disconnected
 from ._resp import MalformedError, Reply, ReplyError, texts
 from ._session import LEAST_PAUSE, MOST_PAUSE, Session
@@ -48,7 +48,7 @@ class Subscription:
         """Whether somebody listens to the events of the lock with this state key."""
         if not self._audience:
             return False
-        now = time.monotonic()
+        now = _clock.now()
         return any(self._audience.get(subject, 0.0) > now for subject in (state, "*"))
 
     async def subscribe(self, session: Session) -> None:
@@ -112,7 +112,7 @@ class Subscription:
             self._believe(payload)
 
     def _believe(self, subject: str) -> None:
-        now = time.monotonic()
+        now = _clock.now()
         # Announcements come every few seconds, so what is over is dropped here.
         self._audience = {subject: until for subject, until in self._audience.items() if until > now}
         self._audience[subject] = now + BELIEVED_SECONDS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import warnings
 from types import TracebackType
 
+from . import _clock
 from ._engine import Engine, reason
 from ._request import Phase, Request
 from .errors import LostError, LostReason
@@ -48,9 +48,10 @@ class Guard:
         """Whether the lock is certainly still held, without I/O. Once False, the answer stays False.
 
         "Certainly" means by this process' monotonic clock. The client sent the last confirmed renewal less than a lease
-        ago, minus a fiftieth for clocks that run at different rates.
+        ago, minus a fiftieth for clocks that run at different rates. On Linux the time for which the machine was suspended
+        counts too.
         """
-        self._request.expire(time.monotonic())
+        self._request.expire(_clock.now())
         return self._request.phase is Phase.HELD
 
     async def lost(self) -> LostReason:
@@ -59,7 +60,7 @@ class Guard:
         Cancellation: nothing happens. Call it again at any time.
         """
         while True:
-            now = time.monotonic()
+            now = _clock.now()
             self._request.expire(now)
             if isinstance(self._request.why, LostReason):
                 return self._request.why

@@ -4,6 +4,42 @@ use super::{Check, Mutant};
 
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
+    // ---- a machine that was suspended
+    Mutant {
+        name: "guard-asleep", file: "src/guard.rs",
+        edits: &[("self.request().change(|claim| claim.held_until(clock::look()))", "self.request().change(|claim| claim.held_until(clock::now()))")],
+        seen: "invented",
+        story: "is_held() does not look whether the machine was suspended.",
+        check: Check::Testing("suspended", "a_guard_believes_nothing_after_a_suspend_that_is_longer_than_its_lease"),
+    },
+    Mutant {
+        name: "release-asleep", file: "src/guard.rs",
+        edits: &[("request.claim().held_until(clock::look())", "request.claim().held_until(clock::now())")],
+        seen: "by its test, while the clock was built in",
+        story: "A release after a suspend does not say that the hold was lost.",
+        check: Check::Testing("suspended", "a_release_after_a_suspend_says_that_the_hold_was_lost"),
+    },
+    Mutant {
+        name: "watchdog-asleep", file: "src/engine/renew.rs",
+        edits: &[("registry.something_due(clock::watch_until)", "registry.something_due(clock::sleep_until)")],
+        seen: "invented",
+        story: "The watchdog sleeps through a suspend, so lost() resolves only when its timer ends.",
+        check: Check::Testing("suspended", "who_waits_for_a_loss_hears_of_it_within_seconds_though_all_timers_stood_still"),
+    },
+    Mutant {
+        name: "grant-asleep", file: "src/engine/attempt.rs",
+        edits: &[("request.outcome(clock::look)", "request.outcome(clock::now)")],
+        seen: "invented",
+        story: "A guard is handed out by a proof that ended while the machine was suspended.",
+        check: Check::Testing("suspended", "a_grant_that_was_asked_for_before_a_suspend_is_proven_anew"),
+    },
+    Mutant {
+        name: "quorum-asleep", file: "src/quorum/ballot.rs",
+        edits: &[("tally.weigh(clock::look, trusted)", "tally.weigh(clock::now, trusted)")],
+        seen: "invented",
+        story: "A hold of a quorum is counted without a look whether the machine was suspended.",
+        check: Check::Testing("suspended", "a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss"),
+    },
     // ---- deadlocks, contention
     Mutant {
         name: "deadlock-by-one-reading", file: "src/engine/deadlock.rs",
@@ -101,7 +137,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "lease-from-the-reply", file: "src/engine/attempt.rs",
-        edits: &[("self.request().claim().on_reply(sent, answer);", "self.request().claim().on_reply(Instant::now(), answer);")],
+        edits: &[("self.request().claim().on_reply(sent, answer);", "self.request().claim().on_reply(clock::now(), answer);")],
         seen: "draft",
         story: "The lease is counted from when the reply came, not from when the call was sent: the holder believes for longer than the server.",
         check: Check::It("faults::replies::a_lease_is_counted_from_the_asking_and_not_from_the_answer"),
@@ -343,7 +379,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "releaser-gives-up", file: "src/engine/release.rs",
-        edits: &[("Err(error) if Instant::now() < gone_by && ", "Err(error) if Instant::now() < gone_by && requests.is_empty() && ")],
+        edits: &[("Err(error) if clock::now() < gone_by && ", "Err(error) if clock::now() < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
         check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
@@ -400,7 +436,7 @@ pub const ALL: &[Mutant] = &[
     // ---- dropping
     Mutant {
         name: "dropped-attempt-not-released", file: "src/engine/attempt.rs",
-        edits: &[("            self.handle.shared().abandon(request, Instant::now());", "            self.handle.shared().registry.remove(&request);")],
+        edits: &[("            self.handle.shared().abandon(request, clock::now());", "            self.handle.shared().registry.remove(&request);")],
         seen: "redisson#7272 #2714",
         story: "A future that is dropped is forgotten by the client and not by the server: its place, or its grant, blocks for a lease.",
         check: Check::It("lock::cancellation::a_call_dropped_at_any_await_point_of_a_held_lock_leaves_the_queue"),
@@ -421,7 +457,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "owner-does-not-wait-for-its-release", file: "src/engine/attempt.rs",
-        edits: &[("        request.owner()?;\n        self.registry().leaving(request, Instant::now())", "        request.owner()?;\n        self.registry().leaving(request, Instant::now()).filter(|_| false)")],
+        edits: &[("        request.owner()?;\n        self.registry().leaving(request, clock::now())", "        request.owner()?;\n        self.registry().leaving(request, clock::now()).filter(|_| false)")],
         seen: "invented",
         story: "An owner drops its guard and asks again before the release: the owner reenters, past all waiters.",
         check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
@@ -442,7 +478,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "shutdown-releases-nothing", file: "src/engine/session.rs",
-        edits: &[("        for request in &requests {\n            shared.abandon(Arc::clone(request), Instant::now());\n        }\n", "")],
+        edits: &[("        for request in &requests {\n            shared.abandon(Arc::clone(request), clock::now());\n        }\n", "")],
         seen: "invented",
         story: "A client that is shut down leaves its holds to their leases.",
         check: Check::It("lock::shutdown::shutdown_leaves_every_queue_and_releases_every_hold"),
@@ -489,7 +525,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "one-answer-missing-ends-the-attempt", file: "src/engine/attempt.rs",
-        edits: &[("if !is_transient(&error) || begun.elapsed() >= self.patience {", "if !is_transient(&error) || begun.elapsed() >= Duration::ZERO {")],
+        edits: &[("if !is_transient(&error) || clock::since(begun) >= self.patience {", "if !is_transient(&error) || clock::since(begun) >= Duration::ZERO {")],
         seen: "redisson#7367",
         story: "A call without an answer is an error for the user although the connection is up again a moment later.",
         check: Check::It("faults::replies::an_acquire_whose_reply_is_lost_counts_once"),
@@ -504,7 +540,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "limit-overflows", file: "src/acquire.rs",
-        edits: &[("let left = limit.saturating_sub(begun.elapsed());", "let left = (begun + limit).saturating_duration_since(Instant::now());")],
+        edits: &[("let left = limit.saturating_sub(clock::since(begun));", "let left = (begun + limit).saturating_duration_since(clock::now());")],
         seen: "redisson#7089",
         story: "The time limit is added to the time at which it begins: `Duration::MAX`, which means \"without limit\", is a panic.",
         check: Check::It("input::durations::a_try_takes_any_time_limit"),
@@ -583,7 +619,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "refused-upgrade-leaves-its-guard", file: "src/upgrade.rs",
-        edits: &[("                registry.recheck(Instant::now(), |lock| lock == state);\n", "                let _ = (registry, state);\n")],
+        edits: &[("                registry.recheck(clock::now(), |lock| lock == state);\n", "                let _ = (registry, state);\n")],
         seen: "found here, by reading",
         story: "An upgrade is refused because its read hold is over, and the read guard says that it is held until its next renewal.",
         check: Check::It("modes::upgrade::an_upgrade_is_refused_when_the_server_lost_the_read_hold_before_it_was_asked"),
@@ -733,7 +769,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "attempts-without-a-bound", file: "src/transport/link/race.rs",
-        edits: &[("(since.elapsed() / 8).max(limit / 2).min(LONGEST_PAUSE)", "(limit / 32).min(since.elapsed() + LONGEST_PAUSE)")],
+        edits: &[("(clock::since(since) / 8).max(limit / 2).min(LONGEST_PAUSE)", "(limit / 32).min(clock::since(since) + LONGEST_PAUSE)")],
         seen: "invented",
         story: "A server that does not answer is asked for ever more connections.",
         check: Check::It("network::silence::a_long_silence_costs_a_bounded_number_of_connections"),

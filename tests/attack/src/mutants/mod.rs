@@ -59,6 +59,8 @@ pub enum Check {
     Loom(&'static str),
     /// A test inside of `fairlock-attack`.
     Attack(&'static str),
+    /// A test of `testing/tests`: its file, and its name.
+    Testing(&'static str, &'static str),
 }
 
 impl std::fmt::Display for Check {
@@ -73,6 +75,7 @@ impl std::fmt::Display for Check {
             Self::Lib(name) => write!(f, "lib {name}"),
             Self::Loom(name) => write!(f, "loom {name}"),
             Self::Attack(name) => write!(f, "attack {name}"),
+            Self::Testing(file, name) => write!(f, "testing {file}::{name}"),
         }
     }
 }
@@ -428,6 +431,7 @@ mod tests {
                     let (module, test) = name.rsplit_once("::").expect("module::test");
                     (attack(module), test)
                 }
+                Check::Testing(file, test) => (format!("testing/tests/{file}.rs"), test),
                 Check::Model | Check::Losses | Check::Orphans | Check::Crowds | Check::Simulate => continue,
             };
             assert!(

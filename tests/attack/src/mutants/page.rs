@@ -59,7 +59,7 @@ fn table(page: &mut String, title: &str, mutants: &[Mutant]) {
     );
     for mutant in mutants {
         let check = match mutant.check {
-            Check::It(name) | Check::Lib(name) | Check::Loom(name) | Check::Attack(name) => {
+            Check::It(name) | Check::Lib(name) | Check::Loom(name) | Check::Attack(name) | Check::Testing(_, name) => {
                 let kind = mutant.check.to_string();
                 format!("{} `{name}`", kind.split(' ').next().unwrap_or(""))
             }

@@ -89,6 +89,16 @@ impl Tree {
                 "fairlock-attack",
                 "--lib",
             ]),
+            Check::Testing(file, _) => command.args([
+                "test",
+                "--no-run",
+                "--profile",
+                "attack",
+                "-p",
+                "fairlock-testing",
+                "--test",
+                file,
+            ]),
             Check::Loom(_) => {
                 // Flags of its own, so a directory of its own.
                 command.env("CARGO_TARGET_DIR", self.builds.join("loom"));
@@ -129,7 +139,7 @@ impl Tree {
                 command.args(["--seed", &seed.to_string()]);
                 SIMULATION_PATIENCE
             }
-            Check::It(test) | Check::Lib(test) | Check::Attack(test) => {
+            Check::It(test) | Check::Lib(test) | Check::Attack(test) | Check::Testing(_, test) => {
                 command.arg(test);
                 PATIENCE
             }

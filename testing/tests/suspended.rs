@@ -1,0 +1,102 @@
+//! A machine that was suspended: the leases at the server have run on, and tokio's clock has stood still.
+
+use fairlock::{Error, LostReason, Quorum, WriteGuard};
+use fairlock_testing::{Server, suspend};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const LEASE: Duration = Duration::from_secs(600);
+
+async fn hold(server: &Server) -> WriteGuard {
+    let client = server.client().await.unwrap();
+    client.rw_lock("a").write().lease(LEASE).acquire_fair().await.unwrap()
+}
+
+/// Polls it once.
+async fn begin(future: &mut (impl Future + Unpin)) {
+    let is_pending = poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await;
+    assert!(is_pending);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_believes_nothing_after_a_suspend_that_is_longer_than_its_lease() {
+    let server = Server::new();
+    let guard = hold(&server).await;
+    suspend(LEASE);
+    server.expire("a");
+    assert!(!guard.is_held(), "at once, before any timer ends");
+    assert_eq!(guard.lost().await, LostReason::LeaseExpired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_suspend_says_that_the_hold_was_lost() {
+    let server = Server::new();
+    let guard = hold(&server).await;
+    suspend(LEASE);
+    let lost = guard.release().await.expect_err("others may have been inside");
+    let reason = LostReason::LeaseExpired;
+    assert!(
+        matches!(lost, Error::Lost { reason: why, .. } if why == reason),
+        "{lost}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_loss_hears_of_it_within_seconds_though_all_timers_stood_still() {
+    let server = Server::new();
+    let guard = hold(&server).await;
+    let begun = Instant::now();
+    let mut lost = pin!(guard.lost());
+    begin(&mut lost).await;
+    suspend(LEASE);
+    assert_eq!(lost.await, LostReason::LeaseExpired);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_outlives_a_suspend_that_is_shorter_than_its_proof() {
+    let server = Server::new();
+    let guard = hold(&server).await;
+    suspend(LEASE / 2);
+    assert!(guard.is_held());
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(guard.is_held(), "it was renewed");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_asked_for_before_a_suspend_is_proven_anew() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let lock = client.rw_lock("a");
+    let mut acquire = pin!(lock.write().lease(LEASE).acquire_fair());
+    begin(&mut acquire).await;
+    suspend(LEASE);
+    let guard = acquire.await.unwrap();
+    assert!(guard.is_held(), "by a call that was sent after the suspend");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let quorum = Quorum::builder("test").longest_lease(LEASE);
+    let quorum = quorum.connect(servers.each_ref().map(Server::endpoint)).await.unwrap();
+    let hold = || async { quorum.rw_lock("a").write().lease(LEASE).acquire_fair().await.unwrap() };
+    let guard = hold().await;
+    let begun = Instant::now();
+    let mut lost = pin!(guard.lost());
+    begin(&mut lost).await;
+    suspend(LEASE);
+    assert_eq!(lost.await, LostReason::LeaseExpired);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let guard = hold().await;
+    suspend(LEASE);
+    assert!(!guard.is_held(), "at once, before any timer ends");
+    let guard = hold().await;
+    suspend(LEASE);
+    guard.release().await.expect_err("others may have been inside");
+}
