@@ -31,6 +31,7 @@ mod show;
 mod signals;
 mod text;
 mod top;
+mod url;
 mod watch;
 
 use args::{Cli, Command};

@@ -31,4 +31,6 @@ mod slow;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod top;
+#[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls-rustls"))]
+mod urls;
 mod watch;
