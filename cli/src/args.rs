@@ -103,11 +103,12 @@ pub(crate) enum Command {
     /// ssh -L 7379:127.0.0.1:7379 HOST there. The page has no login: other users of this host can read it too.
     Serve(ServeArgs),
 
-    /// Show what an owner waits for and who blocks it
+    /// Show whom to blame: who blocks a lock, or an owner that waits
     ///
-    /// For each lock that the owner waits for, fairlock lists the holders and the waiters ahead, with process, host and
-    /// label. If a holder waits for another lock, that lock follows, and so on. So the output names the owner to blame.
-    /// If owners wait for each other, in two readings, the output says that this is a deadlock, and names them.
+    /// Of a lock fairlock shows the holders and the queue. For each lock that an owner waits for, fairlock lists the holders
+    /// and the waiters ahead, with process, host and label. If a holder waits for another lock, that lock follows, and so
+    /// on. At the end the output names the processes to blame, and the commands to type next. If owners wait for each
+    /// other, in two readings, the output says that this is a deadlock, and names them.
     Blockers(BlockersArgs),
 
     /// Evict an owner from a lock: an operator's last resort
@@ -349,8 +350,8 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BlockersArgs {
-    /// An owner, a client's label or number, or a process number
-    #[arg(value_name = "OWNER-OR-LABEL")]
+    /// A lock's name, an owner, a client's label or number, or a process number
+    #[arg(value_name = "LOCK-OR-OWNER")]
     pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

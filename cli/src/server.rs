@@ -3,7 +3,7 @@
 
 use crate::args::duration;
 use crate::outcome::{Failure, Status};
-use crate::text::safe;
+use crate::text::{quoted, safe};
 use crate::url::{Named, Place};
 use clap::Args;
 #[cfg(feature = "sentinel")]
@@ -19,6 +19,7 @@ use std::env::VarError;
 use std::time::Duration;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+const DEFAULT_PREFIX: &str = "fairlock";
 /// How often the command tries to connect: a busy machine may need longer than the two seconds that the library allows.
 const ATTEMPTS: usize = 5;
 
@@ -36,7 +37,7 @@ pub(crate) struct ServerArgs {
         long,
         global = true,
         value_name = "PREFIX",
-        default_value = "fairlock",
+        default_value = DEFAULT_PREFIX,
         help_heading = "Server"
     )]
     pub(crate) prefix: String,
@@ -107,6 +108,20 @@ impl ServerArgs {
     /// The URL without its secrets. A URL that cannot be read is not shown, because its password may be anywhere.
     pub(crate) fn shown(&self) -> String {
         self.place().map_or("the server".to_owned(), |place| place.shown)
+    }
+
+    /// The beginning of a command line for the same server, without secrets.
+    pub(crate) fn typed(&self) -> String {
+        let mut typed = "fairlock".to_owned();
+        if let (false, Ok(place)) = (self.url.is_empty(), self.place()) {
+            // The operator knows the password.
+            let url = if place.has_login() { "URL" } else { &place.shown };
+            typed += &format!(" --url {}", quoted(url));
+        }
+        if self.prefix != DEFAULT_PREFIX {
+            typed += &format!(" --prefix {}", quoted(&self.prefix));
+        }
+        typed
     }
 
     /// A client for the subcommands that show something.

@@ -215,6 +215,12 @@ impl Place {
         }
     }
 
+    /// Whether the URL has a password or a user, also of the sentinels.
+    pub(crate) fn has_login(&self) -> bool {
+        let has = |settings: &RedisConnectionInfo| settings.username().is_some() || settings.password().is_some();
+        has(&self.settings) || self.hosts.iter().any(|host| has(host.redis_settings()))
+    }
+
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self.hosts[0].addr(), ConnectionAddr::TcpTls { .. })
     }
