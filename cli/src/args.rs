@@ -32,6 +32,9 @@ pub(crate) enum Command {
     /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. With --and,
     /// FAIRLOCK_TOKENS has a line "TOKEN NAME" for each lock. Let COMMAND pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
     ///
+    /// A `fairlock run` inside COMMAND must not wait for the same lock, because it would wait for itself. fairlock refuses
+    /// that, unless --wait or --no-wait limits the wait.
+    ///
     /// Signals: fairlock forwards INT, TERM, HUP, QUIT, USR1 and USR2 to COMMAND. While fairlock still waits for the lock,
     /// such a signal ends fairlock, which leaves the queue at once.
     ///
@@ -183,6 +186,9 @@ pub(crate) struct RunArgs {
     /// How long others wait if this process dies; also how long this process may be cut off from the server without
     /// losing the lock [default: 10s, or a quorum's longest lease if that is shorter]
     #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// While fairlock waits, tell the position in the queue and who holds the lock, and each change of these
+    #[arg(long, short = 'v', conflicts_with_all = ["no_wait", "and"])]
+    pub(crate) verbose: bool,
     pub(crate) lease: Option<Duration>,
     /// Hold the lock at most this long, then end COMMAND [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -228,6 +234,19 @@ pub(crate) struct RunArgs {
 #[cfg(unix)]
 #[derive(Args, Debug)]
 #[command(override_usage = "fairlock elect [OPTIONS] NAME [--] COMMAND...")]
+#[cfg(unix)]
+impl RunArgs {
+    /// All locks that COMMAND runs under.
+    pub(crate) fn locks(&self) -> Vec<&str> {
+        let further = self.and.iter().map(String::as_str);
+        std::iter::once(self.name.as_str()).chain(further).collect()
+    }
+
+    pub(crate) fn waits_for_ever(&self) -> bool {
+        !self.no_wait && self.wait.is_none()
+    }
+}
+
 pub(crate) struct ElectArgs {
     /// The election's name; no lock should have the same name
     pub(crate) name: String,

@@ -19,7 +19,11 @@ mod leader;
 mod locks;
 mod ls;
 mod manual;
+#[cfg(unix)]
+mod nested;
 mod outcome;
+#[cfg(unix)]
+mod progress;
 mod quorum;
 mod rights;
 #[cfg(unix)]

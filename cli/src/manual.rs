@@ -62,7 +62,9 @@ const RUN_VARIABLES: Section = (
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
 FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
-FAIRLOCK_NAME   for COMMAND: the lock's name",
+FAIRLOCK_NAME   for COMMAND: the lock's name
+FAIRLOCK_HELD   for a fairlock inside COMMAND: which locks COMMAND runs under, so that it does not
+                wait for itself",
 );
 
 const NOT_PROMISED: Section = (

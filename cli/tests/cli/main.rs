@@ -34,3 +34,4 @@ mod top;
 #[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls-rustls"))]
 mod urls;
 mod watch;
+mod wait;
