@@ -84,6 +84,9 @@ pub(crate) enum Command {
 
     /// Print the events of locks as they happen
     ///
+    /// Each event names the client that made the request, with label, process and host. --owner, --label and --host take
+    /// the beginning of what they look for. An event must have all that are given.
+    ///
     /// fairlock runs until a signal ends it. Clients publish events only while somebody watches, and no server stores
     /// them: fairlock cannot show earlier events.
     Watch(WatchArgs),
@@ -183,12 +186,12 @@ pub(crate) struct RunArgs {
     /// Do not wait at all
     #[arg(long, short = 'n')]
     pub(crate) no_wait: bool,
-    /// How long others wait if this process dies; also how long this process may be cut off from the server without
-    /// losing the lock [default: 10s, or a quorum's longest lease if that is shorter]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
     /// While fairlock waits, tell the position in the queue and who holds the lock, and each change of these
     #[arg(long, short = 'v', conflicts_with_all = ["no_wait", "and"])]
     pub(crate) verbose: bool,
+    /// How long others wait if this process dies; also how long this process may be cut off from the server without
+    /// losing the lock [default: 10s, or a quorum's longest lease if that is shorter]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) lease: Option<Duration>,
     /// Hold the lock at most this long, then end COMMAND [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -232,9 +235,6 @@ pub(crate) struct RunArgs {
 }
 
 #[cfg(unix)]
-#[derive(Args, Debug)]
-#[command(override_usage = "fairlock elect [OPTIONS] NAME [--] COMMAND...")]
-#[cfg(unix)]
 impl RunArgs {
     /// All locks that COMMAND runs under.
     pub(crate) fn locks(&self) -> Vec<&str> {
@@ -247,6 +247,9 @@ impl RunArgs {
     }
 }
 
+#[cfg(unix)]
+#[derive(Args, Debug)]
+#[command(override_usage = "fairlock elect [OPTIONS] NAME [--] COMMAND...")]
 pub(crate) struct ElectArgs {
     /// The election's name; no lock should have the same name
     pub(crate) name: String,
@@ -328,6 +331,15 @@ pub(crate) struct ShowArgs {
 pub(crate) struct WatchArgs {
     /// The lock's name [default: all locks]
     pub(crate) name: Option<String>,
+    /// Only events of owners whose text begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) owner: Option<String>,
+    /// Only events of clients whose label begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) label: Option<String>,
+    /// Only events of clients whose host begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) host: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

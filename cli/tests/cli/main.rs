@@ -17,6 +17,7 @@ mod deployment;
 mod doctor;
 mod elect;
 mod evict;
+mod json;
 mod ls;
 mod manual;
 mod quorum;
@@ -33,5 +34,5 @@ mod tls;
 mod top;
 #[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls-rustls"))]
 mod urls;
-mod watch;
 mod wait;
+mod watch;
