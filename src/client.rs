@@ -14,6 +14,7 @@ use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::state::shared::Identity;
 use crate::target::{IntoServer, Server};
+use crate::types::client_info::ClientInfo;
 use crate::types::error::Error;
 use crate::types::limits::{
     DEADLOCK_TIMEOUT, DEFAULT_LEASE, LEAST_DEADLOCK_TIMEOUT, LEAST_LEASE, MOST_LEASE, check_duration, check_lease,
@@ -151,6 +152,23 @@ impl Client {
             return Err(Error::Shutdown { lock: "*".to_owned() });
         }
         Events::of_all(Arc::clone(&self.handle)).await
+    }
+
+    /// Reads who a client is, by the id that an [`Event`](crate::Event) has: what [`RwLock::status`] tells of holders and
+    /// waiters. `None`: the server knows no such client, because it has ended, or has not introduced itself.
+    ///
+    /// # Cancel safety
+    /// The call changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shutdown`] or [`Error::Runtime`]. A server that does not answer knows no client.
+    pub async fn client_info(&self, id: &str) -> Result<Option<ClientInfo>, Error> {
+        runtime::check_timers()?;
+        if self.handle.session.is_closed() {
+            return Err(Error::Shutdown { lock: "*".to_owned() });
+        }
+        let known = self.handle.session.introductions(std::iter::once(id)).await;
+        Ok(known.into_values().find(|client| client.process.is_some()))
     }
 
     /// The names of the locks under this client's prefix that exist and match a pattern, in no particular order.

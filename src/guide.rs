@@ -23,6 +23,7 @@
 //! | [`quorum`] | a lock on three or five servers: when, what is promised, Kleppmann's critique, coming from Redlock |
 //! | [`observing`] | why records, gauges and events are right, and what they cost |
 //! | [`command`] | what the command `fairlock` promises, and what it does not do |
+//! | [`json`] | what the command prints for programs: an example of each document |
 //! | [`client`] | inside the client: connections, order of calls, silences, ends of runtimes |
 //! | [`scripts`] | the scripts: functions, costs, ways not taken |
 //!
@@ -91,6 +92,7 @@ pub mod failures {}
 #[doc = "[`RwLock::status_from`]: crate::RwLock::status_from"]
 #[doc = "[`RwLock::exists`]: crate::RwLock::exists"]
 #[doc = "[`Client::locks`]: crate::Client::locks"]
+#[doc = "[`Client::client_info`]: crate::Client::client_info"]
 #[doc = "[`RwLock::evict`]: crate::RwLock::evict"]
 #[doc = "[`RwLock::events`]: crate::RwLock::events"]
 #[doc = "[`Client::events`]: crate::Client::events"]
@@ -230,8 +232,13 @@ pub mod observing {}
 
 #[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[deadlocks]: crate::guide::deadlocks\n\n"]
+#[doc = "[JSON]: crate::guide::json\n\n"]
 #[doc = include_str!("../docs/command.md")]
 pub mod command {}
+
+#[doc = "[the command]: crate::guide::command\n\n"]
+#[doc = include_str!("../docs/json.md")]
+pub mod json {}
 
 #[doc = "[deadlocks]: crate::guide::deadlocks"]
 #[doc = "[design]: crate::design"]

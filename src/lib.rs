@@ -72,9 +72,9 @@
 //! [deadlocks](guide::deadlocks), [leader election](guide::election), [tuning](guide::tuning), [coming from Redisson,
 //! redsync, rslock](guide::migration), [clusters](guide::cluster), [fail-over](guide::failover), [a majority of
 //! servers](guide::quorum), [scale](guide::scale), [beside other locks](guide::comparison), [questions](guide::faq),
-//! [observing](guide::observing), [the command](guide::command), [inside the client](guide::client), [the
-//! scripts](guide::scripts), [tests of your own program](guide::testing). [`guide`] says what each of them answers. The
-//! page [`design`] says how fairlock works.
+//! [observing](guide::observing), [the command](guide::command), [its JSON](guide::json), [inside the
+//! client](guide::client), [the scripts](guide::scripts), [tests of your own program](guide::testing). [`guide`] says
+//! what each of them answers. The page [`design`] says how fairlock works.
 //!
 //! # When to use it, and when not
 //!

@@ -32,6 +32,9 @@ pub(crate) enum Command {
     /// COMMAND finds the lock's name in FAIRLOCK_NAME and the fencing token of the grant in FAIRLOCK_TOKEN. With --and,
     /// FAIRLOCK_TOKENS has a line "TOKEN NAME" for each lock. Let COMMAND pass the token to the resource, and let the resource refuse a token that is smaller than one it has seen.
     ///
+    /// A `fairlock run` inside COMMAND must not wait for the same lock, because it would wait for itself. fairlock refuses
+    /// that, unless --wait or --no-wait limits the wait.
+    ///
     /// Signals: fairlock forwards INT, TERM, HUP, QUIT, USR1 and USR2 to COMMAND. While fairlock still waits for the lock,
     /// such a signal ends fairlock, which leaves the queue at once.
     ///
@@ -81,6 +84,9 @@ pub(crate) enum Command {
 
     /// Print the events of locks as they happen
     ///
+    /// Each event names the client that made the request, with label, process and host. --owner, --label and --host take
+    /// the beginning of what they look for. An event must have all that are given.
+    ///
     /// fairlock runs until a signal ends it. Clients publish events only while somebody watches, and no server stores
     /// them: fairlock cannot show earlier events.
     Watch(WatchArgs),
@@ -103,11 +109,12 @@ pub(crate) enum Command {
     /// ssh -L 7379:127.0.0.1:7379 HOST there. The page has no login: other users of this host can read it too.
     Serve(ServeArgs),
 
-    /// Show what an owner waits for and who blocks it
+    /// Show whom to blame: who blocks a lock, or an owner that waits
     ///
-    /// For each lock that the owner waits for, fairlock lists the holders and the waiters ahead, with process, host and
-    /// label. If a holder waits for another lock, that lock follows, and so on. So the output names the owner to blame.
-    /// If owners wait for each other, in two readings, the output says that this is a deadlock, and names them.
+    /// Of a lock fairlock shows the holders and the queue. For each lock that an owner waits for, fairlock lists the holders
+    /// and the waiters ahead, with process, host and label. If a holder waits for another lock, that lock follows, and so
+    /// on. At the end the output names the processes to blame, and the commands to type next. If owners wait for each
+    /// other, in two readings, the output says that this is a deadlock, and names them.
     Blockers(BlockersArgs),
 
     /// Evict an owner from a lock: an operator's last resort
@@ -179,6 +186,9 @@ pub(crate) struct RunArgs {
     /// Do not wait at all
     #[arg(long, short = 'n')]
     pub(crate) no_wait: bool,
+    /// While fairlock waits, tell the position in the queue and who holds the lock, and each change of these
+    #[arg(long, short = 'v', conflicts_with_all = ["no_wait", "and"])]
+    pub(crate) verbose: bool,
     /// How long others wait if this process dies; also how long this process may be cut off from the server without
     /// losing the lock [default: 10s, or a quorum's longest lease if that is shorter]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -222,6 +232,19 @@ pub(crate) struct RunArgs {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[cfg(unix)]
+impl RunArgs {
+    /// All locks that COMMAND runs under.
+    pub(crate) fn locks(&self) -> Vec<&str> {
+        let further = self.and.iter().map(String::as_str);
+        std::iter::once(self.name.as_str()).chain(further).collect()
+    }
+
+    pub(crate) fn waits_for_ever(&self) -> bool {
+        !self.no_wait && self.wait.is_none()
+    }
 }
 
 #[cfg(unix)]
@@ -308,6 +331,15 @@ pub(crate) struct ShowArgs {
 pub(crate) struct WatchArgs {
     /// The lock's name [default: all locks]
     pub(crate) name: Option<String>,
+    /// Only events of owners whose text begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) owner: Option<String>,
+    /// Only events of clients whose label begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) label: Option<String>,
+    /// Only events of clients whose host begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) host: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -349,8 +381,8 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BlockersArgs {
-    /// An owner, a client's label or number, or a process number
-    #[arg(value_name = "OWNER-OR-LABEL")]
+    /// A lock's name, an owner, a client's label or number, or a process number
+    #[arg(value_name = "LOCK-OR-OWNER")]
     pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

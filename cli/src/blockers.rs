@@ -1,15 +1,16 @@
 //! `fairlock blockers`
 
 use crate::args::BlockersArgs;
-use crate::circle::{self, Edge};
+use crate::circle::{self, Edge, Reading};
 use crate::json;
-use crate::locks::{self, Found, Unread};
+use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
 use crate::text::{self, count, safe, span};
 use fairlock::{Client, ClientInfo, Holder, Owner, Waiter};
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The subject of a question.
@@ -54,37 +55,84 @@ impl<'a> Wait<'a> {
     }
 }
 
+/// The answer to a question.
+struct Chain<'a> {
+    subject: &'a str,
+    /// The lock that has this name.
+    lock: Option<&'a Found>,
+    waits: Vec<Wait<'a>>,
+    /// The holds that everybody in the chain waits for, the longest first.
+    blamed: Vec<Blamed<'a>>,
+    deadlock: Option<Vec<Edge<'a>>>,
+}
+
+/// A hold whose process waits for nothing itself.
+struct Blamed<'a> {
+    lock: &'a Found,
+    holder: &'a Holder,
+}
+
+impl<'a> Chain<'a> {
+    /// Adds to `unread` the locks that could not be read a second time.
+    async fn of(
+        client: &Client,
+        found: &'a [Found],
+        unread: &mut Vec<Unread>,
+        subject: &'a str,
+    ) -> Result<Self, Failure> {
+        let lock = found.iter().find(|lock| lock.name == subject);
+        let waits = waits(found, subject, lock);
+        let deadlock = deadlock(client, found, &waits, unread).await?;
+        let blamed = blamed(found, lock, &waits);
+        Ok(Self {
+            subject,
+            lock: lock.filter(|lock| lock.in_use()),
+            waits,
+            blamed,
+            deadlock,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock.is_none() && self.waits.is_empty()
+    }
+
+    fn document(&self, unread: &[Unread]) -> Value {
+        let blamed = self
+            .blamed
+            .iter()
+            .map(|blamed| json!({"lock": blamed.lock.name, "holder": json::holder(blamed.holder)}));
+        json!({
+            "subject": self.subject,
+            "lock": self.lock.map(|lock| json::status(&lock.name, &lock.status)),
+            "waits": self.waits.iter().map(described).collect::<Value>(),
+            "blame": blamed.collect::<Value>(),
+            "deadlock": self.deadlock.as_deref().map(circle::described),
+            "unread": unread.iter().map(Unread::described).collect::<Value>(),
+        })
+    }
+}
+
 pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
     let client = server.client().await?;
     let mut findings = locks::find(server, &client, None).await?;
     findings.complain();
     let further = findings.complete(&client).await?;
     findings.unread.extend(further);
-    for unread in &findings.unread {
-        complain(&format!("{}: {}", safe(&unread.name), safe(&unread.why)));
-    }
-    let found = &mut findings.found;
+    let Findings { found, unread, .. } = &mut findings;
     found.sort_by(Found::order);
-    let found = &*found;
-    let waits = waits(found, &args.subject);
-    let deadlock = deadlock(&client, found, &waits).await?;
-    client.shutdown().await;
-    if args.output.json {
-        json::document(&of_subject(
-            &args.subject,
-            &waits,
-            deadlock.as_deref(),
-            &findings.unread,
-        ))?;
-    } else {
-        tell(server, found, &waits, &args.subject)?;
-        if let Some(circle) = deadlock {
-            say(&format!("\n{}", circle::told(&circle)))?;
-        }
+    let chain = Chain::of(&client, found, unread, &args.subject).await?;
+    for lock in &*unread {
+        complain(&format!("{}: {}", safe(&lock.name), safe(&lock.why)));
     }
-    Ok(match waits.is_empty() {
+    client.shutdown().await;
+    match args.output.json {
+        true => json::document(&chain.document(unread))?,
+        false => tell(server, found, &chain)?,
+    }
+    Ok(match chain.is_empty() {
         // The subject may wait for a lock that could not be read.
-        true if !findings.unread.is_empty() => Status::UNAVAILABLE,
+        true if !unread.is_empty() => Status::UNAVAILABLE,
         true => Status::NO,
         false => Status::OK,
     })
@@ -94,25 +142,15 @@ pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
 pub(crate) async fn document(
     client: &Client,
     found: &[Found],
-    unread: &[Unread],
+    mut unread: Vec<Unread>,
     subject: &str,
 ) -> Result<Value, Failure> {
-    let waits = waits(found, subject);
-    let deadlock = deadlock(client, found, &waits).await?;
-    Ok(of_subject(subject, &waits, deadlock.as_deref(), unread))
+    let chain = Chain::of(client, found, &mut unread, subject).await?;
+    Ok(chain.document(&unread))
 }
 
-fn of_subject(subject: &str, waits: &[Wait<'_>], deadlock: Option<&[Edge<'_>]>, unread: &[Unread]) -> Value {
-    json!({
-        "subject": subject,
-        "waits": waits.iter().map(described).collect::<Value>(),
-        "deadlock": deadlock.map(circle::described),
-        "unread": unread.iter().map(Unread::described).collect::<Value>(),
-    })
-}
-
-/// All deadlocks, but at most so many, each as a list of its waits.
-pub(crate) async fn deadlocks(client: &Client, found: &[Found]) -> Result<Vec<Value>, Failure> {
+/// All deadlocks, but at most so many, each as a list of its waits; and the locks that could not be read a second time.
+pub(crate) async fn deadlocks(client: &Client, found: &[Found]) -> Result<(Vec<Value>, Vec<Unread>), Failure> {
     const MOST: usize = 32;
     let of_holders = found.iter().flat_map(|lock| &lock.status.holders);
     let holders: BTreeSet<Owner> = of_holders.map(|holder| holder.owner).collect();
@@ -122,19 +160,27 @@ pub(crate) async fn deadlocks(client: &Client, found: &[Found]) -> Result<Vec<Va
         .map(|waiter| waiter.owner)
         .filter(|owner| holders.contains(owner))
         .collect();
-    let (mut known, mut deadlocks) = (BTreeSet::new(), Vec::new());
+    let (mut known, mut deadlocks, mut unread) = (BTreeSet::new(), Vec::new(), Vec::new());
     for owner in both.into_iter().take(MOST) {
         if known.contains(&owner) {
             continue;
         }
-        if let Some(circle) = circle::circle(found, owner)
-            && circle::is_deadlock(client, &circle).await?
-        {
-            known.extend(circle.iter().map(Edge::owner));
-            deadlocks.push(circle::described(&circle));
+        let Some(circle) = circle::circle(found, owner) else {
+            continue;
+        };
+        match circle::read_again(client, &circle).await? {
+            Reading::Changed => {}
+            Reading::Deadlock => {
+                known.extend(circle.iter().map(Edge::owner));
+                deadlocks.push(circle::described(&circle));
+            }
+            Reading::Unread(lock) => {
+                known.extend(circle.iter().map(Edge::owner));
+                add(&mut unread, lock);
+            }
         }
     }
-    Ok(deadlocks)
+    Ok((deadlocks, unread))
 }
 
 /// A circle through an owner that waits here: the subject's, or another one that blocks it.
@@ -142,26 +188,43 @@ async fn deadlock<'a>(
     client: &Client,
     found: &'a [Found],
     waits: &[Wait<'_>],
+    unread: &mut Vec<Unread>,
 ) -> Result<Option<Vec<Edge<'a>>>, Failure> {
     let mut seen = BTreeSet::new();
     let owners = waits.iter().flat_map(|wait| &wait.places).map(|place| place.owner);
     // The subject's own waits come first.
     for owner in owners.filter(|owner| seen.insert(*owner)) {
-        if let Some(circle) = circle::circle(found, owner)
-            && circle::is_deadlock(client, &circle).await?
-        {
-            return Ok(Some(circle));
+        let Some(circle) = circle::circle(found, owner) else {
+            continue;
+        };
+        match circle::read_again(client, &circle).await? {
+            Reading::Deadlock => return Ok(Some(circle)),
+            Reading::Changed => {}
+            Reading::Unread(lock) => add(unread, lock),
         }
     }
     Ok(None)
 }
 
-/// The locks that the subject waits for; then those that their holders wait for, and so on. Each lock comes once.
-fn waits<'a>(found: &'a [Found], subject: &'a str) -> Vec<Wait<'a>> {
+/// A lock may be in several circles.
+fn add(unread: &mut Vec<Unread>, lock: Unread) {
+    if unread.iter().all(|known| known.name != lock.name) {
+        unread.push(lock);
+    }
+}
+
+/// The locks that the subject waits for, or that the holders of the lock with that name wait for; then those that their
+/// holders wait for, and so on. Each lock comes once.
+fn waits<'a>(found: &'a [Found], subject: &'a str, lock: Option<&'a Found>) -> Vec<Wait<'a>> {
     let asked_for = Who::Named(subject);
     let mut waits = Vec::new();
     let mut seen = BTreeSet::new();
     let mut questions = VecDeque::from([(Who::Named(subject), None)]);
+    if let Some(lock) = lock {
+        seen.insert(&lock.name);
+        let holders = lock.status.holders.iter();
+        questions.extend(holders.map(|holder| (Who::Holder(holder.owner, &holder.client), Some(lock.name.as_str()))));
+    }
     while let Some((who, held)) = questions.pop_front() {
         for lock in found {
             let waiters = lock.status.waiters.iter();
@@ -187,6 +250,26 @@ fn waits<'a>(found: &'a [Found], subject: &'a str) -> Vec<Wait<'a>> {
     waits
 }
 
+/// The holds at the ends of the chain: their leases go on, and their processes wait for no lock.
+fn blamed<'a>(found: &'a [Found], lock: Option<&'a Found>, waits: &[Wait<'a>]) -> Vec<Blamed<'a>> {
+    let waiters = || found.iter().flat_map(|lock| &lock.status.waiters);
+    let owners: BTreeSet<Owner> = waiters().map(|waiter| waiter.owner).collect();
+    let clients: BTreeSet<&str> = waiters().map(|waiter| waiter.client.id.as_str()).collect();
+    let is_end = |holder: &&Holder| {
+        let waits = owners.contains(&holder.owner) || clients.contains(holder.client.id.as_str());
+        holder.expired_for.is_none() && !waits
+    };
+    let locks = lock.into_iter().chain(waits.iter().map(|wait| wait.lock));
+    let mut blamed: Vec<_> = locks
+        .flat_map(|lock| {
+            let ends = lock.status.holders.iter().filter(is_end);
+            ends.map(move |holder| Blamed { lock, holder })
+        })
+        .collect();
+    blamed.sort_by_key(|blamed| Reverse(blamed.holder.held_for));
+    blamed
+}
+
 fn described(wait: &Wait) -> Value {
     json!({
         "lock": wait.lock.name,
@@ -198,32 +281,70 @@ fn described(wait: &Wait) -> Value {
     })
 }
 
-fn tell(server: &ServerArgs, found: &[Found], waits: &[Wait], subject: &str) -> Result<(), Failure> {
-    if waits.is_empty() {
-        let subject_is = Who::Named(subject);
-        let hold_of = |lock: &Found| {
-            let mut holders = lock.status.holders.iter();
-            // The hold with the longest lease comes last.
-            let hold = holders.rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
-            let name = safe(&lock.name);
-            Some(match hold.expired_for {
-                None => name,
-                Some(since) => format!("{name} ({})", text::expired(since)),
-            })
-        };
-        let held: Vec<_> = found.iter().filter_map(hold_of).collect();
-        complain(&match held.is_empty() {
-            true => format!(
-                "{} neither waits for a lock nor holds one under prefix {}",
-                safe(subject),
-                safe(&server.prefix)
-            ),
-            false => format!("{} waits for nothing; it holds {}", safe(subject), held.join(", ")),
-        });
+fn tell(server: &ServerArgs, found: &[Found], chain: &Chain<'_>) -> Result<(), Failure> {
+    let subject = chain.subject;
+    if chain.is_empty() {
+        complain(&nothing(server, found, subject));
         return Ok(());
     }
-    let sections: Vec<_> = waits.iter().map(|wait| section(wait, subject)).collect();
+    let of_lock = chain.lock.map(|lock| show::page(lock).trim_end().to_owned() + "\n");
+    let sections = chain.waits.iter().map(|wait| section(wait, subject));
+    let mut sections: Vec<_> = of_lock.into_iter().chain(sections).collect();
+    // A holder that nobody waits for is not to blame for anything.
+    if chain.lock.is_none_or(|lock| lock.status.waiting > 0) && !chain.blamed.is_empty() {
+        sections.push(blame(server, &chain.blamed));
+    }
+    if let Some(circle) = &chain.deadlock {
+        sections.push(circle::told(circle));
+    }
     say(&sections.join("\n"))
+}
+
+/// Why there is no chain.
+fn nothing(server: &ServerArgs, found: &[Found], subject: &str) -> String {
+    let subject_is = Who::Named(subject);
+    let hold_of = |lock: &Found| {
+        let mut holders = lock.status.holders.iter();
+        // The hold with the longest lease comes last.
+        let hold = holders.rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
+        let name = safe(&lock.name);
+        Some(match hold.expired_for {
+            None => name,
+            Some(since) => format!("{name} ({})", text::expired(since)),
+        })
+    };
+    let held: Vec<_> = found.iter().filter_map(hold_of).collect();
+    let is_free = found.iter().any(|lock| lock.name == subject);
+    let shown = safe(subject);
+    match (held.is_empty(), is_free) {
+        (false, _) => format!("{shown} waits for nothing; it holds {}", held.join(", ")),
+        (true, true) => format!("the lock {shown} is free, and nobody waits for it"),
+        (true, false) => format!(
+            "{shown} is no lock under prefix {}, and nobody of that name waits for one or holds one there",
+            safe(&server.prefix)
+        ),
+    }
+}
+
+/// Whom to blame, and what to type.
+fn blame(server: &ServerArgs, blamed: &[Blamed<'_>]) -> String {
+    const MOST: usize = 5;
+    let mut text = "To blame:\n".to_owned();
+    for Blamed { lock, holder } in blamed.iter().take(MOST) {
+        let who = text::origin_in_short(&holder.client);
+        let (name, held) = (safe(&lock.name), span(holder.held_for));
+        text += &format!("  {who} has held {name} for {held} and waits for nothing\n");
+        if let Some(process) = holder.client.process {
+            let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe);
+            text += &format!("    first end it:    kill {process}    # on {host}\n");
+        }
+        let (name, owner) = (text::quoted(&lock.name), holder.owner);
+        text += &format!("    or else type:    {} evict {name} {owner}\n", server.typed());
+    }
+    if blamed.len() > MOST {
+        text += &format!("  and {} more\n", blamed.len() - MOST);
+    }
+    text
 }
 
 fn section(wait: &Wait, subject: &str) -> String {

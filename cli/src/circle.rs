@@ -5,10 +5,10 @@
 //! locks, in the same order, shows the same waits and the same holds: then all of them existed between the two.
 
 use crate::json;
-use crate::locks::Found;
+use crate::locks::{Found, Unread};
 use crate::outcome::Failure;
 use crate::text::{origin_in_short, safe};
-use fairlock::{Client, Holder, Owner, Status, Waiter};
+use fairlock::{Client, Error, Holder, Owner, Status, Waiter};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -53,20 +53,41 @@ pub(crate) fn circle(found: &[Found], owner: Owner) -> Option<Vec<Edge<'_>>> {
     None
 }
 
+/// What the second reading of a circle showed.
+pub(crate) enum Reading {
+    /// The same waits and the same holds.
+    Deadlock,
+    Changed,
+    /// This lock could not be read, so nobody knows.
+    Unread(Unread),
+}
+
 /// Reads the locks of a circle again, in the same order.
-pub(crate) async fn is_deadlock(client: &Client, circle: &[Edge<'_>]) -> Result<bool, Failure> {
+pub(crate) async fn read_again(client: &Client, circle: &[Edge<'_>]) -> Result<Reading, Failure> {
     for edge in circle {
-        let mut later = Found {
-            name: edge.lock.name.clone(),
-            status: client.rw_lock(edge.lock.name.as_str()).status().await?,
-            votes: None,
-        };
-        crate::locks::complete(client, &mut later).await?;
-        if !edge.is_in(&later.status) {
-            return Ok(false);
+        match later(client, &edge.lock.name).await {
+            Ok(later) if edge.is_in(&later.status) => {}
+            Ok(_) => return Ok(Reading::Changed),
+            Err(error @ (Error::Server { .. } | Error::Unavailable { .. })) => {
+                return Ok(Reading::Unread(Unread {
+                    name: edge.lock.name.clone(),
+                    why: error.to_string(),
+                }));
+            }
+            Err(error) => return Err(error.into()),
         }
     }
-    Ok(true)
+    Ok(Reading::Deadlock)
+}
+
+async fn later(client: &Client, name: &str) -> Result<Found, Error> {
+    let mut later = Found {
+        name: name.to_owned(),
+        status: client.rw_lock(name).status().await?,
+        votes: None,
+    };
+    crate::locks::complete(client, &mut later).await?;
+    Ok(later)
 }
 
 impl Edge<'_> {

@@ -2,6 +2,7 @@
 
 use crate::args::ElectArgs;
 use crate::complaints::Complaints;
+use crate::nested;
 use crate::outcome::{Failure, Outcome};
 use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
@@ -11,13 +12,20 @@ use fairlock::{Client, Error};
 pub(crate) async fn run(server: &ServerArgs, args: ElectArgs) -> Outcome {
     let connecting = server.connect(builder(Some(args.lease), args.label.as_deref(), &args.command));
     let terms = async |client: &Client, signals: &mut Signals, complaints: &Complaints| {
-        while_leading(client, &args, signals, complaints).await
+        nested::refuse(client, &server.prefix, &[&args.name]).await?;
+        while_leading(client, &server.prefix, &args, signals, complaints).await
     };
     with_signals(connecting, terms).await
 }
 
 /// Campaigns and runs the command, term after term, until the command ends by itself or a signal comes.
-async fn while_leading(client: &Client, args: &ElectArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+async fn while_leading(
+    client: &Client,
+    prefix: &str,
+    args: &ElectArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     // An election is the write lock of its name.
     let lock = client.rw_lock(args.name.as_str());
     let mut led = false;
@@ -36,7 +44,8 @@ async fn while_leading(client: &Client, args: &ElectArgs, signals: &mut Signals,
             guard => guard?,
         };
         led = true;
-        let variables = variables(&args.name, Some(guard.fencing_token()));
+        let mut variables = variables(&args.name, Some(guard.fencing_token()));
+        variables.push(nested::variable(prefix, &[&args.name], Some(guard.owner())));
         let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
         match settle(guard, &ended, signals, complaints).await {
             Err(failure) if ended.lost && !ended.told_to_end => {

@@ -19,7 +19,11 @@ mod leader;
 mod locks;
 mod ls;
 mod manual;
+#[cfg(unix)]
+mod nested;
 mod outcome;
+#[cfg(unix)]
+mod progress;
 mod quorum;
 mod rights;
 #[cfg(unix)]
@@ -31,6 +35,7 @@ mod show;
 mod signals;
 mod text;
 mod top;
+mod url;
 mod watch;
 
 use args::{Cli, Command};

@@ -20,8 +20,7 @@ const STATUSES: Section = (
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
 69   the server does not answer or refuses; no majority of several servers answers;
-     ls, top, blockers: a lock could not be read, after all lines of the others;
-     doctor: it is a Sentinel or a node of a cluster
+     ls, top, blockers: a lock could not be read, after all lines of the others
 70   something else went wrong, such as a missing terminal
 128+N  signal N ended fairlock; 141: nobody reads the output any more",
 );
@@ -63,7 +62,9 @@ const RUN_VARIABLES: Section = (
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
 FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
-FAIRLOCK_NAME   for COMMAND: the lock's name",
+FAIRLOCK_NAME   for COMMAND: the lock's name
+FAIRLOCK_HELD   for a fairlock inside COMMAND: which locks COMMAND runs under, so that it does not
+                wait for itself",
 );
 
 const NOT_PROMISED: Section = (
@@ -83,6 +84,17 @@ fairlock run --no-wait --at-least 1h nightly -- ./report
 fairlock run --and account:3 account:7 -- ./transfer
 fairlock run --max-queue 10 report -- make report
 fairlock run deploy -- sh -c 'curl -H \"Fence: $FAIRLOCK_TOKEN\" ...'",
+);
+
+const URLS: Section = (
+    "SERVERS",
+    "redis://HOST:6379/0                      a server, any node of a cluster, a Sentinel with one master
+redis+cluster://HOST:6379,HOST:6379      nodes of a cluster
+redis+sentinel://HOST:26379,HOST/MASTER  sentinels and their master; /MASTER/3 for its database 3
+rediss, rediss+cluster, rediss+sentinel  the same with TLS
+The login USER:PASSWORD@ stands once, before the first host. It is that of the servers that keep
+the locks. Sentinels have their own: ?sentinel_username=USER&sentinel_password=PASSWORD. Write an
+@ of a password as %40.",
 );
 
 const EXAMPLES: Section = (
@@ -140,7 +152,7 @@ field \"fit_for\" does: locking, looking or nothing.",
 
 fn sections(name: &str) -> &'static [Section] {
     match name {
-        "fairlock" => &[STATUSES, VARIABLES, QUORUM, EXAMPLES],
+        "fairlock" => &[STATUSES, VARIABLES, URLS, QUORUM, EXAMPLES],
         "run" => &[RUN_STATUSES, RUN_VARIABLES, NOT_PROMISED, RUN_EXAMPLES],
         "elect" => &[ELECT_STATUSES, RUN_VARIABLES, NOT_PROMISED],
         "watch" => &[WATCH_FORM, STATUSES],

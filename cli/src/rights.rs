@@ -55,6 +55,7 @@ pub(crate) struct Probe {
     introduction: String,
     audience: String,
     pub(crate) channel: String,
+    is_in_cluster: bool,
 }
 
 impl Probe {
@@ -62,6 +63,7 @@ impl Probe {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let state = format!("{prefix}:{{fairlock-doctor-{id}}}");
         Self {
+            is_in_cluster: false,
             queue: format!("{state}:q"),
             leases: format!("{state}:l"),
             // No client reads these keys or listens on this channel.
@@ -69,6 +71,20 @@ impl Probe {
             audience: format!("{prefix}:listen:doctor-{id}"),
             channel: format!("{prefix}:c:doctor-{id}"),
             state,
+        }
+    }
+
+    /// Of a node of a cluster that has some of the slots. `has`: whether the node has the slot of that key.
+    pub(crate) fn on_node(prefix: &str, has: impl Fn(&str) -> bool) -> Self {
+        // A node without slots gets a probe all the same, and redirects its commands, after it has looked at the rights.
+        const MOST: usize = 1 << 20;
+        let mut probes = (0..MOST).map(|_| Self::new(prefix));
+        let probe = probes
+            .find(|probe| has(&probe.state))
+            .unwrap_or_else(|| Self::new(prefix));
+        Self {
+            is_in_cluster: true,
+            ..probe
         }
     }
 
@@ -88,7 +104,7 @@ impl Probe {
         // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(Task, &[&str]); 43] = [
+        let commands: [(Task, &[&str]); 41] = [
             (Connect, &["PING"]),
             (Look, &["TIME"]),
             (Connect, &["EVAL", "return 1", "1", state]),
@@ -114,8 +130,6 @@ impl Probe {
             (Lock, &["PEXPIREAT", state, &soon]),
             (Lock, &["PEXPIREAT", queue, &soon]),
             (Lock, &["PEXPIREAT", leases, &soon]),
-            (Lock, &["PUBLISH", &self.channel, ""]),
-            (Unheard, &["PUBSUB", "NUMSUB", &self.channel]),
             (Unheard, &["INFO", "replication"]),
             (Lock, &["HDEL", state, "doctor"]),
             (Connect, &["CLIENT", "SETNAME", "fairlock-doctor"]),
@@ -139,7 +153,36 @@ impl Probe {
             command.arg(&words[1..]);
             command
         };
-        commands.map(|(task, words)| (task, command(words))).into()
+        let by_messages = match self.is_in_cluster {
+            true => self.in_cluster(),
+            false => self.on_server(),
+        };
+        let commands = by_messages
+            .iter()
+            .map(|(task, words)| (*task, words.as_slice()))
+            .chain(commands);
+        commands.map(|(task, words)| (task, command(words))).collect()
+    }
+
+    /// The commands of a single server that a cluster does not use.
+    fn on_server(&self) -> Vec<(Task, Vec<&str>)> {
+        vec![
+            (Task::Lock, vec!["PUBLISH", &self.channel, ""]),
+            (Task::Unheard, vec!["PUBSUB", "NUMSUB", &self.channel]),
+        ]
+    }
+
+    /// Those that it uses instead, and its own.
+    fn in_cluster(&self) -> Vec<(Task, Vec<&str>)> {
+        let words: [&[&str]; 6] = [
+            &["SPUBLISH", &self.channel, ""],
+            &["PUBSUB", "SHARDNUMSUB", &self.channel],
+            &["CLUSTER", "SLOTS"],
+            &["CLUSTER", "INFO"],
+            &["ASKING"],
+            &["GET", &self.introduction],
+        ];
+        words.map(|words| (Task::Cluster, words.to_vec())).into()
     }
 
     /// Removes the keys that a lock leaves until they expire.
@@ -184,7 +227,7 @@ fn rule(prefix: &str, words: &[redis::Arg<&[u8]>], said: &str) -> String {
             _ => String::new(),
         };
         return match word(0).as_str() {
-            parent @ ("client" | "function" | "pubsub") => format!("+{parent}|{}", word(1)),
+            parent @ ("client" | "cluster" | "function" | "pubsub") => format!("+{parent}|{}", word(1)),
             name => format!("+{name}"),
         };
     }
@@ -201,16 +244,24 @@ mod tests {
     #[test]
     fn every_right_of_the_list_is_tried_but_those_of_subscriptions() {
         let mut tried = BTreeSet::new();
-        for (task, command) in Probe::new("fairlock").commands() {
-            let words: Vec<_> = command.args_iter().collect();
-            tried.insert((task, rule("fairlock", &words, "command")));
+        for probe in [Probe::new("fairlock"), Probe::on_node("fairlock", |_| true)] {
+            for (task, command) in probe.commands() {
+                let words: Vec<_> = command.args_iter().collect();
+                tried.insert((task, rule("fairlock", &words, "command")));
+            }
         }
-        // Doctor tries these by a message, on a connection of its own.
-        let elsewhere = ["subscribe", "unsubscribe", "psubscribe", "punsubscribe"];
-        for task in Task::ALL
-            .into_iter()
-            .filter(|task| *task <= Task::Quarantine || *task == Task::Functions)
-        {
+        // Doctor tries these by a message or a hand-over, on connections of their own.
+        let elsewhere = [
+            "subscribe",
+            "unsubscribe",
+            "psubscribe",
+            "punsubscribe",
+            "ssubscribe",
+            "sunsubscribe",
+        ];
+        // An option of the library, or nothing that the master's user needs.
+        let others = [Task::Replicas, Task::Disks, Task::Sentinel];
+        for task in Task::ALL.into_iter().filter(|task| !others.contains(task)) {
             for command in task.commands().iter().filter(|command| !elsewhere.contains(command)) {
                 assert!(tried.contains(&(task, format!("+{command}"))), "{task:?}: {command}");
             }

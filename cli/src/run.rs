@@ -3,7 +3,9 @@
 use crate::args::RunArgs;
 use crate::child::{Child, status_of};
 use crate::complaints::Complaints;
+use crate::nested;
 use crate::outcome::{Failure, Outcome, Status};
+use crate::progress;
 use crate::quorum::{self, Target};
 use crate::signals::{ENDING, Signals};
 use crate::text::{safe, span};
@@ -14,7 +16,7 @@ use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 const FORWARDED: [Signal; 6] = [
     Signal::INT,
@@ -35,7 +37,7 @@ pub(crate) async fn run(target: &Target, args: RunArgs) -> Outcome {
     };
     let connecting = server.connect(builder(args.lease, args.label.as_deref(), &args.command));
     let outcome = with_signals(connecting, async |client: &Client, signals, complaints| {
-        with_client(client, &args, signals, complaints).await
+        with_client(client, &server.prefix, &args, signals, complaints).await
     });
     outcome.await.map_err(|failure| chosen(&args, failure))
 }
@@ -126,24 +128,34 @@ fn said(failure: Failure, complaints: &Complaints) -> Failure {
     Failure::new(failure.status, "")
 }
 
-async fn with_client(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+async fn with_client(
+    client: &Client,
+    prefix: &str,
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
+    if args.waits_for_ever() {
+        nested::refuse(client, prefix, &args.locks()).await?;
+    }
     if !args.and.is_empty() {
-        return under_all(client, args, signals, complaints).await;
+        return under_all(client, prefix, args, signals, complaints).await;
     }
     if let Some(limit) = args.semaphore {
         let permits = client.semaphore(&args.name, limit).permits(args.permits);
-        return under(permits, args, signals, complaints).await;
+        return under(permits, prefix, args, signals, complaints).await;
     }
     let lock = client.rw_lock(&args.name).policy(args.policy.into());
     if args.read {
-        under(lock.read(), args, signals, complaints).await
+        under(lock.read(), prefix, args, signals, complaints).await
     } else {
-        under(lock.write(), args, signals, complaints).await
+        under(lock.write(), prefix, args, signals, complaints).await
     }
 }
 
 async fn under<M: Access>(
     request: Acquire<M>,
+    prefix: &str,
     args: &RunArgs,
     signals: &mut Signals,
     complaints: &Complaints,
@@ -163,11 +175,18 @@ async fn under<M: Access>(
     let acquiring = async {
         let guard = match (args.no_wait, args.wait) {
             (true, _) => request.try_acquire().await?,
+            // The request that is dropped at the limit leaves the queue.
+            (false, Some(limit)) if args.verbose => {
+                let waiting = progress::wait(request, &args.name, complaints);
+                timeout(limit, waiting).await.ok().transpose()?
+            }
             (false, Some(limit)) => request.try_acquire_for(limit).await?,
+            (false, None) if args.verbose => Some(progress::wait(request, &args.name, complaints).await?),
             (false, None) => Some(request.acquire_fair().await?),
         };
         Ok(guard.map(|guard| {
-            let variables = variables(&args.name, Some(guard.fencing_token()));
+            let mut variables = variables(&args.name, Some(guard.fencing_token()));
+            variables.push(nested::variable(prefix, &args.locks(), Some(guard.owner())));
             (guard, variables)
         }))
     };
@@ -175,7 +194,13 @@ async fn under<M: Access>(
 }
 
 /// The same under several locks.
-async fn under_all(client: &Client, args: &RunArgs, signals: &mut Signals, complaints: &Complaints) -> Outcome {
+async fn under_all(
+    client: &Client,
+    prefix: &str,
+    args: &RunArgs,
+    signals: &mut Signals,
+    complaints: &Complaints,
+) -> Outcome {
     let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
     let add = |all: AcquireAll, lock: &RwLock| match args.read {
         true => all.read(lock),
@@ -210,6 +235,7 @@ async fn under_all(client: &Client, args: &RunArgs, signals: &mut Signals, compl
         let lines: Vec<_> = lines.collect();
         let mut variables = variables(&args.name, all.fencing_token(&first));
         variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
+        variables.push(nested::variable(prefix, &args.locks(), Some(all.owner())));
         variables
     };
     let acquiring = async {

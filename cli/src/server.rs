@@ -1,30 +1,34 @@
-//! The server: which one is meant, how the command connects to it, and what the command says when that fails. Several
-//! servers are a quorum: see `quorum.rs`.
+//! The server: which one is meant, how the command connects to it, and what the command says when that fails. `url.rs`
+//! reads the URL. Several servers are a quorum: see `quorum.rs`.
 
 use crate::args::duration;
 use crate::outcome::{Failure, Status};
-use crate::text::safe;
+use crate::text::{quoted, safe};
+use crate::url::{Named, Place};
 use clap::Args;
 #[cfg(feature = "sentinel")]
 use fairlock::redis::TlsMode;
 use fairlock::redis::aio::MultiplexedConnection;
 #[cfg(feature = "sentinel")]
 use fairlock::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use fairlock::redis::{self, AsyncConnectionConfig, RedisError, Value};
+use fairlock::redis::{self, AsyncConnectionConfig, ConnectionInfo, RedisError, Value};
 use fairlock::{Client, ClientBuilder, Error};
+use futures::future::select_ok;
 use std::collections::HashMap;
 use std::env::VarError;
 use std::time::Duration;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+const DEFAULT_PREFIX: &str = "fairlock";
 /// How often the command tries to connect: a busy machine may need longer than the two seconds that the library allows.
 const ATTEMPTS: usize = 5;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
-    /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH. The server may be a node of a cluster,
-    /// or a Sentinel with one master. Repeat --url for a quorum: 3, 5, 7 or 9 independent servers, of which a majority
-    /// keeps each lock
+    /// The server: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE] or unix:///PATH. The nodes of a cluster:
+    /// redis+cluster://HOST[:PORT],HOST[:PORT]... The sentinels of a master:
+    /// redis+sentinel://HOST[:PORT],HOST[:PORT].../MASTER[/DATABASE]. With TLS: rediss instead of redis. See fairlock --help.
+    /// Repeat --url for a quorum: 3, 5, 7 or 9 independent servers, of which a majority keeps each lock
     /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
     #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     url: Vec<String>,
@@ -33,7 +37,7 @@ pub(crate) struct ServerArgs {
         long,
         global = true,
         value_name = "PREFIX",
-        default_value = "fairlock",
+        default_value = DEFAULT_PREFIX,
         help_heading = "Server"
     )]
     pub(crate) prefix: String,
@@ -47,11 +51,19 @@ pub(crate) struct ServerArgs {
 }
 
 /// What a server says that it is.
-#[derive(Clone, Copy)]
-enum Kind {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
     Single,
     Cluster,
     Sentinel,
+}
+
+/// What answers at a URL.
+pub(crate) struct Reached {
+    /// To the first of the named hosts that answered.
+    pub(crate) redis: MultiplexedConnection,
+    pub(crate) kind: Kind,
+    pub(crate) place: Place,
 }
 
 impl ServerArgs {
@@ -78,6 +90,11 @@ impl ServerArgs {
         self.urls().map(|urls| urls.into_iter().next().unwrap_or_default())
     }
 
+    pub(crate) fn place(&self) -> Result<Place, Failure> {
+        let place = Place::read(&self.url()?);
+        place.map_err(|error| Failure::usage(format!("cannot read the server's URL: {error}")))
+    }
+
     /// The same for one of several servers, and another prefix.
     pub(crate) fn at(&self, url: String, prefix: String) -> Self {
         Self {
@@ -88,16 +105,23 @@ impl ServerArgs {
         }
     }
 
-    /// The URL without its secrets. A URL that cannot be parsed is not shown, because its password may be anywhere.
+    /// The URL without its secrets. A URL that cannot be read is not shown, because its password may be anywhere.
     pub(crate) fn shown(&self) -> String {
-        let url = self.url().ok();
-        let Some(mut url) = url.and_then(|url| redis::parse_redis_url(&url)) else {
-            return "the server".to_owned();
-        };
-        // Not every kind of URL can have one.
-        let _ = url.set_password(None);
-        url.set_query(None);
-        url.to_string()
+        self.place().map_or("the server".to_owned(), |place| place.shown)
+    }
+
+    /// The beginning of a command line for the same server, without secrets.
+    pub(crate) fn typed(&self) -> String {
+        let mut typed = "fairlock".to_owned();
+        if let (false, Ok(place)) = (self.url.is_empty(), self.place()) {
+            // The operator knows the password.
+            let url = if place.has_login() { "URL" } else { &place.shown };
+            typed += &format!(" --url {}", quoted(url));
+        }
+        if self.prefix != DEFAULT_PREFIX {
+            typed += &format!(" --prefix {}", quoted(&self.prefix));
+        }
+        typed
     }
 
     /// A client for the subcommands that show something.
@@ -106,15 +130,15 @@ impl ServerArgs {
     }
 
     pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
-        let (mut redis, kind) = self.examined().await?;
-        let master = match kind {
-            Kind::Sentinel => Some(self.master(&mut redis).await?),
+        let mut reached = self.reach().await?;
+        let master = match reached.kind {
+            Kind::Sentinel => Some(self.master(&mut reached).await?),
             _ => None,
         };
         let builder = builder.prefix(&self.prefix);
         let mut attempt = 1;
         loop {
-            match self.connected(builder.clone(), kind, master.as_deref()).await? {
+            match self.connected(builder.clone(), &reached, master.as_deref()).await? {
                 Ok(client) => return Ok(client),
                 Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
                 Err(Error::Connect { source, remedy, .. }) => return Err(self.unreachable(&source, remedy)),
@@ -127,66 +151,73 @@ impl ServerArgs {
     async fn connected(
         &self,
         builder: ClientBuilder,
-        kind: Kind,
+        reached: &Reached,
         master: Option<&str>,
     ) -> Result<Result<Client, Error>, Failure> {
-        let url = self.url()?;
-        match (kind, master) {
-            (Kind::Single, _) => Ok(builder.connect(url).await),
+        match (reached.kind, master) {
+            (Kind::Single, _) => Ok(builder.connect(self.redis_client()?).await),
             #[cfg(feature = "cluster")]
-            (Kind::Cluster, _) => Ok(builder.connect(vec![url]).await),
+            (Kind::Cluster, _) => Ok(builder.connect(reached.place.hosts.clone()).await),
             #[cfg(feature = "sentinel")]
-            (Kind::Sentinel, Some(master)) => Ok(builder.connect(self.sentinel(master)?).await),
+            (Kind::Sentinel, Some(master)) => Ok(builder.connect(self.sentinel(&reached.place, master)?).await),
             #[allow(unreachable_patterns, reason = "with both features every kind has its way")]
-            _ => Err(self.cannot_use(kind, "this build of fairlock has no feature for it")),
+            (kind, _) => Err(self.cannot_use(kind, "this build of fairlock has no feature for it")),
         }
     }
 
-    /// A client of the sentinel for that master. The login and TLS of the URL are those of the master too.
+    /// A client of the sentinels for that master. TLS is for the sentinels and the master alike.
     #[cfg(feature = "sentinel")]
-    fn sentinel(&self, master: &str) -> Result<SentinelClient, Failure> {
-        let url = self.url()?;
-        let settings = self.redis_client()?.get_connection_info().redis_settings().clone();
-        let mut nodes = SentinelNodeConnectionInfo::default().set_redis_connection_info(settings);
-        if url.starts_with("rediss:") {
-            nodes = nodes.set_tls_mode(TlsMode::Secure);
+    fn sentinel(&self, place: &Place, master: &str) -> Result<SentinelClient, Failure> {
+        let mut nodes = SentinelNodeConnectionInfo::default().set_redis_connection_info(place.settings.clone());
+        if place.is_tls() {
+            nodes = nodes.set_tls_mode(match place.is_insecure() {
+                true => TlsMode::Insecure,
+                false => TlsMode::Secure,
+            });
         }
-        let client = SentinelClient::build(vec![url], String::from(master), Some(nodes), SentinelServerType::Master);
+        let (hosts, master) = (place.hosts.clone(), master.to_owned());
+        let client = SentinelClient::build(hosts, master, Some(nodes), SentinelServerType::Master);
         client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
     }
 
     /// A plain connection to a single server, for what the library does not offer.
     pub(crate) async fn redis(&self) -> Result<MultiplexedConnection, Failure> {
-        match self.examined().await? {
-            (redis, Kind::Single) => Ok(redis),
-            (_, kind) => Err(self.cannot_use(kind, "doctor examines a single server: name one by its own URL")),
+        match self.reach().await? {
+            Reached {
+                redis,
+                kind: Kind::Single,
+                ..
+            } => Ok(redis),
+            Reached { kind, .. } => Err(self.cannot_use(kind, "a quorum has single servers: name each by its own URL")),
         }
     }
 
-    /// A plain connection, and what the server is. Every subcommand begins with this.
-    async fn examined(&self) -> Result<(MultiplexedConnection, Kind), Failure> {
-        let failed = |error: RedisError| self.unreachable(&error, fairlock::remedy(&error));
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(Duration::from_secs(10)))
-            .set_response_timeout(Some(Duration::from_secs(10)));
-        let client = self.redis_client()?;
-        let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await.map_err(failed)?;
-        // Every user may say HELLO.
-        let hello = redis::cmd("HELLO");
-        let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await;
-        let hello = hello.map_err(failed)?;
-        let kind = match hello.get("mode") {
-            Some(Value::BulkString(mode)) if mode == b"cluster" => Kind::Cluster,
-            Some(Value::BulkString(mode)) if mode == b"sentinel" => Kind::Sentinel,
-            _ => Kind::Single,
+    /// A plain connection to the first host that answers, and what it is. Every subcommand begins with this.
+    pub(crate) async fn reach(&self) -> Result<Reached, Failure> {
+        let place = self.place()?;
+        let answers = place.hosts.iter().map(|host| Box::pin(greet(host)));
+        let ((redis, kind), _) = select_ok(answers).await.map_err(|error| match &place.named {
+            Named::Sentinel { .. } if is_login(&error) => self.unreachable(
+                &error,
+                "name the sentinels' own login by ?sentinel_username=USER&sentinel_password=PASSWORD, because the login \
+                 before the host is the master's",
+            ),
+            _ => self.unreachable(&error, fairlock::remedy(&error)),
+        })?;
+        let remedy = match (&place.named, kind) {
+            (Named::Server, _) | (Named::Cluster, Kind::Cluster) | (Named::Sentinel { .. }, Kind::Sentinel) => {
+                return Ok(Reached { redis, kind, place });
+            }
+            (_, Kind::Single) => "write redis:// for it",
+            (_, Kind::Cluster) => "write redis+cluster:// for it",
+            (_, Kind::Sentinel) => "write redis+sentinel:// for it",
         };
-        Ok((connection, kind))
+        Err(self.cannot_use(kind, remedy))
     }
 
-    fn cannot_use(&self, kind: Kind, why: &str) -> Failure {
+    pub(crate) fn cannot_use(&self, kind: Kind, why: &str) -> Failure {
         let what = match kind {
-            Kind::Single => "a server",
+            Kind::Single => "a single server",
             Kind::Cluster => "a node of a cluster",
             Kind::Sentinel => "a Sentinel",
         };
@@ -194,43 +225,47 @@ impl ServerArgs {
         Failure::new(Status::UNAVAILABLE, message)
     }
 
-    /// The name of the one master that the sentinel watches.
-    async fn master(&self, sentinel: &mut MultiplexedConnection) -> Result<String, Failure> {
+    /// The name of the master that the URL names, or of the only one that the sentinel watches.
+    pub(crate) async fn master(&self, reached: &mut Reached) -> Result<String, Failure> {
         let mut command = redis::cmd("SENTINEL");
         let masters = command
             .arg("MASTERS")
-            .query_async::<Vec<HashMap<String, String>>>(sentinel);
+            .query_async::<Vec<HashMap<String, String>>>(&mut reached.redis);
         let masters = masters
             .await
             .map_err(|error| self.refused("cannot learn the master's name", &error))?;
         let field = |master: &HashMap<String, String>, name| master.get(name).cloned().unwrap_or_default();
-        if let [master] = masters.as_slice() {
+        let place = &reached.place;
+        let named = match &place.named {
+            Named::Sentinel { master } => master.as_deref(),
+            _ => None,
+        };
+        let found = match (named, masters.as_slice()) {
+            (Some(name), all) => all.iter().find(|master| field(master, "name") == name),
+            (None, [master]) => Some(master),
+            (None, _) => None,
+        };
+        if let Some(master) = found {
             return Ok(field(master, "name"));
         }
         let shown = |master| {
             let [ip, port, name] = ["ip", "port", "name"].map(|name| field(master, name));
-            safe(&format!("redis://{ip}:{port} ({name})"))
+            safe(&format!("{} (at {ip}:{port})", place.shown_with(&name)))
         };
-        let why = match masters.len() {
-            0 => "it watches no master yet".to_owned(),
-            _ => {
-                let all: Vec<_> = masters.iter().map(shown).collect();
-                format!(
-                    "it watches several masters, so name one by its own URL: {}",
-                    all.join(", ")
-                )
-            }
+        let all: Vec<_> = masters.iter().map(shown).collect();
+        let all = all.join(", ");
+        let why = match (masters.len(), named) {
+            (0, _) => "it watches no master yet".to_owned(),
+            (_, Some(name)) => format!("it watches no master called {}, but {all}", safe(name)),
+            (_, None) => format!("it watches several masters, so name one: {all}"),
         };
         Err(self.cannot_use(Kind::Sentinel, &why))
     }
 
     pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {
-        redis::Client::open(self.url()?).map_err(|error| {
-            let what = "cannot read the server's URL";
-            Failure::usage(format!(
-                "{what}: {error}; write it like {DEFAULT_URL}, in --url or REDIS_URL"
-            ))
-        })
+        let place = self.place()?;
+        let client = redis::Client::open(place.hosts[0].clone());
+        client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
     }
 
     /// The server replied to a plain command with an error, or did not reply.
@@ -253,7 +288,7 @@ impl ServerArgs {
             return Failure::new(Status::UNAVAILABLE, message);
         }
         let mut message = format!("no server answers at {shown}: {error_text}\n");
-        if error.is_timeout() && shown.starts_with("rediss:") {
+        if error.is_timeout() && shown.starts_with("rediss") {
             // A server without TLS takes the handshake for the beginning of a command and waits for the rest.
             message += "If the server's port speaks no TLS, write redis:// instead of rediss://.\n";
         }
@@ -265,9 +300,32 @@ impl ServerArgs {
 
     /// The user that logs in.
     pub(crate) fn user(&self) -> String {
-        let client = self.redis_client().ok();
-        let settings = client.map(|client| client.get_connection_info().redis_settings().clone());
+        let settings = self.place().ok().map(|place| place.settings);
         let user = settings.and_then(|settings| settings.username().map(str::to_owned));
         user.unwrap_or_else(|| "default".to_owned())
     }
+}
+
+/// Connects to a host and asks what it is.
+pub(crate) async fn greet(host: &ConnectionInfo) -> Result<(MultiplexedConnection, Kind), RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(10)))
+        .set_response_timeout(Some(Duration::from_secs(10)));
+    let client = redis::Client::open(host.clone())?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    // Every user may say HELLO.
+    let hello = redis::cmd("HELLO");
+    let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await?;
+    let kind = match hello.get("mode") {
+        Some(Value::BulkString(mode)) if mode == b"cluster" => Kind::Cluster,
+        Some(Value::BulkString(mode)) if mode == b"sentinel" => Kind::Sentinel,
+        _ => Kind::Single,
+    };
+    Ok((connection, kind))
+}
+
+/// The server wants another login, or none.
+fn is_login(error: &RedisError) -> bool {
+    let text = error.to_string();
+    error.kind() == redis::ErrorKind::AuthenticationFailed || text.contains("NOAUTH") || text.contains("WRONGPASS")
 }

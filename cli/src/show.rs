@@ -95,7 +95,7 @@ fn of_servers(servers: &[Server]) -> String {
     format!("\nServers:\n{}", table.render())
 }
 
-fn page(found: &Found) -> String {
+pub(crate) fn page(found: &Found) -> String {
     let status = &found.status;
     let state = match status.mode {
         None => "free".to_owned(),

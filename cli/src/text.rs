@@ -25,6 +25,15 @@ pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
         .collect()
 }
 
+/// The text as one word of a shell.
+pub(crate) fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", safe(text).replace('\'', "'\\''")),
+    }
+}
+
 /// A duration in at most five characters or so: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
 pub(crate) fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -178,6 +187,14 @@ mod tests {
             "Gr\u{fc}\u{df}e 'a b' \"c\" \u{65e5}"
         );
         assert_eq!(safe_bytes(b"a\xff\x1bb"), "a\\xff\\u{1b}b");
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_shell() {
+        assert_eq!(quoted("invoice:42"), "invoice:42");
+        assert_eq!(quoted("a b; rm -r $HOME"), "'a b; rm -r $HOME'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

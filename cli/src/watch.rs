@@ -5,8 +5,9 @@ use crate::json;
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
-use fairlock::{Error, Event};
-use serde_json::json;
+use fairlock::{Client, ClientInfo, Error, Event};
+use serde_json::{Value, json};
+use std::collections::HashMap;
 
 pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     let client = server.client().await?;
@@ -25,6 +26,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         }
         _ => format!("watching {subject} under prefix {prefix}"),
     });
+    let (mut clients, mut leaves_out) = (Clients::of(&client), false);
     let outcome = loop {
         let event = tokio::select! {
             signal = &mut interrupted => break Err(Failure::signal(signal)),
@@ -32,8 +34,18 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         };
         let said = match event {
             None => break Err(ended(&subject)),
-            Some(Ok(event)) if args.output.json => json::line(&json::event(&event)),
-            Some(Ok(event)) => say(&line(&event)),
+            Some(Ok(event)) => {
+                let from = clients.who(&event.client).await;
+                if from.is_none() && (args.label.is_some() || args.host.is_some()) && !leaves_out {
+                    complain("leaving out events of clients that ended before fairlock could ask who they are");
+                    leaves_out = true;
+                }
+                match concerns(&event, from, args) {
+                    true if args.output.json => json::line(&described(&event, from)),
+                    true => say(&line(&event, from)),
+                    false => Ok(()),
+                }
+            }
             Some(Err(error @ Error::EventsMissed { .. })) => {
                 complain(&error.to_string());
                 match args.output.json {
@@ -61,11 +73,60 @@ fn ended(subject: &str) -> Failure {
     Failure::new(Status::UNAVAILABLE, message)
 }
 
-fn line(event: &Event) -> String {
+/// Who the clients are that events name.
+struct Clients<'a> {
+    client: &'a Client,
+    known: HashMap<String, ClientInfo>,
+}
+
+impl<'a> Clients<'a> {
+    /// Then it forgets those that it knows, because most of them have ended.
+    const MOST: usize = 10_000;
+
+    fn of(client: &'a Client) -> Self {
+        let known = HashMap::new();
+        Self { client, known }
+    }
+
+    async fn who(&mut self, id: &str) -> Option<&ClientInfo> {
+        if !self.known.contains_key(id) {
+            if self.known.len() >= Self::MOST {
+                self.known.clear();
+            }
+            // An unknown client may have ended, or be about to introduce itself.
+            let client = self.client.client_info(id).await.ok().flatten()?;
+            self.known.insert(id.to_owned(), client);
+        }
+        self.known.get(id)
+    }
+}
+
+/// Whether the event has all that the command line asks for.
+fn concerns(event: &Event, from: Option<&ClientInfo>, args: &WatchArgs) -> bool {
+    let begins = |wanted: &Option<String>, found: Option<&str>| match wanted {
+        None => true,
+        Some(wanted) => found.is_some_and(|found| found.starts_with(wanted.as_str())),
+    };
+    let owner = args.owner.as_ref().map(|owner| owner.to_ascii_lowercase());
+    begins(&owner, Some(&event.owner.to_string()))
+        && begins(&args.label, from.and_then(|from| from.label.as_deref()))
+        && begins(&args.host, from.and_then(|from| from.host.as_deref()))
+}
+
+fn described(event: &Event, from: Option<&ClientInfo>) -> Value {
+    let mut document = json::event(event);
+    document["label"] = json!(from.and_then(|from| from.label.as_deref()));
+    document["process"] = json!(from.and_then(|from| from.process));
+    document["host"] = json!(from.and_then(|from| from.host.as_deref()));
+    document
+}
+
+fn line(event: &Event, from: Option<&ClientInfo>) -> String {
     let at = humantime::format_rfc3339_micros(event.at).to_string();
     let (kind, mode) = (json::kind(event.kind), text::mode(event.mode));
+    let from = from.map_or_else(|| format!("client {}", safe(&event.client)), text::origin_in_short);
     let mut line = format!(
-        "{at}  {kind:<8}  {mode:<5}  {}  owner {}",
+        "{at}  {kind:<8}  {mode:<5}  {}  {from}  owner {}",
         safe(&event.lock),
         event.owner
     );

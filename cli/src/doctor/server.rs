@@ -31,16 +31,42 @@ pub(super) struct Examined {
     pub(super) latency: Option<Duration>,
 }
 
-/// Examines one server. `is_in_quorum`: a majority keeps its locks.
-pub(super) async fn examine(server: &ServerArgs, is_in_quorum: bool) -> Result<Examined, Failure> {
+/// What a server is a part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Of nothing, or the master of sentinels.
+    Alone,
+    /// A majority keeps its locks.
+    OfQuorum,
+    OfCluster,
+}
+
+/// Examines one server and uses a lock there. `whole`: what its users connect to.
+pub(super) async fn examine(server: &ServerArgs, whole: &ServerArgs, part: Part) -> Result<Examined, Failure> {
     let mut redis = server.redis().await?;
+    let probe = Probe::new(&server.prefix);
+    let mut examined = look(server, &mut redis, &probe, part).await?;
+    let (findings, only_looks) = (&mut examined.findings, examined.only_looks);
+    messages(findings, server, &mut redis, &probe, only_looks).await?;
+    lock(findings, whole, &probe, only_looks).await;
+    probe.remove(&mut redis).await;
+    Ok(examined)
+}
+
+/// Examines one server by itself.
+pub(super) async fn look(
+    server: &ServerArgs,
+    redis: &mut MultiplexedConnection,
+    probe: &Probe,
+    part: Part,
+) -> Result<Examined, Failure> {
     let mut findings = Findings::default();
-    let info = match info(&mut redis).await {
+    let info = match info(redis).await {
         Ok(info) => {
             kind(&mut findings, &info);
             role(&mut findings, &info);
             memory(&mut findings, &info);
-            persistence(&mut findings, &info, is_in_quorum);
+            persistence(&mut findings, &info, part);
             info
         }
         Err(error) => {
@@ -52,13 +78,9 @@ pub(super) async fn examine(server: &ServerArgs, is_in_quorum: bool) -> Result<E
             Info::new()
         }
     };
-    let latency = latency(&mut findings, &mut redis).await;
-    clock(&mut findings, &mut redis).await;
-    let probe = Probe::new(&server.prefix);
-    let only_looks = rights(&mut findings, server, &mut redis, &probe, is_in_quorum).await?;
-    messages(&mut findings, server, &mut redis, &probe, only_looks).await?;
-    lock(&mut findings, server, &probe, only_looks).await;
-    probe.remove(&mut redis).await;
+    let latency = latency(&mut findings, redis).await;
+    clock(&mut findings, redis).await;
+    let only_looks = rights(&mut findings, server, redis, probe, part).await?;
     Ok(Examined {
         findings,
         only_looks,
@@ -116,7 +138,7 @@ fn role(findings: &mut Findings, info: &Info) {
             findings.wrong(
                 "role",
                 master,
-                "connect to its master, or by Sentinel (feature `sentinel`)",
+                "connect to its master, or by its sentinels: redis+sentinel://HOST:PORT/MASTER",
             );
         }
         (_, 0) => findings.good("role", "master without replicas"),
@@ -157,7 +179,7 @@ fn memory(findings: &mut Findings, info: &Info) {
     }
 }
 
-fn persistence(findings: &mut Findings, info: &Info, is_in_quorum: bool) {
+fn persistence(findings: &mut Findings, info: &Info, part: Part) {
     if field(info, "loading") == "1" {
         findings.note(
             "data",
@@ -165,7 +187,7 @@ fn persistence(findings: &mut Findings, info: &Info, is_in_quorum: bool) {
             "wait until it has: until then it refuses",
         );
     }
-    if field(info, "aof_enabled") != "1" && is_in_quorum {
+    if field(info, "aof_enabled") != "1" && part == Part::OfQuorum {
         let text = "no append-only file, and none is needed: after a restart the server does not vote for a while";
         findings.good("persistence", text);
     } else if field(info, "aof_enabled") != "1" {
@@ -263,7 +285,7 @@ async fn rights(
     server: &ServerArgs,
     redis: &mut MultiplexedConnection,
     probe: &Probe,
-    is_in_quorum: bool,
+    part: Part,
 ) -> Result<bool, Failure> {
     let user = safe(&server.user());
     let denied = probe.denied(&server.prefix, redis).await;
@@ -286,13 +308,17 @@ async fn rights(
     }
     // By these a client of a quorum notices that the server has restarted.
     let restarts = denied.further(Task::Quarantine).join(" ");
-    if is_in_quorum && !only_looks && !restarts.is_empty() {
-        let remedy = format!("ACL SETUSER {user} {restarts}");
-        findings.wrong(
-            "rights",
-            format!("user {user} lacks {restarts}, which a quorum needs"),
-            &remedy,
-        );
+    // A user who only looks finds the locks of a cluster by some of these.
+    let nodes = denied.further(Task::Cluster).join(" ");
+    for (whole, needs, rules) in [
+        (Part::OfQuorum, "a quorum", restarts),
+        (Part::OfCluster, "a cluster", nodes),
+    ] {
+        if part == whole && !only_looks && !rules.is_empty() {
+            let remedy = format!("ACL SETUSER {user} {rules}");
+            let text = format!("user {user} lacks {rules}, which {needs} needs");
+            findings.wrong("rights", text, &remedy);
+        }
     }
     for (task, what) in [
         (Task::Introduce, "a label, by which status names it"),

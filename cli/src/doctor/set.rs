@@ -1,8 +1,8 @@
 //! The servers of a quorum: each one, and what only all of them together show.
 
-use super::findings::{Finding, Findings, Level};
-use super::server::{self, CLOCKS_APART, Examined, Info, PATIENCE, field, fine};
-use super::{end, fit_for, status};
+use super::findings::{Findings, Level};
+use super::server::{self, CLOCKS_APART, Examined, Info, PATIENCE, Part, field, fine};
+use super::{end, fit_for, in_short, status};
 use crate::args::OutputArgs;
 use crate::json;
 use crate::outcome::{Failure, Outcome, say};
@@ -74,7 +74,8 @@ pub(super) async fn run(servers: &Servers, args: &OutputArgs) -> Outcome {
     } else {
         let mut report = String::new();
         for (server, member) in servers.each.iter().zip(&members) {
-            report += &format!("{}\n{}\n", safe(&server.shown()), of_server(member));
+            let findings = member.as_ref().map(|member| &member.examined.findings);
+            report += &format!("{}\n{}\n", safe(&server.shown()), in_short(findings));
         }
         let looker = only_looks.then(|| servers.each[0].user());
         report += &format!("All servers\n{}{}\n", Findings::report(&set.0), end(wrong, looker));
@@ -83,24 +84,8 @@ pub(super) async fn run(servers: &Servers, args: &OutputArgs) -> Outcome {
     Ok(status(wrong))
 }
 
-/// What is worth a line about one server of several.
-fn of_server(member: &Result<Member, Failure>) -> String {
-    let findings = match member {
-        Ok(member) => &member.examined.findings,
-        Err(failure) => return format!("{:<5}  {:<11}  {}\n", "WRONG", "answer", safe(&first_line(failure))),
-    };
-    let good = findings.number(Level::Good);
-    let others: Vec<&Finding> = findings
-        .0
-        .iter()
-        .filter(|finding| finding.level != Level::Good)
-        .collect();
-    let good = format!("{:<5}  {}\n", "ok", count(good, "check", "checks"));
-    Findings::report(others) + &good
-}
-
 async fn member(server: &ServerArgs) -> Result<Member, Failure> {
-    let examined = server::examine(server, true).await?;
+    let examined = server::examine(server, server, Part::OfQuorum).await?;
     let mut redis = server.redis().await?;
     let (before, begun) = (SystemTime::now(), Instant::now());
     let time = redis::cmd("TIME").query_async::<(u64, u64)>(&mut redis).await.ok();

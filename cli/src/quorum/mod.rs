@@ -10,6 +10,7 @@ use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
 use crate::text::{count, safe};
+use crate::url::Named;
 use fairlock::{Client, Owner, Quorum};
 use futures::StreamExt;
 use futures::future::join_all;
@@ -57,8 +58,15 @@ impl Target {
             }
         }
         let keys = format!("{}.q", args.prefix);
+        let each: Vec<_> = urls.into_iter().map(|url| args.at(url, keys.clone())).collect();
+        let is_several = |server: &ServerArgs| server.place().is_ok_and(|place| place.named != Named::Server);
+        if let Some(server) = each.iter().find(|server| is_several(server)) {
+            let what = format!("several --url are a quorum, and {} is no single server", server.shown());
+            let remedy = "name a cluster, or the sentinels of a master, by one URL with commas between the hosts";
+            return Err(Failure::usage(format!("{what}: {remedy}")));
+        }
         Ok(Self::Several(Servers {
-            each: urls.into_iter().map(|url| args.at(url, keys.clone())).collect(),
+            each,
             name: args.quorum.clone(),
             longest_lease: args.longest_lease,
             prefix: args.prefix.clone(),

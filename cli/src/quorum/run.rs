@@ -3,6 +3,7 @@
 use super::Servers;
 use crate::args::RunArgs;
 use crate::complaints::Complaints;
+use crate::nested;
 use crate::outcome::{Failure, Outcome};
 use crate::run::{Connected, Held, chosen, label, run_under, variables, with_signals};
 use crate::signals::Signals;
@@ -26,13 +27,17 @@ impl Connected for Quorum {
 
 pub(crate) async fn run(servers: &Servers, args: RunArgs) -> Outcome {
     refuse(&args)?;
+    let prefix = servers.each[0].prefix.as_str();
+    if args.waits_for_ever() {
+        nested::refuse_of_quorum(prefix, &args.locks())?;
+    }
     let label = label(args.label.as_deref(), &args.command);
     let connecting = servers.quorum(args.lease, &label);
     let outcome = with_signals(connecting, async |quorum: &Quorum, signals, complaints| {
         let lock = quorum.rw_lock(args.name.as_str()).policy(args.policy.into());
         match args.read {
-            true => under(lock.read(), &args, signals, complaints).await,
-            false => under(lock.write(), &args, signals, complaints).await,
+            true => under(lock.read(), prefix, &args, signals, complaints).await,
+            false => under(lock.write(), prefix, &args, signals, complaints).await,
         }
     });
     outcome.await.map_err(|failure| chosen(&args, failure))
@@ -53,6 +58,11 @@ fn refuse(args: &RunArgs) -> Result<(), Failure> {
         ),
         (args.max_queue.is_some(), "--max-queue", "use --wait instead"),
         (args.at_least.is_some(), "--at-least", "let COMMAND end later instead"),
+        (
+            args.verbose,
+            "--verbose",
+            "each server has a queue of its own, which fairlock show lists",
+        ),
     ];
     match options.into_iter().find(|(is_used, ..)| *is_used) {
         None => Ok(()),
@@ -65,6 +75,7 @@ fn refuse(args: &RunArgs) -> Result<(), Failure> {
 
 async fn under<M: Access>(
     request: QuorumAcquire<M>,
+    prefix: &str,
     args: &RunArgs,
     signals: &mut Signals,
     complaints: &Complaints,
@@ -82,7 +93,9 @@ async fn under<M: Access>(
         let Some(guard) = guard else { return Ok(None) };
         // A majority knows the token before the command does.
         let token = guard.fencing_token().await?;
-        Ok(Some((guard, variables(&args.name, Some(token)))))
+        let mut variables = variables(&args.name, Some(token));
+        variables.push(nested::variable(prefix, &args.locks(), None));
+        Ok(Some((guard, variables)))
     };
     run_under(acquiring, args, signals, complaints).await
 }

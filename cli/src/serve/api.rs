@@ -205,8 +205,13 @@ impl Site<'_> {
         let look = self.looks.latest().await?;
         let Findings { found, unread, .. } = &look.findings;
         let (trees, more) = blame::trees(found);
+        let mut unread = unread.clone();
         let deadlocks = match self.looks.eye() {
-            Eye::One(_, client) => Some(blockers::deadlocks(client, found).await?),
+            Eye::One(_, client) => {
+                let (deadlocks, further) = blockers::deadlocks(client, found).await?;
+                unread.extend(further);
+                Some(deadlocks)
+            }
             Eye::Several(_) => None,
         };
         Ok(json!({
@@ -223,7 +228,7 @@ impl Site<'_> {
     /// rest.
     async fn blockers(&self, query: &Query) -> Result<Value, Refusal> {
         let subject = query.needed("subject")?;
-        self.target.one(crate::NO_CHAIN, Some("blockers OWNER-OR-LABEL"))?;
+        self.target.one(crate::NO_CHAIN, Some("blockers LOCK-OR-OWNER"))?;
         let Eye::One(_, client) = self.looks.eye() else {
             return Err(wrong(crate::NO_CHAIN).into());
         };
@@ -231,19 +236,14 @@ impl Site<'_> {
         let mut unread = look.findings.complete(client).await?;
         unread.extend(look.findings.unread.iter().cloned());
         unread.truncate(BLOCKERS);
-        let mut document = blockers::document(client, &look.findings.found, &unread, subject).await?;
+        let mut document = blockers::document(client, &look.findings.found, unread, subject).await?;
         for wait in document["waits"].as_array_mut().into_iter().flatten() {
-            for list in ["places", "holders", "ahead"] {
-                let Some(requests) = wait[list].as_array_mut() else {
-                    continue;
-                };
-                let more = requests.len().saturating_sub(BLOCKERS);
-                requests.truncate(BLOCKERS);
-                if more > 0 {
-                    wait["more"][list] = more.into();
-                }
-            }
+            shorten(wait, &["places", "holders", "ahead"]);
         }
+        if document["lock"].is_object() {
+            shorten(&mut document["lock"], &["holders", "waiters"]);
+        }
+        shorten(&mut document, &["blame"]);
         Ok(document)
     }
 
@@ -344,6 +344,20 @@ fn client_is_about(client: &ClientInfo, text: &str) -> bool {
 
 /// What stands behind the question mark.
 struct Query(Vec<(String, String)>);
+
+/// Cuts these lists of an object down to a hundred requests. `more` has the number of the rest.
+fn shorten(object: &mut Value, lists: &[&str]) {
+    for list in lists {
+        let Some(requests) = object[*list].as_array_mut() else {
+            continue;
+        };
+        let more = requests.len().saturating_sub(BLOCKERS);
+        requests.truncate(BLOCKERS);
+        if more > 0 {
+            object["more"][*list] = more.into();
+        }
+    }
+}
 
 impl Query {
     fn of(text: &str) -> Self {

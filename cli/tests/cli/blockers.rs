@@ -1,9 +1,9 @@
 //! `fairlock blockers`: from "it is stuck" to the owner to blame.
 
-use crate::command::{Cli, said};
+use crate::command::{Cli, ended, said};
 use crate::scene::{LONG, client, queue};
 use fairlock::{Client, Owner};
-use fairlock_support::server::{Server, connected};
+use fairlock_support::server::{Server, connected, eventually};
 use std::time::Duration;
 
 #[tokio::test]
@@ -127,4 +127,76 @@ async fn sees_no_circle_in_a_reader_that_waits_to_write() {
     assert_eq!(wait["closes_circle"], false, "{found}");
     assert_eq!(wait["holders"].as_array().unwrap().len(), 2, "{found}");
     write.abort();
+}
+
+#[tokio::test]
+async fn of_a_lock_it_tells_who_holds_who_waits_whom_to_blame_and_what_to_type() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (_, clients) = queue(&server, "a b").await;
+    let blamed = client(&server, "blamed").await;
+    let guard = blamed.rw_lock("c").write().acquire_fair().await.unwrap();
+    tokio::spawn(clients[0].rw_lock("c").write().acquire_fair());
+    server.until_queued("c", 1).await;
+    let text = cli.says(&["blockers", "a b"]).await;
+    let (owner, process) = (guard.owner().to_string(), format!("kill {}", std::process::id()));
+    let words = [
+        "a b: held to write, 1 hold, 2 waiting",
+        "billing",
+        "mailing",
+        "auditing",
+        "A process that holds a b waits for c",
+        "To blame:",
+        "blamed",
+        "has held c",
+        &process,
+        &format!("fairlock --url {} evict c {owner}", server.url()),
+    ];
+    assert!(said(&text, &words), "{text}");
+    let found = cli.json(&["blockers", "a b"]).await;
+    assert_eq!(
+        (&found["lock"]["lock"], &found["lock"]["waiting"]),
+        (&"a b".into(), &2.into())
+    );
+    assert_eq!(found["blame"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(
+        (&found["blame"][0]["lock"], &found["blame"][0]["holder"]["owner"]),
+        (&"c".into(), &owner.into())
+    );
+
+    // The line that it prints does what it says; a name with a blank is one word.
+    guard.release().await.unwrap();
+    let holder = async || cli.json(&["blockers", "a b"]).await["blame"][0]["lock"] == "a b";
+    eventually("its holder waits for nothing any more", holder).await;
+    let text = cli.says(&["blockers", "a b"]).await;
+    let line = text
+        .lines()
+        .find_map(|line| line.split_once("type:"))
+        .expect("a command")
+        .1;
+    let typed = line.trim().replace("fairlock ", "\"$0\" ") + " --yes";
+    let ended = ended(cli.under_shell(&typed).spawn().unwrap()).await;
+    assert_eq!(ended.status, 0, "{typed}: {ended:?}");
+    assert!(ended.stdout.contains("from a b"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn of_a_lock_that_nobody_waits_for_it_blames_nobody() {
+    let server = Server::start().await;
+    let cli = Cli::at(format!("redis://default:@127.0.0.1:{}", server.port()));
+    let holder = client(&server, "holder").await;
+    let guard = holder.rw_lock("a").write().acquire_fair().await.unwrap();
+    let text = cli.says(&["blockers", "a"]).await;
+    assert!(text.starts_with("a: held to write, 1 hold, 0 waiting"), "{text}");
+    assert!(!text.contains("blame"), "{text}");
+    guard.release().await.unwrap();
+    let free = cli.run(&["blockers", "a"]).await;
+    assert_eq!(free.status, 1, "{free:?}");
+    assert!(free.stderr.contains("the lock a is free"), "{free:?}");
+    let unknown = cli.run(&["blockers", "nothing"]).await;
+    assert_eq!(unknown.status, 1, "{unknown:?}");
+    assert!(
+        said(&unknown.stderr, &["nothing is no lock", "nobody of that name"]),
+        "{unknown:?}"
+    );
 }

@@ -12,14 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const UNAVAILABLE: i32 = 69;
 
-/// `doctor` refuses that server in these words and prints nothing to stdout.
-async fn doctor_refuses(server: &Server, words: &[&str]) {
-    let doctor = Cli::of(server).run(&["doctor"]).await;
-    assert_eq!((doctor.status, doctor.stdout.as_str()), (UNAVAILABLE, ""), "{doctor:?}");
-    assert!(said(&doctor.stderr, words), "{doctor:?}");
-}
-
-async fn is_before_7() -> bool {
+pub async fn is_before_7() -> bool {
     let is = Server::start().await.is_before_7().await;
     if is {
         println!("skipped: a cluster on free ports needs Redis 7");
@@ -68,7 +61,6 @@ async fn commands_find_and_use_the_locks_of_all_nodes_in_a_cluster() {
     let all: Ended = cli.run(&["watch"]).await;
     assert_eq!(all.status, UNAVAILABLE, "{all:?}");
     assert!(said(&all.stderr, &["events of all locks", "single locks"]), "{all:?}");
-    doctor_refuses(&cluster.nodes[0], &["is a node of a cluster", "single server"]).await;
 }
 
 /// A way to a node on which no script ever arrives, and nothing after it on the same connection. Returns its port.
@@ -156,9 +148,10 @@ async fn locks_of_a_node_that_is_slow_are_lines_with_errors_and_hide_no_others()
 }
 
 /// A sentinel that watches these masters.
-async fn sentinel(masters: &[(&str, &Server)]) -> Server {
+pub async fn sentinel(masters: &[(&str, &Server)]) -> Server {
     let file = masters[0].1.dir().join("sentinel.conf");
-    let watch = |(name, master): &(&str, &Server)| format!("sentinel monitor {name} 127.0.0.1 {} 1\n", master.port());
+    let watch =
+        |(name, master): &(&str, &Server)| format!("sentinel monitor \"{name}\" 127.0.0.1 {} 1\n", master.port());
     std::fs::write(&file, masters.iter().map(watch).collect::<String>()).unwrap();
     let binary = std::env::var("FAIRLOCK_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
     let program = [binary, file.display().to_string(), "--sentinel".to_owned()];
@@ -176,7 +169,7 @@ async fn commands_use_the_one_master_of_a_sentinel() {
     assert!(cli.says(&["show", "a"]).await.starts_with("a: held to write"));
     assert_eq!(cli.run(&["run", "--no-wait", "a", "--", "true"]).await.status, 75);
     assert_eq!(cli.run(&["run", "b", "--", "sh", "-c", "exit 3"]).await.status, 3);
-    doctor_refuses(&sentinel, &["is a Sentinel", "single server"]).await;
+    assert!(cli.says(&["doctor"]).await.contains("Fit for locks."));
 }
 
 #[tokio::test]
@@ -217,7 +210,8 @@ async fn a_sentinel_of_several_masters_is_refused_and_its_masters_are_named() {
         let ended = cli.run(arguments).await;
         assert_eq!((ended.status, ended.stdout.as_str()), (UNAVAILABLE, ""), "{ended:?}");
         for (name, master) in [("one", &one), ("other", &other)] {
-            let address = format!("redis://127.0.0.1:{} ({name})", master.port());
+            let (own, its) = (sentinel.port(), master.port());
+            let address = format!("redis+sentinel://127.0.0.1:{own}/{name} (at 127.0.0.1:{its})");
             assert!(ended.stderr.contains(&address), "{ended:?}");
         }
     }

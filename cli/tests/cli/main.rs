@@ -17,6 +17,7 @@ mod deployment;
 mod doctor;
 mod elect;
 mod evict;
+mod json;
 mod ls;
 mod manual;
 mod quorum;
@@ -31,4 +32,7 @@ mod slow;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod top;
+#[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls-rustls"))]
+mod urls;
+mod wait;
 mod watch;

@@ -2,6 +2,7 @@
 
 use crate::command::{Cli, ended, said};
 use crate::scene::client;
+use fairlock::Owner;
 use fairlock_support::server::{Server, soon};
 use serde_json::Value;
 use std::time::Duration;
@@ -55,6 +56,78 @@ async fn prints_events_as_they_come_until_it_is_interrupted() {
             .unwrap();
         assert_eq!(ended(child).await.status, 130);
     }
+}
+
+#[tokio::test]
+async fn brings_only_the_events_of_whom_it_is_told_by_prefixes() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (wanted, other) = (client(&server, "billing-7f9c").await, client(&server, "mailing").await);
+    let own = Owner::new();
+    let beginning = own.to_string()[..13].to_uppercase();
+    let host = wanted_host(&server, &wanted).await;
+    for filter in [
+        &["--label", "billing-"][..],
+        &["--owner", &beginning],
+        &["--host", &host[..1], "--label", "bill", "--owner", &beginning[..1]],
+    ] {
+        let arguments = [&["watch", "--json"], filter].concat();
+        let mut child = cli.command(&arguments).spawn().unwrap();
+        let mut ready = BufReader::new(child.stderr.take().unwrap()).lines();
+        soon("it listens", ready.next_line()).await.unwrap().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // The announcement may reach a client a moment later.
+        let mut events = Vec::new();
+        while events.len() < 4 {
+            for lock in [other.rw_lock("a"), wanted.rw_lock("a").with_owner(&own)] {
+                lock.write().acquire_fair().await.unwrap().release().await.unwrap();
+            }
+            let line = tokio::time::timeout(Duration::from_millis(200), lines.next_line());
+            if let Ok(line) = line.await {
+                events.push(serde_json::from_str::<Value>(&line.unwrap().unwrap()).unwrap());
+            }
+        }
+        for event in &events {
+            assert_eq!(
+                (&event["label"], &event["owner"], &event["host"]),
+                (&"billing-7f9c".into(), &own.to_string().into(), &host.as_str().into()),
+                "{filter:?}"
+            );
+        }
+        child.start_kill().unwrap();
+        ended(child).await;
+    }
+    let nobody = ["watch", "--label", "nobody", "--host", &host];
+    let mut child = cli.command(&nobody).spawn().unwrap();
+    let mut ready = BufReader::new(child.stderr.take().unwrap()).lines();
+    soon("it listens", ready.next_line()).await.unwrap().unwrap();
+    for _ in 0..20 {
+        wanted
+            .rw_lock("a")
+            .write()
+            .acquire_fair()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(ended(child).await.stdout, "");
+}
+
+/// The host of a client, as its status tells it.
+async fn wanted_host(server: &Server, client: &fairlock::Client) -> String {
+    let lock = client.rw_lock("host");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    fairlock_support::server::eventually("it has introduced itself", async || {
+        lock.status().await.unwrap().holders[0].client.host.is_some()
+    })
+    .await;
+    let status = Cli::of(server).json(&["show", "host"]).await;
+    guard.release().await.unwrap();
+    status["holders"][0]["client"]["host"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 
 use super::{LONG, client, lines, next, pass, passed, until_heard};
 use crate::proxy::Proxy;
-use crate::server::{Server, in_time, soon};
-use fairlock::{Client, EventKind, FencingToken, Mode, Owner};
+use crate::server::{Server, connected, eventually, in_time, soon};
+use fairlock::{Client, Error, EventKind, FencingToken, Mode, Owner};
 use redis::aio::MultiplexedConnection;
 use std::time::Duration;
 
@@ -138,6 +138,27 @@ async fn an_event_carries_lock_client_and_the_servers_time() {
         assert!((before..=after).contains(&event.at), "{before:?} {event:?} {after:?}");
     }
     assert!(granted.at < released.at);
+}
+
+#[tokio::test]
+async fn the_client_of_an_event_is_known_until_it_has_ended() {
+    let server = Server::start().await;
+    let listening = client(&server).await;
+    let acting = connected(Client::builder().label("billing").lease(LONG), server.url()).await;
+    let lock = acting.rw_lock("a");
+    let mut events = listening.rw_lock("a").events().await.unwrap();
+    until_heard(&mut events, &lock).await;
+    pass(&lock).await;
+    let event = next(&mut events).await;
+    eventually("it has introduced itself", async || {
+        let known = listening.client_info(&event.client).await.unwrap();
+        known.is_some_and(|known| known.id == event.client && known.label.as_deref() == Some("billing"))
+    })
+    .await;
+    acting.shutdown().await;
+    assert_eq!(listening.client_info(&event.client).await.unwrap(), None);
+    listening.shutdown().await;
+    assert!(matches!(listening.client_info("0a").await, Err(Error::Shutdown { .. })));
 }
 
 #[tokio::test]

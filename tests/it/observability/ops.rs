@@ -74,8 +74,15 @@ fn every_alert_says_how_bad_it_is_and_what_happened() {
     let alerts: Vec<_> = ALERTS.split("- alert: ").skip(1).collect();
     assert!(alerts.len() > 9);
     for alert in alerts {
-        for part in ["expr: ", "severity: ", "summary: "] {
+        for part in ["expr: ", "severity: ", "summary: ", "command: \"fairlock "] {
             assert_eq!(alert.matches(part).count(), 1, "{part} of {alert}");
         }
+        let typed = alert
+            .split("command: \"fairlock ")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next());
+        let words = typed.unwrap_or_default().split([' ', ',']);
+        let subcommands = ["ls", "top", "doctor", "blockers", "watch", "show"];
+        assert!(words.into_iter().any(|word| subcommands.contains(&word)), "{alert}");
     }
 }

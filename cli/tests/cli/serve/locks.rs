@@ -188,7 +188,8 @@ async fn owners_that_wait_for_each_other_are_a_deadlock() {
     for lock in ["a", "b"] {
         server.until_queued(lock, 1).await;
     }
-    let served = Served::start(&Cli::of(&server), &[]).await;
+    // One look at all locks is enough: only the locks of the circle are read again.
+    let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
     let waits = served.document("/api/waits").await;
     let deadlocks = waits["deadlocks"].as_array().unwrap();
     assert_eq!(
@@ -201,6 +202,25 @@ async fn owners_that_wait_for_each_other_are_a_deadlock() {
         (&waits["trees"][0]["circle"], &waits["more"]),
         (&true.into(), &0.into()),
         "{waits}"
+    );
+    // A lock that cannot be read a second time hides nothing but its own circle.
+    spoil(&server, "fairlock:{b}").await;
+    let waits = served.document("/api/waits").await;
+    assert_eq!(
+        (&waits["deadlocks"], &waits["unread"][0]["lock"]),
+        (&json!([]), &"b".into()),
+        "{waits}"
+    );
+    assert_eq!(waits["unread"].as_array().unwrap().len(), 1, "{waits}");
+    assert!(
+        waits["trees"][0]["waiters"][0]["holds"][0]["lock"].is_string(),
+        "{waits}"
+    );
+    let chain = served.document("/api/blockers?subject=a").await;
+    assert_eq!(
+        (&chain["deadlock"], &chain["unread"][0]["lock"]),
+        (&Value::Null, &"b".into()),
+        "{chain}"
     );
 }
 

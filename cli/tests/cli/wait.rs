@@ -1,0 +1,124 @@
+//! `fairlock run` while it waits: what `--verbose` tells, and a wait for a lock that an outer `run` holds.
+
+use crate::command::{Cli, Ended, ended, said};
+use crate::scene::{client, queue};
+use fairlock_support::server::{Server, soon};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+
+#[tokio::test]
+async fn told_to_be_verbose_it_tells_its_position_and_each_change_of_it() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    // `billing` holds; `mailing` and `auditing` wait.
+    let (owner, clients) = queue(&server, "a").await;
+    let arguments = ["run", "--verbose", "--lease", "600s", "a", "--", "echo", "inside"];
+    let mut waiting = cli.command(&arguments).spawn().unwrap();
+    let mut told = BufReader::new(waiting.stderr.take().unwrap());
+    let mut line = async || {
+        let mut line = String::new();
+        soon("a line", told.read_line(&mut line)).await.unwrap();
+        line
+    };
+    let first = line().await;
+    assert!(
+        said(&first, &["a: position 2 of 3 in the queue", "held by billing"]),
+        "{first}"
+    );
+    assert_eq!(clients[2].rw_lock("a").evict(&owner).await.unwrap(), 1);
+    let second = line().await;
+    assert!(
+        said(&second, &["a: position 1 of 2 in the queue", "held by mailing"]),
+        "{second}"
+    );
+    for label in ["mailing", "auditing"] {
+        assert_eq!(cli.run(&["evict", "a", label, "--yes"]).await.status, 0);
+    }
+    let mut rest = String::new();
+    soon("the end", told.read_to_string(&mut rest)).await.unwrap();
+    let last = rest.lines().last().unwrap_or_default();
+    assert!(said(last, &["a: entered after", "with token"]), "{rest}");
+    let ended = ended(waiting).await;
+    assert_eq!((ended.status, ended.stdout.as_str()), (0, "inside\n"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn told_to_be_verbose_it_gives_up_in_time_and_leaves_the_queue() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let holder = client(&server, "holder").await;
+    let _guard = holder.rw_lock("a").write().acquire_fair().await.unwrap();
+    let ended = cli.run(&["run", "-v", "--wait", "200ms", "a", "--", "true"]).await;
+    assert_eq!(ended.status, 75, "{ended:?}");
+    assert!(
+        said(
+            &ended.stderr,
+            &["position 0 of 1", "held by holder", "not acquired within"]
+        ),
+        "{ended:?}"
+    );
+    assert_eq!(server.queued("a").await, 0);
+    for options in [&["--no-wait"][..], &["--and", "b"]] {
+        let arguments = [&["run", "--verbose"], options, &["a", "--", "true"]].concat();
+        assert_eq!(cli.run(&arguments).await.status, 64, "{options:?}");
+    }
+}
+
+/// A command line in a shell under the outer lock; `$0` is fairlock.
+async fn inside(cli: &Cli, outer: &[&str], script: &str) -> Ended {
+    let mut command = cli.command(&["run"]);
+    command
+        .args(outer)
+        .args(["--", "sh", "-c", script, crate::command::BINARY]);
+    ended(command.env("REDIS_URL", &cli.url).spawn().unwrap()).await
+}
+
+#[tokio::test]
+async fn a_run_inside_another_one_does_not_wait_for_itself() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let words = ["already runs under", "would wait for itself", "--no-wait"];
+    for (outer, inner) in [
+        (&["a"][..], "run a -- true"),
+        (&["--read", "a"], "run --read a -- true"),
+        (&["a"], "run --and a b -- true"),
+        (&["--and", "a", "b"], "run a -- true"),
+        (&["--semaphore", "2", "pool"], "run --semaphore 2 pool -- true"),
+        (&["a"], "elect a -- true"),
+        // Also over a lock in between.
+        (&["a"], "run c -- \"$0\" run a -- true"),
+    ] {
+        let ended = inside(&cli, outer, &format!("exec \"$0\" {inner}")).await;
+        assert_eq!(ended.status, 64, "{outer:?} {inner}: {ended:?}");
+        assert!(said(&ended.stderr, &words), "{outer:?} {inner}: {ended:?}");
+    }
+    // What ends by itself, and other locks, are as before.
+    for (inner, status) in [
+        ("run --no-wait a -- true", 75),
+        ("run --wait 10ms a -- true", 75),
+        ("run b -- true", 0),
+        ("--prefix other run a -- true", 0),
+    ] {
+        let ended = inside(&cli, &["a"], &format!("exec \"$0\" {inner}")).await;
+        assert_eq!(ended.status, status, "{inner}: {ended:?}");
+    }
+    let under_election = ["sh", "-c", "exec \"$0\" run a -- true", crate::command::BINARY];
+    let mut elect = cli.command(&["elect", "a", "--"]);
+    elect.args(under_election).env("REDIS_URL", &cli.url);
+    assert_eq!(ended(elect.spawn().unwrap()).await.status, 64);
+}
+
+#[tokio::test]
+async fn a_process_that_outlived_the_outer_run_may_wait_for_its_lock() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let script = "setsid sh -c 'while kill -0 $1 2>/dev/null; do sleep 0.01; done; \"$0\" run a -- true; echo $? > \"$2\"' \
+                  \"$0\" $PPID \"$FILE\" >/dev/null 2>&1 </dev/null &";
+    let file = server.dir().join("status");
+    let mut command = cli.command(&["run", "a", "--", "sh", "-c", script, crate::command::BINARY]);
+    command.env("REDIS_URL", &cli.url).env("FILE", &file);
+    assert_eq!(ended(command.spawn().unwrap()).await.status, 0);
+    fairlock_support::server::eventually("it has run", async || {
+        std::fs::read_to_string(&file).is_ok_and(|status| status == "0\n")
+    })
+    .await;
+}
