@@ -54,8 +54,8 @@ impl Watch {
         self.look_at = clock::now();
     }
 
-    /// The next event, or the status when events may be missing. `None`: no event comes any more. After an error the
-    /// watch goes on. A dropped future loses nothing.
+    /// The next event, or the status when events may be missing. `None`: the client was shut down, so no event comes any
+    /// more. After an error the watch goes on. A dropped future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Result<Seen, Error>> {
         if let Err(error) = runtime::check_timers() {
             return Some(Err(error));
@@ -63,7 +63,10 @@ impl Watch {
         loop {
             tokio::select! {
                 biased;
-                () = clock::sleep_until(self.look_at) => return Some(self.look().await.map(Seen::Status)),
+                () = clock::sleep_until(self.look_at) => return match self.look().await {
+                    Err(Error::Shutdown { .. }) => None,
+                    seen => Some(seen.map(Seen::Status)),
+                },
                 event = self.events.next() => match event? {
                     Ok(event) => return Some(Ok(Seen::Event(event))),
                     Err(Error::EventsMissed { .. }) => self.look_now(),
