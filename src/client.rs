@@ -161,14 +161,15 @@ impl Client {
     /// The call changes nothing.
     ///
     /// # Errors
-    /// [`Error::Shutdown`] or [`Error::Runtime`]. A server that does not answer knows no client.
+    /// Those of [`RwLock::status`]; they name the lock `*`.
     pub async fn client_info(&self, id: &str) -> Result<Option<ClientInfo>, Error> {
         runtime::check_timers()?;
-        if self.handle.session.is_closed() {
+        let session = &self.handle.session;
+        if session.is_closed() {
             return Err(Error::Shutdown { lock: "*".to_owned() });
         }
-        let known = self.handle.session.introductions(std::iter::once(id)).await;
-        Ok(known.into_values().find(|client| client.process.is_some()))
+        let introduction = session.introduction(id).await;
+        introduction.map_err(|error| Error::of_server("*", error))
     }
 
     /// The names of the locks under this client's prefix that exist and match a pattern, in no particular order.

@@ -8,6 +8,7 @@ use super::call::Call;
 use crate::protocol::channel::Channel;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{self, Lock};
+use crate::protocol::lookup;
 use crate::protocol::replication::Replication;
 use crate::state::request::Request;
 use crate::state::shared::{Identity, Shared};
@@ -141,6 +142,17 @@ impl Session {
         clients
             .map(|(id, text)| ((*id).to_owned(), ClientInfo::read(id, text.as_deref())))
             .collect()
+    }
+
+    /// `None`: no client with that name has introduced itself, or it has ended.
+    pub(crate) async fn introduction(&self, client: &str) -> Result<Option<ClientInfo>, RedisError> {
+        let (shared, limit) = (&self.shared, call_limit(self.shared.lease));
+        let key = key::introduction(&shared.prefix, client);
+        let get = lookup::get(&key);
+        let call = self.route.command(Lane::Users, limit, &key, &get);
+        let reply = shared.registry.unless_ended(call).await?;
+        let text = lookup::read_text(&reply)?;
+        Ok(text.map(|text| ClientInfo::read(client, Some(text))))
     }
 
     /// Leaves every queue, releases every hold and ends the tasks. `wait`: the caller's runtime can wait for that.

@@ -1,7 +1,7 @@
 //! Lookups: the commands that look for the keys of locks' states, and those that read texts.
 
 use super::key::{self, Lock};
-use super::reply::malformed;
+use super::reply::{malformed, text};
 use redis::{Cmd, RedisError, Value};
 
 /// Keys that one SCAN looks at: about a tenth of a millisecond of the server's time.
@@ -56,9 +56,15 @@ pub(crate) fn get_all(keys: &[String]) -> Cmd {
     get
 }
 
-#[cfg(feature = "cluster")]
 pub(crate) fn get(key: &str) -> Cmd {
     let mut get = redis::cmd("GET");
     get.arg(key);
     get
+}
+
+pub(crate) fn read_text(reply: &Value) -> Result<Option<&str>, RedisError> {
+    match reply {
+        Value::Nil => Ok(None),
+        _ => text(reply).map(Some).ok_or_else(|| malformed(reply)),
+    }
 }

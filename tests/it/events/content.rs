@@ -157,6 +157,10 @@ async fn the_client_of_an_event_is_known_until_it_has_ended() {
     .await;
     acting.shutdown().await;
     assert_eq!(listening.client_info(&event.client).await.unwrap(), None);
+    // What cannot be read is no client that has ended.
+    let spoil = redis::cmd("SADD").arg("fairlock:client:0a").arg("x").to_owned();
+    let () = spoil.query_async(&mut server.redis().await).await.unwrap();
+    assert!(matches!(listening.client_info("0a").await, Err(Error::Server { .. })));
     listening.shutdown().await;
     assert!(matches!(listening.client_info("0a").await, Err(Error::Shutdown { .. })));
 }

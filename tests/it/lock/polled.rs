@@ -155,7 +155,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 33] = [
+const FUTURES: [(&str, Make); 34] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
@@ -243,6 +243,9 @@ const FUTURES: [(&str, Make); 33] = [
     }),
     ("exists", |client, name| {
         over(async move { client.rw_lock(name).exists().await })
+    }),
+    ("client_info", |client, _| {
+        over(async move { client.client_info("0a").await })
     }),
     ("locks", |client, name| {
         over(async move {

@@ -82,7 +82,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         readers.read().acquire_fair().await.unwrap(),
     );
     let [a, b, c, d, f, g, h] = [(); 7].map(|()| lock.clone());
-    let e = client.clone();
+    let [e, i] = [(); 2].map(|()| client.clone());
     let [semaphore, counted] = [(); 2].map(|()| client.semaphore("s", 1));
     let together = client.all().write(&client.rw_lock("t")).acquire_fair();
     let together = together.await.unwrap();
@@ -100,6 +100,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("status", async move { b.status().await }),
         call("status_from", async move { c.status_from(1).await }),
         call("exists", async move { f.exists().await }),
+        call("client_info", async move { i.client_info("0a").await }),
         call("evict", async move { d.evict(&Owner::new()).await }),
         call("acquire_fair", lock.write().acquire_fair()),
         call("try_acquire", lock.write().try_acquire()),
