@@ -137,7 +137,7 @@ async fn whoever_looks_in_vain_is_told_under_which_prefix() {
     let ended = cli.run(&["blockers", "billing", "--prefix", "team"]).await;
     assert_eq!(ended.status, 1);
     assert!(
-        said(&ended.stderr, &["billing neither", "under prefix team"]),
+        said(&ended.stderr, &["billing is no lock", "under prefix team"]),
         "{ended:?}"
     );
     assert!(
