@@ -85,7 +85,7 @@ impl<M: Access> QuorumAcquire<M> {
     /// # Errors
     /// [`Error::Unavailable`] if no majority answers within one lease, or if the client's runtime has ended. A waiter that
     /// has its places waits on while servers are away. [`Error::Server`], [`Error::PolicyMismatch`],
-    /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] if so many servers refuse that no majority is left;
+    /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] if so many servers refuse at a time that no majority is left;
     /// [`Error::Lost`] if an operator evicts the request at so many servers, or if the hold ended before the future was
     /// polled again;
     /// [`Error::Shutdown`] after [`Quorum::shutdown`](crate::Quorum::shutdown); [`Error::InvalidName`],

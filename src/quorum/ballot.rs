@@ -250,10 +250,13 @@ impl Ballot {
                 return false;
             }
             let is_try = matches!(when, When::Now);
-            if is_try || !matches!(error, Error::Unavailable { .. }) {
-                self.tally().on_refusal(at, error);
-                self.weigh();
+            match error {
+                Error::Unavailable { .. } if !is_try => self.tally().on_silence(at),
+                // Memory or disks come back.
+                Error::Server { .. } if !is_try => self.tally().on_refusal(at, error, Some(asked)),
+                error => self.tally().on_refusal(at, error, None),
             }
+            self.weigh();
             if is_try {
                 self.decided().await;
                 continue;

@@ -46,7 +46,14 @@ pub(super) struct Vote {
     pub(super) token: Option<u64>,
     /// A try found the lock busy there.
     busy: bool,
-    refused: Option<Error>,
+    refused: Option<Refusal>,
+}
+
+/// What a server said instead of an answer.
+struct Refusal {
+    error: Error,
+    /// The refused call was sent later than that. `None`: the refusal lasts.
+    asked: Option<Instant>,
 }
 
 impl Vote {
@@ -118,6 +125,8 @@ pub(super) struct Tally {
     asks_since: Option<Instant>,
     /// The waiter has left its places, because no majority is in reach. The servers that have answered since.
     recess: Option<BTreeSet<usize>>,
+    /// Since when so many servers deny their vote that no majority is left.
+    denied_since: Option<Instant>,
 }
 
 impl Tally {
@@ -131,6 +140,7 @@ impl Tally {
             reason: LostReason::LeaseExpired,
             asks_since: None,
             recess: None,
+            denied_since: None,
         }
     }
 
@@ -203,8 +213,14 @@ impl Tally {
         self.votes[at].busy = true;
     }
 
-    pub(super) fn on_refusal(&mut self, at: usize, error: Error) {
-        self.votes[at].refused = Some(error);
+    /// `asked`: a later call may be answered, and this one was sent after that.
+    pub(super) fn on_refusal(&mut self, at: usize, error: Error, asked: Option<Instant>) {
+        self.votes[at].refused = Some(Refusal { error, asked });
+    }
+
+    /// A server did not answer. Nobody knows whether it would still refuse.
+    pub(super) fn on_silence(&mut self, at: usize) {
+        self.votes[at].refused = None;
     }
 
     /// Nobody knows what became of a place that gives a grant up.
@@ -273,7 +289,7 @@ impl Tally {
                 self.recess = Some(BTreeSet::new());
                 true
             }
-            Phase::Asks => self.gives_up(),
+            Phase::Asks => self.gives_up(now),
             Phase::Holds { .. } => {
                 // A vote that was granted after the proof of the majority had ended saves no hold, because others may have
                 // been inside. So the clock is read after the look at the votes, and the vote is gained last.
@@ -334,11 +350,18 @@ impl Tally {
         }
     }
 
-    /// Whether no majority can be had any more.
-    fn gives_up(&mut self) -> bool {
+    /// Whether no majority can be had any more. What servers refused at different times does not add up: once so many have
+    /// refused, each of them has to refuse a later call too.
+    fn gives_up(&mut self, now: Instant) -> bool {
         let without = |vote: &&Vote| vote.busy || vote.refused.is_some() || vote.is_evicted();
         let spare = self.votes.len() - self.majority();
         if self.votes.iter().filter(without).count() <= spare {
+            self.denied_since = None;
+            return false;
+        }
+        let since = *self.denied_since.get_or_insert(now);
+        let mut refusals = self.votes.iter().filter_map(|vote| vote.refused.as_ref());
+        if refusals.any(|refusal| refusal.asked.is_some_and(|asked| asked < since)) {
             return false;
         }
         if self.votes.iter().any(Vote::is_evicted) {
@@ -349,7 +372,7 @@ impl Tally {
         let refusals = self.votes.iter().filter(|vote| vote.refused.is_some()).count();
         let refusal = self.votes.iter_mut().find_map(|vote| vote.refused.take());
         self.phase = Phase::Over(match refusal {
-            Some(error) if refusals > spare => End::Failed(Some(error)),
+            Some(refusal) if refusals > spare => End::Failed(Some(refusal.error)),
             Some(_) | None => End::Busy,
         });
         true

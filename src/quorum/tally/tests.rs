@@ -177,15 +177,38 @@ fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
     let now = Instant::now();
     let refusal = || Error::Shutdown { lock: "a".to_owned() };
     let mut tally = answered(now, &[]);
-    tally.on_refusal(0, refusal());
+    tally.on_refusal(0, refusal(), None);
     assert!(!tally.weigh(|| now, |_| Some(now)));
     tally.on_busy(1);
     assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
     let mut tally = answered(now, &[]);
-    tally.on_refusal(0, refusal());
-    tally.on_refusal(1, refusal());
+    tally.on_refusal(0, refusal(), None);
+    tally.on_refusal(1, refusal(), None);
     assert!(tally.weigh(|| now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
+}
+
+/// Memory that is exhausted at one server and later at another one leaves a majority at each moment.
+#[test]
+fn refusals_of_different_times_do_not_add_up() {
+    let now = Instant::now();
+    let [later, much_later] = [1, 2].map(|seconds| now + Duration::from_secs(seconds));
+    let refuse = |tally: &mut Tally, at: usize, asked: Instant| {
+        tally.on_refusal(at, Error::Shutdown { lock: "a".to_owned() }, Some(asked));
+    };
+    let mut tally = answered(now, &[]);
+    refuse(&mut tally, 0, now);
+    refuse(&mut tally, 1, later);
+    assert!(!tally.weigh(|| later, |_| Some(now)), "the first one may answer now");
+    tally.on_silence(0);
+    assert!(!tally.weigh(|| later, |_| Some(now)));
+    refuse(&mut tally, 0, later);
+    assert!(!tally.weigh(|| much_later, |_| Some(now)), "the silence came between");
+    refuse(&mut tally, 0, much_later);
+    assert!(!tally.weigh(|| much_later, |_| Some(now)));
+    refuse(&mut tally, 1, much_later);
+    assert!(tally.weigh(|| much_later, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
 }
 

@@ -123,6 +123,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::order::a_hand_over_after_a_long_wait_costs_no_call_of_the_waiter"),
     },
     Mutant {
+        name: "quorum-refusals-add-up", file: "src/quorum/tally.rs",
+        edits: &[("asked.is_some_and(|asked| asked < since)", "asked.is_some_and(|_| false)")],
+        seen: "torture --quorum 3, at a load of 30",
+        story: "The memory of one server is exhausted, and then that of another one: the waiter gets an error though a majority was there all the time.",
+        check: Check::Lib("quorum::tally::tests::refusals_of_different_times_do_not_add_up"),
+    },
+    Mutant {
         name: "quorum-limit-before-the-guard", file: "src/quorum/tally.rs",
         edits: &[("self.phase = Phase::Holds { token, until: None };", "self.phase = Phase::Holds { token, until: now.checked_add(self.max_hold) };")],
         seen: "found here, by reading",
