@@ -243,6 +243,8 @@ async function lookAtLock(isMine) {
     : lock.expired ? "expired: the next request enters"
     : lock.mode === null ? "free" : `held to ${lock.mode}`;
   const permits = lock.limit === null ? "" : `, ${lock.used}/${lock.limit} permits`;
+  byId("lock-blame").href = `#blockers=${encodeURIComponent(name)}`;
+  byId("lock-blame").hidden = !state.site.blockers || lock.waiting === 0;
   byId("lock-state").textContent = `${how}, ${count(lock.holding, "hold", "holds")}${permits}, ${lock.waiting} waiting${lock.policy ? `, ${lock.policy}` : ""}`;
   rows(byId("lock-holders"), lock.holders, requestKey, holder => [
     node([holder.mode, holder.permits, holder.holds], () => share(holder)),
