@@ -334,7 +334,7 @@ function heldLock(lock) {
 function blamed(holds, more) {
   const lines = holds.map(({ lock, holder }) => make("li", {}, lockLink(lock), " ", ...holderLine(holder)));
   if (more > 0) lines.push(make("li", { class: "quiet" }, `and ${more} more`));
-  return make("div", { class: "tree bad" }, make("b", {}, "To blame: these wait for nothing themselves."), make("ul", {}, ...lines));
+  return make("div", { class: "tree bad" }, make("b", {}, "To blame: their processes wait for no lock."), make("ul", {}, ...lines));
 }
 
 async function lookAtBlockers(isMine) {
@@ -356,7 +356,7 @@ async function lookAtBlockers(isMine) {
   if (lock !== null) parts.unshift(heldLock(lock));
   // A holder that nobody waits for is not to blame for anything.
   if (answer.blame.length > 0 && (lock === null || lock.waiting > 0)) parts.push(blamed(answer.blame, answer.more?.blame ?? 0));
-  if (parts.length === 0) parts.push(make("p", { class: "quiet" }, "It waits for no lock."));
+  if (parts.length === 0) parts.push(make("p", { class: "quiet" }, "It waits for no lock, and no lock of this name is in use."));
   parts.push(...unread(answer.unread, 0));
   if (answer.deadlock !== null) parts.unshift(deadlock(answer.deadlock));
   redraw(byId("blockers"), answer, parts);

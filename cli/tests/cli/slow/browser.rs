@@ -47,14 +47,16 @@ async fn an_operator_finds_a_lock_sees_it_change_and_evicts_its_holder() {
     browser.shows("blockers", "To blame").await;
     // From the lock to who blocks it.
     browser.value("location.hash = '#lock=invoice%3A42'").await;
-    browser.until("the lock has waiters", "!document.getElementById('lock-blame').hidden").await;
+    browser
+        .until("the lock has waiters", "!document.getElementById('lock-blame').hidden")
+        .await;
     browser.click("#lock-blame").await;
     browser.shows("blockers-subject", "invoice:42").await;
     browser.shows("blockers", "2 waiting").await;
     browser
         .shows(
             "blockers",
-            "To blame: these wait for nothing themselves.\ninvoice:42 write held by billing",
+            "To blame: their processes wait for no lock.\ninvoice:42 write held by billing",
         )
         .await;
     browser.click("nav a[href='#waits']").await;
