@@ -19,7 +19,7 @@ demo: setup ## Show processes contending for one lock, two of them killed; or on
 	cargo run --release --example demo -- $(ARGS)
 
 # Each asserts what it shows: examples/services/README.md.
-SERVICES = axum workers once migration postgres exporter
+SERVICES = axum state workers once migration postgres exporter
 services: setup ## Show the lock in services: web, workers, a tick, a migration, PostgreSQL, Prometheus
 	cargo build -p fairlock-services
 	@for service in $(SERVICES); do \

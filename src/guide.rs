@@ -2,6 +2,7 @@
 //!
 //! | page | answers |
 //! |---|---|
+//! | [`programs`] | how to connect to each kind of server, and where the lock stands in a service: programs that are compiled |
 //! | [`life`] | what happens to a request, and in a hand-over: two pictures |
 //! | [`glossary`] | the terms, one paragraph each |
 //! | [`leases`] | which lease, and what it costs; formulae |
@@ -33,6 +34,17 @@
 
 // Of two definitions of a link the first one counts. The definitions here lead to the items. The ones at the end of each
 // file lead to the sources, for readers in the repository.
+
+#[doc = "[quorum]: crate::guide::quorum"]
+#[doc = "[testing]: crate::guide::testing"]
+#[doc = "[tuning]: crate::guide::tuning"]
+#[cfg_attr(feature = "blocking", doc = "[`blocking`]: crate::blocking")]
+#[doc = "[`Error::Shutdown`]: crate::Error::Shutdown"]
+#[doc = "[`Error::Server`]: crate::Error::Server"]
+#[doc = "[`Status`]: crate::Status"]
+#[doc = "[`Event`]: crate::Event\n\n"]
+#[doc = include_str!("../docs/programs.md")]
+pub mod programs {}
 
 #[doc = "[design]: crate::design"]
 #[doc = "[glossary]: crate::guide::glossary\n\n"]

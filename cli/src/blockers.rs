@@ -333,7 +333,7 @@ fn blame(server: &ServerArgs, blamed: &[Blamed<'_>]) -> String {
     for Blamed { lock, holder } in blamed.iter().take(MOST) {
         let who = text::origin_in_short(&holder.client);
         let (name, held) = (safe(&lock.name), span(holder.held_for));
-        text += &format!("  {who} has held {name} for {held} and waits for nothing\n");
+        text += &format!("  {who} has held {name} for {held} and its process waits for no lock\n");
         if let Some(process) = holder.client.process {
             let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe);
             text += &format!("    first end it:    kill {process}    # on {host}\n");

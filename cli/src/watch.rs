@@ -18,6 +18,10 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     // Before the first message: after it others may send a signal.
     let interrupted = interrupted();
     tokio::pin!(interrupted);
+    let (mut clients, mut leaves_out) = (Clients::of(&client), false);
+    if let Some(name) = &args.name {
+        clients.learn(name).await;
+    }
     let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
     let prefix = safe(&server.prefix);
     complain(&match &args.name {
@@ -26,7 +30,6 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         }
         _ => format!("watching {subject} under prefix {prefix}"),
     });
-    let (mut clients, mut leaves_out) = (Clients::of(&client), false);
     let outcome = loop {
         let event = tokio::select! {
             signal = &mut interrupted => break Err(Failure::signal(signal)),
@@ -86,6 +89,18 @@ impl<'a> Clients<'a> {
     fn of(client: &'a Client) -> Self {
         let known = HashMap::new();
         Self { client, known }
+    }
+
+    /// Of a lock those that hold it or wait for it now, because an evicted one may end before it can be asked for. Who may not
+    /// read the status knows as much as before.
+    async fn learn(&mut self, lock: &str) {
+        let Ok(status) = self.client.rw_lock(lock).status().await else {
+            return;
+        };
+        let holders = status.holders.into_iter().map(|holder| holder.client);
+        let waiters = status.waiters.into_iter().map(|waiter| waiter.client);
+        let known = holders.chain(waiters).take(Self::MOST);
+        self.known.extend(known.map(|client| (client.id.clone(), client)));
     }
 
     async fn who(&mut self, id: &str) -> Option<&ClientInfo> {

@@ -69,6 +69,7 @@ impl Screen {
         let second = match (&self.trouble, &self.opened) {
             (Some(trouble), _) => Line::from(safe(trouble).red()),
             (None, Some(opened)) => Line::from(summary(opened) + paused),
+            (None, None) if self.is_first => Line::from("reading the locks ..."),
             (None, None) => Line::from(self.numbers() + &self.order_shown() + paused),
         };
         let second = if self.paused && self.trouble.is_none() {
@@ -383,6 +384,16 @@ fn lines(buffer: &Buffer) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::locks::Findings;
+
+    #[test]
+    fn before_the_first_look_the_screen_says_what_it_waits_for() {
+        let mut screen = Screen::new("redis://a   prefix fairlock".to_owned());
+        assert!(screen.text((80, 24)).contains("reading the locks ..."));
+        screen.on_locks(Findings::default());
+        let text = screen.text((80, 24));
+        assert!(text.contains("0 locks in use") && !text.contains("reading"), "{text}");
+    }
 
     #[test]
     fn no_blank_follows_a_wide_character() {

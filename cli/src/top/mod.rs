@@ -29,25 +29,29 @@ pub(crate) async fn run(target: &Target, args: &TopArgs) -> Outcome {
     let pattern = args.pattern.as_deref();
     let mut screen = Screen::new(format!("{}   prefix {}", target.shown(), target.prefix()));
     let is_live = !args.output.json && !args.once && io::stdout().is_terminal();
-    let findings = eye.find(pattern).await?;
-    let mut status = findings.status();
-    if !is_live {
-        findings.complain();
-    }
-    screen.on_locks(findings);
-    let done = if args.output.json {
-        let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
-        let locks = screen.unread.iter().map(Unread::described).chain(locks);
-        json::document(&locks.collect::<Value>())
-    } else if is_live {
-        status = Status::OK;
-        live(&mut screen, &eye, pattern, args.interval).await
+    let done = if is_live {
+        let done = live(&mut screen, &eye, pattern, args.interval).await;
+        done.map(|()| Status::OK)
     } else {
-        screen.trouble = None;
-        say(&screen.text(args.size))
+        let findings = eye.find(pattern).await?;
+        let status = findings.status();
+        findings.complain();
+        screen.on_locks(findings);
+        told(&mut screen, args).map(|()| status)
     };
     eye.shutdown().await;
-    done.map(|()| status)
+    done
+}
+
+/// One look, as JSON or as a frame.
+fn told(screen: &mut Screen, args: &TopArgs) -> Result<(), Failure> {
+    if args.output.json {
+        let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
+        let locks = screen.unread.iter().map(Unread::described).chain(locks);
+        return json::document(&locks.collect::<Value>());
+    }
+    screen.trouble = None;
+    say(&screen.text(args.size))
 }
 
 async fn live(screen: &mut Screen, eye: &Eye<'_>, pattern: Option<&str>, interval: Duration) -> Result<(), Failure> {
@@ -96,7 +100,8 @@ async fn show(
     let mut keys = keys::read();
     let interrupted = interrupted();
     tokio::pin!(interrupted);
-    let mut looking: Option<LocalBoxFuture<'_, Result<Looked, Failure>>> = None;
+    // The first one begins after the first frame, which says so.
+    let mut looking: Option<LocalBoxFuture<'_, Result<Looked, Failure>>> = Some(Box::pin(look(eye, pattern, None)));
     let mut evicting: Option<LocalBoxFuture<'_, (Owner, Result<Evicted, Failure>)>> = None;
     let mut of_lock = None;
     let mut next = Instant::now() + interval;
@@ -137,6 +142,8 @@ async fn show(
                 match looked {
                     Ok(Looked::Locks(findings)) => screen.on_locks(findings),
                     Ok(Looked::Lock(found, complaints)) => screen.on_lock(*found, complaints),
+                    // There is nothing to show yet, so the failure is that of the command.
+                    Err(failure) if screen.is_first => return Err(failure),
                     Err(failure) => screen.on_failure(&failure),
                 }
             }

@@ -37,6 +37,8 @@ pub(super) struct Screen {
     pub(super) paused: bool,
     /// Why the screen is old, or which lock is missing.
     pub(super) trouble: Option<String>,
+    /// No look has ended yet: of very many locks, or from far away, the first one takes seconds.
+    pub(super) is_first: bool,
     /// What the last key did.
     pub(super) notice: Option<String>,
 }
@@ -222,11 +224,13 @@ impl Screen {
             prompt: None,
             paused: false,
             trouble: None,
+            is_first: true,
             notice: None,
         }
     }
 
     pub(super) fn on_locks(&mut self, findings: Findings) {
+        self.is_first = false;
         self.locks = findings.found;
         self.locks.retain(Found::in_use);
         self.unread = findings.unread;

@@ -117,6 +117,38 @@ async fn brings_only_the_events_of_whom_it_is_told_by_prefixes() {
     assert_eq!(ended(child).await.stdout, "");
 }
 
+#[tokio::test]
+async fn of_a_lock_it_knows_those_who_held_it_when_it_began_though_they_end() {
+    let server = Server::start().await;
+    let client = client(&server, "billing-7f9c").await;
+    let lock = client.rw_lock("a");
+    let mut guard = lock.write().acquire_fair().await.unwrap();
+    let id = lock.status().await.unwrap().holders[0].client.id.clone();
+    let mut child = Cli::of(&server).command(&["watch", "a"]).spawn().unwrap();
+    let mut ready = BufReader::new(child.stderr.take().unwrap()).lines();
+    soon("it listens", ready.next_line()).await.unwrap().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // Its announcement may reach the client a moment later.
+    let line = loop {
+        // As a client does that ends.
+        let mut end = redis::cmd("DEL");
+        let () = end
+            .arg(format!("fairlock:client:{id}"))
+            .query_async(&mut server.redis().await)
+            .await
+            .unwrap();
+        guard.release().await.unwrap();
+        let line = tokio::time::timeout(Duration::from_millis(200), lines.next_line());
+        if let Ok(line) = line.await {
+            break line.unwrap().unwrap();
+        }
+        guard = lock.write().acquire_fair().await.unwrap();
+    };
+    assert!(line.contains("  billing-7f9c "), "{line}");
+    child.start_kill().unwrap();
+    ended(child).await;
+}
+
 /// The host of a client, as its status tells it.
 async fn wanted_host(server: &Server, client: &fairlock::Client) -> String {
     let lock = client.rw_lock("host");

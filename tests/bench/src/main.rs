@@ -2,7 +2,9 @@
 //! locks. Each row of the table is a module of its own; both sides of a ratio take turns in many short slices, so that a
 //! machine that speeds up or slows down does so for both.
 
+mod answers;
 mod bare;
+mod charts;
 mod check;
 mod clock;
 mod contend;
@@ -21,6 +23,7 @@ mod masters;
 mod memory;
 mod mixes;
 mod monitor;
+mod names;
 mod p1;
 mod p10;
 mod p2;

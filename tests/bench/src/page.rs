@@ -1,8 +1,8 @@
 //! The page of results and its pictures, from what a run has written.
 
-use crate::report::{Goal, quantile, shown};
-use crate::svg::{Axis, Chart, Line, Scale};
-use crate::{instructions_floor, languages};
+use crate::charts::{self, Picture};
+use crate::report::{Goal, shown};
+use crate::{answers, instructions_floor, languages, names};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,16 @@ pub struct Args {
     /// The numbers of a run
     #[arg(long, default_value = "target/bench.json")]
     json: PathBuf,
-    /// Where the page and its pictures go
+    /// Where the page, its pictures and a copy of the numbers go
     #[arg(long, default_value = "tests/bench")]
     dir: PathBuf,
+    /// Publish a run on a machine that was busy with other things, with a warning
+    #[arg(long)]
+    busy: bool,
 }
+
+/// A load before the run above this one is that of other programs.
+const IDLE: f64 = 1.0;
 
 /// Says what was written, or why not.
 pub fn run(args: &Args) -> Result<String, String> {
@@ -24,6 +30,11 @@ pub fn run(args: &Args) -> Result<String, String> {
     let text = std::fs::read(&args.json).map_err(|error| format!("{json}: {error}; `make bench` writes it"))?;
     let all = serde_json::from_slice(&text).map_err(|error| format!("{json}: {error}"))?;
     let results = Results(all);
+    if results.was_busy() && !args.busy {
+        return Err(format!(
+            "{json}: the machine was busy with other things. Measure on an idle machine, or publish with --busy"
+        ));
+    }
     let mut written = Vec::new();
     if let Some(page) = languages::table::page(&results.0) {
         write(&args.dir, "PEERS.md", &page, &mut written)?;
@@ -32,15 +43,14 @@ pub fn run(args: &Args) -> Result<String, String> {
     if results.keys().is_empty() && !written.is_empty() {
         return Ok(format!("wrote {}", written.join(", ")));
     }
-    let mut pictures = Vec::new();
-    for picture in [hand_over(&results), waits(&results), cost(&results)]
-        .into_iter()
-        .flatten()
-    {
+    let pictures = charts::all(&results);
+    for picture in &pictures {
         write(&args.dir, picture.file, &picture.svg, &mut written)?;
-        pictures.push(picture);
     }
     write(&args.dir, "RESULTS.md", &results.page(&pictures), &mut written)?;
+    // What the docs say is checked with it: tests/it/docs/figures.rs.
+    let copy = serde_json::to_string_pretty(&results.0).map_err(|error| error.to_string())?;
+    write(&args.dir, "results.json", &(copy + "\n"), &mut written)?;
     Ok(format!("wrote {}", written.join(", ")))
 }
 
@@ -49,129 +59,6 @@ fn write(dir: &Path, name: &str, text: &str, written: &mut Vec<String>) -> Resul
     std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     written.push(path.display().to_string());
     Ok(())
-}
-
-struct Picture {
-    file: &'static str,
-    title: &'static str,
-    /// What to see, in numbers.
-    text: String,
-    svg: String,
-}
-
-impl Picture {
-    fn of(file: &'static str, chart: &Chart<'static>, text: String) -> Self {
-        Self {
-            file,
-            title: chart.title,
-            text,
-            svg: chart.svg(),
-        }
-    }
-}
-
-/// `None`: that row was not measured.
-fn hand_over(results: &Results) -> Option<Picture> {
-    let (ours, floor) = (results.samples("p3")?, results.samples("p3_floor")?);
-    let text = format!(
-        "The time from the call of release in one process until another process has the guard, beside the time of \
-         one script that publishes until its push arrives. Median {} against {} us; 99 % took at most {} against \
-         {} us.",
-        shown(quantile(&ours, 0.5)),
-        shown(quantile(&floor, 0.5)),
-        shown(quantile(&ours, 0.99)),
-        shown(quantile(&floor, 0.99)),
-    );
-    let lines = vec![distribution("fairlock", &ours), distribution("floor", &floor)];
-    let chart = shares("Hand-over, against the floor", "us", lines);
-    Some(Picture::of("hand-over.svg", &chart, text))
-}
-
-fn waits(results: &Results) -> Option<Picture> {
-    let ours = results.samples("p7_waits")?;
-    let mut lines = vec![distribution("fairlock", &ours)];
-    let mut text = format!(
-        "64 contenders for one lock, each holding it for about 1 ms. Mean wait and longest wait, in ms: fairlock {} and {}",
-        results.shown("p7_mean"),
-        shown(quantile(&ours, 1.0)),
-    );
-    for peer in ["rslock", "rlock", "distkit"] {
-        if let Some(waits) = results.samples(&format!("p7_peer_{peer}_waits")) {
-            lines.push(distribution(peer, &waits));
-            let mean = results.shown(&format!("p7_peer_{peer}_mean"));
-            write!(text, "; {peer} {mean} and {}", shown(quantile(&waits, 1.0))).expect("memory");
-        }
-    }
-    text += ". The others poll (every millisecond here, far more often than their defaults): many of them enter at \
-     once because they come back first, and others wait for long. A wait counts only if it begins within the \
-     slice, so the end of the slice cuts the longest waits of the others short.";
-    let chart = shares("Waits of 64 contenders: fair against polling", "ms", lines);
-    Some(Picture::of("waits.svg", &chart, text))
-}
-
-fn cost(results: &Results) -> Option<Picture> {
-    let lengths = results.samples("p6_lengths")?;
-    let mut lines = Vec::new();
-    for (key, name) in [
-        ("p6_queue", "queue"),
-        ("p6_release", "release"),
-        ("p6_renew", "renew"),
-        ("p6_try", "try"),
-    ] {
-        let points = lengths.iter().copied().zip(results.samples(key)?).collect();
-        lines.push(Line {
-            name,
-            points,
-            dots: true,
-        });
-    }
-    let chart = Chart {
-        title: "Server time of a script, by the length of the queue",
-        x: Axis {
-            label: "waiting requests",
-            scale: Scale::Logarithmic,
-            unit: "",
-        },
-        y: Axis {
-            label: "us per call in the server",
-            scale: Scale::Linear,
-            unit: "",
-        },
-        lines,
-    };
-    let text = "queue: a newcomer takes its place at the tail; release: the holder leaves, the head enters and gets a \
-         message; renew: a waiter in the middle; try: a newcomer gets no lock. The server itself measures the \
-         time."
-        .to_owned();
-    Some(Picture::of("cost.svg", &chart, text))
-}
-
-/// Which share of the values is at most so great, from quantiles at even distances.
-fn distribution<'a>(name: &'a str, quantiles: &[f64]) -> Line<'a> {
-    let last = (quantiles.len() - 1) as f64;
-    let points = quantiles
-        .iter()
-        .enumerate()
-        .map(|(n, value)| (*value, n as f64 / last * 100.0));
-    Line {
-        name,
-        points: points.collect(),
-        dots: false,
-    }
-}
-
-fn shares<'a>(title: &'a str, label: &'a str, lines: Vec<Line<'a>>) -> Chart<'a> {
-    let x = Axis {
-        label,
-        scale: Scale::Logarithmic,
-        unit: "",
-    };
-    let y = Axis {
-        label: "share that took at most so long",
-        scale: Scale::Linear,
-        unit: "%",
-    };
-    Chart { title, x, y, lines }
 }
 
 /// What is behind a goal that is missed: the floor that proves it, where one was measured.
@@ -274,14 +161,14 @@ fn why(results: &Results, key: &str) -> Option<String> {
 }
 
 /// bench.json.
-struct Results(Value);
+pub struct Results(Value);
 
 impl Results {
     fn number(&self, key: &str) -> Option<f64> {
         self.0.get(key)?.as_f64()
     }
 
-    fn shown(&self, key: &str) -> String {
+    pub fn shown(&self, key: &str) -> String {
         self.number(key).map_or_else(|| "?".to_owned(), shown)
     }
 
@@ -289,7 +176,7 @@ impl Results {
         self.0.get(object)?.get(key)?.as_str()
     }
 
-    fn samples(&self, key: &str) -> Option<Vec<f64>> {
+    pub fn samples(&self, key: &str) -> Option<Vec<f64>> {
         let values = self.0.get("samples")?.get(key)?.as_array()?;
         values.iter().map(Value::as_f64).collect()
     }
@@ -330,90 +217,116 @@ impl Results {
     }
 
     fn page(&self, pictures: &[Picture]) -> String {
-        let mut page = String::new();
-        let mut add = |text: &str| {
-            page += text;
-            page.push('\n');
-        };
-        add("# What fairlock costs\n");
-        add("<!-- Written by `make bench-page` from the last `make bench`. Do not edit. -->\n");
-        add(&self.circumstances());
-        add("\n## Goals\n");
-        add("| row | what | median | least to greatest | goal | |");
-        add("|---|---|--:|---|---|---|");
-        let mut missed = Vec::new();
-        for key in self.keys().into_iter().filter(|key| self.is_row(key)) {
-            let (number, goal) = (self.number(key).unwrap_or(f64::NAN), self.goal(key));
-            let met = match goal.met(number) {
-                Some(true) => "met",
-                Some(false) => {
-                    missed.push(key);
-                    "**missed**"
-                }
-                None => "",
-            };
-            let goal = match goal {
-                Goal::AtMost(most) => format!("<= {}", shown(most)),
-                Goal::AtLeast(least) => format!(">= {}", shown(least)),
-                Goal::None => String::new(),
-            };
-            let (title, middle, spread) = (
-                self.text("titles", key).unwrap_or_default(),
-                shown(number),
-                self.spread(key),
-            );
-            add(&format!("| {key} | {title} | {middle} | {spread} | {goal} | {met} |"));
+        let mut page = "# What fairlock costs\n\n\
+             <!-- Written by `make bench-page` from the last `make bench`. Do not edit. -->\n\n\
+             The ratios compare things that took turns on one small machine; the times hold for that machine only. \
+             [How it was measured](#how-it-was-measured) says more."
+            .to_owned();
+        if self.was_busy() {
+            page += " **It was busy with other things**, so the times are longer than those of an idle one.";
         }
-        if !missed.is_empty() {
-            add("\n## Where a goal was missed\n");
-            for key in missed {
-                let title = self.text("titles", key).unwrap_or_default();
-                let why = why(self, key).unwrap_or_else(|| {
-                    let row = format!("{}_", key.split('_').next().unwrap_or(key));
-                    format!("The figures beside it are below, at `{row}...`.")
-                });
-                add(&format!(
-                    "* **{key}**, {title}: {} ({}). {why}",
-                    self.shown(key),
-                    self.spread(key)
-                ));
-            }
-        }
+        page += "\n\n";
+        page += &answers::section(|key| self.number(key));
+        let rows = self.keys().into_iter().filter(|key| self.is_row(key));
+        let rows: Vec<&str> = rows.collect();
+        page += &self.goals(&rows);
+        page += &self.missed(&rows);
+        page += &format!("\n## How it was measured\n\n{}\n", self.circumstances());
         for picture in pictures {
-            add(&format!(
-                "\n## {}\n\n{}\n\n![{0}]({})",
+            page += &format!(
+                "\n## {}\n\n{}\n\n![{0}]({})\n",
                 picture.title, picture.text, picture.file
-            ));
+            );
         }
         if let Some(floors) = instructions_floor::section(|key| self.number(key)) {
-            add(&format!(
-                "\n## Instructions of the server, beside their floors\n\n{floors}\n"
-            ));
+            page += &format!("\n## Instructions of the server, beside their floors\n\n{floors}\n\n");
         }
         let mixes = self.mixes();
         if !mixes.is_empty() {
-            add("\n## Readers and writers\n");
-            add(
-                "64 tasks of one process, each choosing anew whether to read or to write. Grants per second, and the wait that 99 % of readers and of writers did not exceed, in ms. rlock prefers readers and distkit writers; both poll every millisecond here. A wait that its slice cuts short counts as what it was by then, so starving writers look better than they are.\n",
-            );
-            add(&mixes);
+            page += "\n## Readers and writers\n\n\
+                 64 tasks of one process, each choosing anew whether to read or to write. Grants per second, and the wait that 99 % of readers and of writers did not exceed, in ms. rlock prefers readers and distkit writers; both poll every millisecond here. A wait that its slice cuts short counts as what it was by then, so starving writers look better than they are.\n\n";
+            page += &mixes;
+            page.push('\n');
         }
-        add("## All figures\n");
-        add("| key | median | least to greatest | |");
-        add("|---|--:|---|---|");
-        for key in self
-            .keys()
-            .into_iter()
-            .filter(|key| !self.is_row(key) && !key.starts_with("mix_"))
-        {
-            let unit = self.text("units", key).unwrap_or_default();
-            add(&format!(
-                "| {key} | {} | {} | {unit} |",
-                self.shown(key),
-                self.spread(key)
-            ));
+        page + &self.figures()
+    }
+
+    /// What was measured against what was aimed at, by subject.
+    fn goals(&self, rows: &[&str]) -> String {
+        let mut page = "## Goals\n".to_owned();
+        let known = |key: &str| names::SUBJECTS.iter().any(|(_, of)| names::is_of(key, of));
+        let tables = names::SUBJECTS.map(|(subject, of)| {
+            let lines = rows.iter().filter(|key| names::is_of(key, of));
+            (subject, lines.copied().collect::<Vec<_>>())
+        });
+        let others = rows.iter().filter(|key| !known(key)).copied().collect();
+        for (subject, keys) in tables.into_iter().chain([("Others", others)]) {
+            if keys.is_empty() {
+                continue;
+            }
+            page += &format!(
+                "\n### {subject}\n\n| | median | least to greatest | goal | | row |\n|---|--:|---|---|---|---|\n"
+            );
+            for key in keys {
+                page += &self.line(key);
+            }
         }
         page
+    }
+
+    fn line(&self, key: &str) -> String {
+        let (number, goal) = (self.number(key).unwrap_or(f64::NAN), self.goal(key));
+        let met = match goal.met(number) {
+            Some(true) => "met",
+            Some(false) => "**missed**",
+            None => "",
+        };
+        let goal = match goal {
+            Goal::AtMost(most) => format!("<= {}", shown(most)),
+            Goal::AtLeast(least) => format!(">= {}", shown(least)),
+            Goal::None => String::new(),
+        };
+        let (name, middle, spread) = (self.name(key), shown(number), self.spread(key));
+        format!("| {name} | {middle} | {spread} | {goal} | {met} | `{key}` |\n")
+    }
+
+    fn name(&self, key: &str) -> &str {
+        names::name(key, self.text("titles", key).unwrap_or_default())
+    }
+
+    /// Why, for each goal that was not reached.
+    fn missed(&self, rows: &[&str]) -> String {
+        let is_missed = |key: &&&str| self.number(key).and_then(|number| self.goal(key).met(number)) == Some(false);
+        let lines = rows.iter().filter(is_missed).map(|key| {
+            // Without a figure that it names, an explanation explains nothing.
+            let why = why(self, key).filter(|why| !why.contains('?')).unwrap_or_else(|| {
+                let row = format!("{}_", key.split('_').next().unwrap_or(key));
+                format!("The figures beside it are below, at `{row}...`.")
+            });
+            let (name, number, spread) = (self.name(key), self.shown(key), self.spread(key));
+            format!("* **{name}** (`{key}`): {number} ({spread}). {why}\n")
+        });
+        let lines: String = lines.collect();
+        if lines.is_empty() {
+            return lines;
+        }
+        format!("\n## Where a goal was missed\n\n{lines}")
+    }
+
+    /// What the rows were made of.
+    fn figures(&self) -> String {
+        let mut page = "## All figures\n\n| key | median | least to greatest | |\n|---|--:|---|---|\n".to_owned();
+        let others = |key: &&str| !self.is_row(key) && !key.starts_with("mix_");
+        for key in self.keys().into_iter().filter(others) {
+            let unit = self.text("units", key).unwrap_or_default();
+            page += &format!("| {key} | {} | {} | {unit} |\n", self.shown(key), self.spread(key));
+        }
+        page
+    }
+
+    fn was_busy(&self) -> bool {
+        let before = self.0.get("machine").and_then(|machine| machine.get("load_before"));
+        before.and_then(Value::as_f64).is_some_and(|load| load > IDLE)
     }
 
     fn circumstances(&self) -> String {
@@ -445,7 +358,7 @@ impl Results {
         if machine("quick").as_bool() == Some(true) {
             page += "\n\n**A quick run**: fewer and shorter rounds than the page should have.";
         }
-        if machine("load_before").as_f64().is_some_and(|load| load > 1.0) {
+        if self.was_busy() {
             page += "\n\n**The machine was busy with other things**: the spread is wider than on an idle one, and \
              what waits for a core twice loses more.";
         }
@@ -514,30 +427,36 @@ mod tests {
     #[test]
     fn a_page_says_what_was_met_and_what_was_not() {
         let results = Results(json!({
-            "p10": 1.0, "p2": 0.9, "p8": 20.0, "p8_floor": 50.0, "p2_floor": 7.0, "p2_peers": 1.0,
+            "p10": 1.0, "p2": 0.9, "p8": 20.0, "p8_floor": 50.0, "p2_floor": 7.0, "p2_peers": 1.0, "new": 3.0,
             "spread": { "p10": [1.0, 1.0], "p2": [0.8, 0.95], "p8": [10.0, 30.0], "p8_floor": [50.0, 50.0] },
             "units": { "p2_floor": "per second" },
-            "titles": { "p10": "ten", "p2": "two", "p8": "eight" },
+            "titles": { "p10": "ten", "p2": "two", "p8": "eight", "new": "new" },
             "goals": { "p10": { "at_most": 1.0 }, "p2": { "at_least": 0.7 }, "p8": { "at_most": 10.0 } },
             "machine": { "cpu": "X", "cores": 2, "load_before": 4.0, "quick": true },
             "measured": { "p2": { "date": "2026-01-02T00:00:00Z" }, "p8": { "date": "2026-01-03T00:00:00Z" } },
         }));
-        assert_eq!(results.keys(), ["p2", "p2_peers", "p2_floor", "p8", "p8_floor", "p10"]);
+        assert_eq!(
+            results.keys(),
+            ["p2", "p2_peers", "p2_floor", "p8", "p8_floor", "p10", "new"]
+        );
         let page = results.page(&[]);
         assert!(
-            page.contains("| p2 | two | 0.90 | 0.80 to 0.95 | >= 0.70 | met |"),
+            page.contains("### A free lock\n\n| | median | least to greatest | goal | | row |\n|---|--:|---|---|---|---|\n\
+                 | Locks per second, 64 tasks with a lock each, against two plain scripts of 15 lines | 0.90 | 0.80 to 0.95 \
+                 | >= 0.70 | met | `p2` |"),
             "{page}"
         );
+        assert!(page.contains("| 20 | 10 to 30 | <= 10 | **missed** | `p8` |"), "{page}");
         assert!(
-            page.contains("| p8 | eight | 20 | 10 to 30 | <= 10 | **missed** |"),
+            page.contains(
+                "is in, against one push** (`p8`): 20 (10 to 30). The figures beside it are below, at `p8_...`."
+            ),
             "{page}"
         );
-        assert!(
-            page.contains("* **p8**, eight: 20 (10 to 30). One push takes 50 us, so the goal leaves 0.50 us"),
-            "{page}"
-        );
+        // A row that has no name yet, and belongs to no subject.
+        assert!(page.contains("### Others\n") && page.contains("| new | 3 |"), "{page}");
         assert!(page.contains("| p2_floor | 7 | ? to ? | per second |"), "{page}");
-        assert!(page.contains("A quick run") && page.contains("busy"), "{page}");
+        assert!(page.contains("A quick run") && page.contains("It was busy"), "{page}");
         assert!(page.contains("they are of 2026-01-02, 2026-01-03"), "{page}");
     }
 
@@ -548,6 +467,7 @@ mod tests {
         let args = Args {
             json: dir.join("bench.json"),
             dir: dir.clone(),
+            busy: false,
         };
         let pages = |results: Value| {
             std::fs::write(&args.json, results.to_string()).expect("written");
@@ -557,12 +477,28 @@ mod tests {
         assert_eq!(pages(json!({ "peers_locks": [] })), [true, false]);
         assert_eq!(pages(json!({ "peers_locks": [], "p1": 1.0 })), [true, true]);
         assert_eq!(pages(json!({ "p1": 1.0 })), [false, true]);
+        // What was measured beside other work is published only if that is asked for.
+        let busy = json!({ "p1": 1.0, "machine": { "load_before": 1.5 } });
+        std::fs::write(&args.json, busy.to_string()).expect("written");
+        assert!(run(&args).expect_err("refused").contains("--busy"));
+        run(&Args { busy: true, ..args }).expect("a page");
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]
-    fn quantiles_make_a_distribution() {
-        let line = distribution("x", &[1.0, 3.0, 7.0]);
-        assert_eq!(line.points, [(1.0, 0.0), (3.0, 50.0), (7.0, 100.0)]);
+    fn the_page_in_the_repository_is_that_of_its_figures() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let file = |name: &str| std::fs::read_to_string(here.join(name)).expect("in the repository");
+        let results = Results(serde_json::from_str(&file("results.json")).expect("JSON"));
+        let pictures = charts::all(&results);
+        assert!(
+            results.page(&pictures) == file("RESULTS.md"),
+            "run make bench-page ARGS='--json tests/bench/results.json --busy'"
+        );
+        // Each row has a name that says by itself what it is.
+        for key in results.keys().into_iter().filter(|key| results.is_row(key)) {
+            let name = results.name(key);
+            assert!(!name.is_empty() && !name.starts_with("the same"), "{key}: {name}");
+        }
     }
 }

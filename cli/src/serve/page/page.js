@@ -243,6 +243,8 @@ async function lookAtLock(isMine) {
     : lock.expired ? "expired: the next request enters"
     : lock.mode === null ? "free" : `held to ${lock.mode}`;
   const permits = lock.limit === null ? "" : `, ${lock.used}/${lock.limit} permits`;
+  byId("lock-blame").href = `#blockers=${encodeURIComponent(name)}`;
+  byId("lock-blame").hidden = !state.site.blockers || lock.waiting === 0;
   byId("lock-state").textContent = `${how}, ${count(lock.holding, "hold", "holds")}${permits}, ${lock.waiting} waiting${lock.policy ? `, ${lock.policy}` : ""}`;
   rows(byId("lock-holders"), lock.holders, requestKey, holder => [
     node([holder.mode, holder.permits, holder.holds], () => share(holder)),
@@ -281,18 +283,22 @@ function who(request, before, after, ms) {
 const waiterLine = (waiter, before) => who(waiter, before, "waits for", waiter.waited_ms);
 const holderLine = holder => who(holder, "held by ", "for", holder.held_ms);
 
+function holdersOf(lock) {
+  const holders = lock.holders.map(holder => make("li", {}, ...holderLine(holder)));
+  const others = lock.holding - lock.holders.length;
+  if (lock.holders.length === 0) holders.push(make("li", { class: "quiet" }, "Nobody holds it: the next request or renewal grants it."));
+  else if (others > 0) holders.push(make("li", { class: "quiet" }, `and ${count(others, "other hold", "other holds")}`));
+  return holders;
+}
+
 function tree(lock) {
   const list = lock.waiters.map(waiter => make("li", {}, ...waiterLine(waiter, ""),
     waiter.holds.length > 0 ? make("ul", {}, ...waiter.holds.map(held => make("li", {}, "holds ", ...tree(held)))) : null));
   const more = lock.waiting - lock.waiters.length;
   if (lock.elsewhere) list.push(make("li", { class: "quiet" }, `${lock.waiting} waiting: see its own tree`));
   else if (more > 0) list.push(make("li", { class: "quiet" }, "and ", make("a", { href: `#lock=${encodeURIComponent(lock.lock)}` }, `${more} more`)));
-  const holders = lock.holders.map(holder => make("li", {}, ...holderLine(holder)));
-  const others = lock.holding - lock.holders.length;
-  if (lock.holders.length === 0) holders.push(make("li", { class: "quiet" }, "Nobody holds it: the next request or renewal grants it."));
-  else if (others > 0) holders.push(make("li", { class: "quiet" }, `and ${count(others, "other hold", "other holds")}`));
   return [lockLink(lock.lock), make("span", { class: "quiet" }, ` ${lock.waiting} waiting`),
-    make("ul", {}, ...(lock.elsewhere ? [] : holders), ...list)];
+    make("ul", {}, ...(lock.elsewhere ? [] : holdersOf(lock)), ...list)];
 }
 
 function deadlock(circle) {
@@ -319,6 +325,18 @@ async function lookAtWaits(isMine) {
   redraw(byId("trees"), waits, [...(waits.deadlocks ?? []).map(deadlock), ...trees]);
 }
 
+// The subject is a lock: who holds it. Its waiters stand on its own page.
+function heldLock(lock) {
+  return make("div", { class: "tree" }, lockLink(lock.lock), make("span", { class: "quiet" }, ` ${lock.waiting} waiting`), make("ul", {}, ...holdersOf(lock)));
+}
+
+// The holds at the ends of the chain.
+function blamed(holds, more) {
+  const lines = holds.map(({ lock, holder }) => make("li", {}, lockLink(lock), " ", ...holderLine(holder)));
+  if (more > 0) lines.push(make("li", { class: "quiet" }, `and ${more} more`));
+  return make("div", { class: "tree bad" }, make("b", {}, "To blame: their processes wait for no lock."), make("ul", {}, ...lines));
+}
+
 async function lookAtBlockers(isMine) {
   byId("blockers-subject").textContent = safe(state.subject);
   const answer = await ask("/api/blockers", { subject: state.subject });
@@ -334,7 +352,11 @@ async function lookAtBlockers(isMine) {
         ...wait.ahead.map(waiter => make("li", {}, ...waiterLine(waiter, "ahead: "))), more("ahead")),
       wait.closes_circle ? make("p", { class: "bad" }, "This may be a circle: the subject also holds this lock.") : null);
   });
-  if (parts.length === 0) parts.push(make("p", { class: "quiet" }, "It waits for no lock."));
+  const lock = answer.lock;
+  if (lock !== null) parts.unshift(heldLock(lock));
+  // A holder that nobody waits for is not to blame for anything.
+  if (answer.blame.length > 0 && (lock === null || lock.waiting > 0)) parts.push(blamed(answer.blame, answer.more?.blame ?? 0));
+  if (parts.length === 0) parts.push(make("p", { class: "quiet" }, "It waits for no lock, and no lock of this name is in use."));
   parts.push(...unread(answer.unread, 0));
   if (answer.deadlock !== null) parts.unshift(deadlock(answer.deadlock));
   redraw(byId("blockers"), answer, parts);

@@ -44,6 +44,21 @@ async fn an_operator_finds_a_lock_sees_it_change_and_evicts_its_holder() {
     browser.click("#lock-waiters tr:last-child a").await;
     browser.shows("blockers", "write held by billing").await;
     browser.shows("blockers", "read ahead: mailing").await;
+    browser.shows("blockers", "To blame").await;
+    // From the lock to who blocks it.
+    browser.value("location.hash = '#lock=invoice%3A42'").await;
+    browser
+        .until("the lock has waiters", "!document.getElementById('lock-blame').hidden")
+        .await;
+    browser.click("#lock-blame").await;
+    browser.shows("blockers-subject", "invoice:42").await;
+    browser.shows("blockers", "2 waiting").await;
+    browser
+        .shows(
+            "blockers",
+            "To blame: their processes wait for no lock.\ninvoice:42 write held by billing",
+        )
+        .await;
     browser.click("nav a[href='#waits']").await;
     browser.shows("trees", "write held by billing").await;
 
@@ -134,11 +149,18 @@ async fn names_and_labels_are_only_ever_text() {
         .await;
     browser.shows("blockers", MARKUP).await;
     // The subject comes from a link that anybody may have written.
+    let nobody = format!("{MARKUP}nobody");
+    browser
+        .value(&format!("location.hash = '#blockers={}'", encoded(&nobody)))
+        .await;
+    browser.shows("blockers-subject", &nobody).await;
+    browser.shows("blockers", "It waits for no lock").await;
+    // A subject that is a lock, whose holder is to blame or waits itself.
     browser
         .value(&format!("location.hash = '#blockers={}'", encoded(MARKUP)))
         .await;
-    browser.shows("blockers-subject", MARKUP).await;
-    browser.shows("blockers", "It waits for no lock").await;
+    browser.shows("blockers", "1 waiting").await;
+    browser.shows("blockers", MARKUP_LABEL).await;
     let row = "document.querySelector('#events-rows')?.innerText.includes('<img src=x')";
     browser.value("location.hash = '#events'").await;
     while browser.value(row).await != true {
