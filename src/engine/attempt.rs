@@ -83,7 +83,7 @@ impl Attempt {
 
     /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
     pub(crate) async fn ask(&mut self) -> Result<Option<Attempted>, Error> {
-        // A time is asked for only after a pause, because each one costs as much as a hundred instructions.
+        // The time is asked for again only after a pause: to ask costs as much as a hundred instructions.
         let begun = clock::now();
         let mut sent = begun;
         let mut backoff = Backoff::new();

@@ -87,8 +87,8 @@ impl<'a> RequestName<'a> {
     }
 }
 
-/// What stands before the first colon, and behind it. In so short a text a search for a `char` costs three times as much, and
-/// a message may name a thousand requests.
+/// What stands before the first colon, and behind it. In so short a text a search for a `char` costs more, and a message
+/// may name a thousand requests.
 fn at_colon(text: &str) -> (&str, Option<&str>) {
     match text.bytes().position(|byte| byte == b':') {
         Some(at) => (&text[..at], Some(&text[at + 1..])),

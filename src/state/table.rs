@@ -55,8 +55,8 @@ pub(crate) struct NamedOwners {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    // Ordered, so that the same history gives the same order of calls: see tests/attack. In boxes, because a node of the map
-    // has room for eleven, and a client often uses one lock.
+    // Ordered, so that the same history gives the same order of calls: see tests/attack. In boxes, because a node of
+    // the map has room for eleven, and a client often uses one lock.
     locks: BTreeMap<Arc<str>, Box<LockEntry>>,
     /// The lock of each request by number, because messages name requests.
     requests: BTreeMap<u64, Arc<Request>>,
