@@ -480,11 +480,15 @@ impl Acquire<Read> {
 /// The guard of an attempt that was granted.
 fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, permits: Option<u32>, token: u64) -> Guard<M> {
     let request = attempt.into_request();
-    request.observe(Hold::begin(&request.lock, M::LABEL, permits, token));
+    let hold = Hold::begin(&request.lock, M::LABEL, permits, token);
+    let now = hold.begun;
+    request.observe(hold);
+    let left = {
+        let mut claim = request.claim();
+        claim.keep(now);
+        claim.limit_left(now)
+    };
     // The end of its max_hold, if it has one, may come before the watchdog checks again.
-    let now = clock::now();
-    request.claim().keep(now);
-    let left = request.claim().limit_left(now);
     if let Some(end) = now.checked_add(left) {
         handle.shared().registry.schedule_check(&request.lock, end);
     }

@@ -200,7 +200,8 @@ impl<M> Guard<M> {
     pub async fn release(mut self) -> Result<(), Error> {
         runtime::check_timers()?;
         let request = Arc::clone(self.request());
-        let held_until = request.claim().held_until(clock::look());
+        let mut now = clock::look();
+        let held_until = request.claim().held_until(now);
         let Some(held_until) = held_until else {
             return Err(self.lost_because(self.reason()));
         };
@@ -212,7 +213,7 @@ impl<M> Guard<M> {
         let mut sent_before = false;
         loop {
             let call = session.call(&request.lock, lease);
-            let rest = request.claim().lease_to_seal(clock::now());
+            let rest = request.claim().lease_to_seal(now);
             let left = match rest {
                 Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest.into())])).await,
                 None => call.release(&[request.name.as_str()]).await,
@@ -249,8 +250,9 @@ impl<M> Guard<M> {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
+                    now = clock::look();
                     // From then on "unknown" may mean that the hold expired and others have been inside.
-                    if clock::look() >= held_until {
+                    if now >= held_until {
                         return Err(Error::of_server(&request.lock.name, error));
                     }
                 }

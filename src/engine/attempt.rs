@@ -83,28 +83,30 @@ impl Attempt {
 
     /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
     pub(crate) async fn ask(&mut self) -> Result<Option<Attempted>, Error> {
+        // The time is asked for again only after a pause: to ask costs as much as a hundred instructions.
         let begun = clock::now();
+        let mut sent = begun;
         let mut backoff = Backoff::new();
         loop {
             // Former requests of this owner were dropped, and the server may still know them. If one is in the queue, the
             // server refuses this one. If one holds, this one reenters past all waiters.
-            while let Some(former) = self.leaving()
-                && clock::since(begun) < self.patience
+            while let Some(former) = self.leaving(sent)
+                && sent.saturating_duration_since(begun) < self.patience
                 && !self.session().is_closed()
                 && !self.registry().has_ended()
             {
                 // The time is a bound and no pause: the server usually confirms the release at once.
                 let _ = timeout(call_limit(self.session().shared.lease), self.registry().out_of(&former)).await;
+                sent = clock::now();
             }
             // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
             // shutdown sees the request in the registry.
             if self.session().is_closed() {
                 return Err(self.shut_down());
             }
-            let sent = clock::now();
             // Boxed, so that a waiter's future has no room for a call.
-            let patience = self.patience.saturating_sub(clock::since(begun));
-            match Box::pin(self.call_acquire(patience)).await {
+            let patience = self.patience.saturating_sub(sent.saturating_duration_since(begun));
+            match Box::pin(self.call_acquire(patience, sent)).await {
                 Ok((Acquired::Answered(answer), next)) => {
                     self.unanswered = None;
                     if let Answer::Queued { ahead, .. } = answer {
@@ -139,17 +141,18 @@ impl Attempt {
                     tracing::debug!(%error, "no answer, asking again");
                     self.unanswered = Some(error);
                     backoff.pause().await;
+                    sent = clock::now();
                 }
             }
         }
     }
 
     /// Until then a call that has not been sent keeps its place in line.
-    async fn call_acquire(&self, patience: Duration) -> Result<(Acquired, Look), RedisError> {
+    async fn call_acquire(&self, patience: Duration, now: Instant) -> Result<(Acquired, Look), RedisError> {
         let request = self.request();
         let ask = AskToAcquire {
             request: &request.name,
-            lease: request.claim().lease_to_acquire(clock::now()),
+            lease: request.claim().lease_to_acquire(now),
             only_now: self.only_now,
             admission: request.admission,
             max_queue: self.max_queue,
@@ -241,10 +244,10 @@ impl Attempt {
         }
     }
 
-    fn leaving(&self) -> Option<Arc<Request>> {
+    fn leaving(&self, now: Instant) -> Option<Arc<Request>> {
         let request = self.request();
         request.owner()?;
-        self.registry().leaving(request, clock::now())
+        self.registry().leaving(request, now)
     }
 
     /// What told of the grant, and when the last message came.

@@ -284,7 +284,7 @@ pub(crate) struct Hold {
     lock: Arc<Lock>,
     mode: &'static str,
     token: u64,
-    begun: Instant,
+    pub(crate) begun: Instant,
     end: HoldEnd,
     _held: One,
 }

@@ -53,10 +53,9 @@ impl<'a> RequestName<'a> {
             (None, Some(rest)) => (Mode::Read, rest),
             (None, None) => return None,
         };
-        let mut parts = rest.splitn(3, ':');
-        let client = parts.next().filter(|client| !client.is_empty())?;
-        let number = parts.next()?;
-        let (named_owner, weight) = match parts.next() {
+        let (client, rest_of_name) = at_colon(rest);
+        let (number, last) = at_colon(rest_of_name.filter(|_| !client.is_empty())?);
+        let (named_owner, weight) = match last {
             None => (None, 1),
             Some(last) => match last.rsplit_once('*') {
                 None => (Some(last), 1),
@@ -85,6 +84,15 @@ impl<'a> RequestName<'a> {
     /// The owner, named or not. `None`: the library could not have written that owner.
     pub(crate) fn owner(&self) -> Option<Owner> {
         Owner::of_name(self.named_owner.unwrap_or(self.own))
+    }
+}
+
+/// What stands before the first colon, and behind it. In so short a text a search for a `char` costs more, and a message
+/// may name a thousand requests.
+fn at_colon(text: &str) -> (&str, Option<&str>) {
+    match text.bytes().position(|byte| byte == b':') {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
     }
 }
 

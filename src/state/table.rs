@@ -7,7 +7,7 @@ use crate::protocol::order::AskedLease;
 use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ struct LockEntry {
     /// The requests in the order in which they were made. If the server forgot them, they ask again in this order.
     requests: BTreeMap<u64, Arc<Request>>,
     /// The requests of each named owner.
-    owners: HashMap<String, Vec<u64>>,
+    owners: BTreeMap<String, Vec<u64>>,
     follow_up: Option<FollowUp>,
 }
 
@@ -55,8 +55,9 @@ pub(crate) struct NamedOwners {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    // Ordered, so that the same history gives the same order of calls: see tests/attack.
-    locks: BTreeMap<Arc<str>, LockEntry>,
+    // Ordered, so that the same history gives the same order of calls: see tests/attack. In boxes, because a node of
+    // the map has room for eleven, and a client often uses one lock.
+    locks: BTreeMap<Arc<str>, Box<LockEntry>>,
     /// The lock of each request by number, because messages name requests.
     requests: BTreeMap<u64, Arc<Request>>,
     schedule: BTreeSet<(Instant, Arc<str>)>,
@@ -81,13 +82,13 @@ impl Table {
     fn entry(&mut self, lock: &Arc<Lock>, due: Instant) -> &mut LockEntry {
         self.locks.entry(Arc::clone(&lock.state)).or_insert_with(|| {
             self.schedule.insert((due, Arc::clone(&lock.state)));
-            LockEntry {
+            Box::new(LockEntry {
                 lock: Arc::clone(lock),
                 due,
                 requests: BTreeMap::new(),
-                owners: HashMap::new(),
+                owners: BTreeMap::new(),
                 follow_up: None,
-            }
+            })
         })
     }
 
@@ -117,15 +118,19 @@ impl Table {
                 entry.owners.remove(owner);
             }
         }
-        let state = Arc::clone(state);
-        self.forget_idle(&state);
+        if entry.is_idle() {
+            self.forget(state);
+        }
     }
 
     fn forget_idle(&mut self, state: &Arc<str>) {
-        let idle = |entry: &LockEntry| entry.requests.is_empty() && entry.follow_up.is_none();
-        if self.locks.get(state).is_some_and(idle)
-            && let Some((state, entry)) = self.locks.remove_entry(state)
-        {
+        if self.locks.get(state).is_some_and(|entry| entry.is_idle()) {
+            self.forget(state);
+        }
+    }
+
+    fn forget(&mut self, state: &Arc<str>) {
+        if let Some((state, entry)) = self.locks.remove_entry(state) {
             self.schedule.remove(&(entry.due, state));
         }
     }
@@ -283,6 +288,10 @@ impl Table {
 }
 
 impl LockEntry {
+    fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.follow_up.is_none()
+    }
+
     fn take(&mut self, now: Instant) -> (Due, Instant) {
         let mut due = Due {
             lock: Arc::clone(&self.lock),

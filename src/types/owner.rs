@@ -177,11 +177,8 @@ impl ClientId {
     /// Writes what is displayed, without the cost of a formatter: each request has it in its name.
     pub(crate) fn add_to(self, text: &mut String) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        text.extend(
-            (0..15)
-                .rev()
-                .map(|place| char::from(DIGITS[(self.0 >> (4 * place) & 15) as usize])),
-        );
+        let digits: [u8; 15] = std::array::from_fn(|at| DIGITS[(self.0 >> (56 - 4 * at) & 15) as usize]);
+        text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
     }
 }
 
@@ -201,6 +198,9 @@ mod tests {
             let owner = Owner::anonymous(ClientId(client), number);
             assert!(owner.is_anonymous());
             assert_eq!(owner.name(), format!("{client:015x}:{number}"));
+            let mut text = String::new();
+            ClientId(client).add_to(&mut text);
+            assert_eq!(text, ClientId(client).to_string());
             assert_eq!(owner.uuid().get_variant(), uuid::Variant::RFC4122);
             assert_eq!(Owner::of_name(&owner.name()), Some(owner));
         }

@@ -4,14 +4,18 @@
 use crate::bare::Bare;
 use crate::clock;
 use crate::env::{Env, connect, connection, listening};
+use crate::least_client::LeastWaits;
 use crate::raw::{Functions, Raw};
 use crate::worker::{Line, Worker};
 use fairlock::RwLock;
 use fairlock_support::server::PATIENCE;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncTypedCommands, PushKind, Script};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 const LOCK: &str = "p3";
 const QUEUE: &str = "fairlock:{p3}:q";
@@ -24,7 +28,9 @@ pub struct Handover {
     redis: MultiplexedConnection,
     publish: Script,
     bare: Bare,
-    raws: [Raw; Functions::OF_HAND_OVER.len()],
+    raws: Vec<Raw>,
+    /// What the least client calls.
+    least: Raw,
     lock: RwLock,
 }
 
@@ -34,17 +40,20 @@ impl Handover {
         let mut worker = env.worker("handover").await;
         assert_eq!(worker.hear().await, "ready");
         let publish = Script::new("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('PUBLISH', KEYS[1], ARGV[1])");
-        let [ours, least] = Functions::OF_HAND_OVER;
-        let raws = [
-            Raw::new(env.connection().await, ours).await.of(LOCK).await,
-            Raw::new(env.connection().await, least).await.of(LOCK).await,
-        ];
+        let mut raws = Vec::new();
+        for functions in Functions::ALL {
+            raws.push(Raw::new(env.connection().await, functions).await.of(LOCK).await);
+        }
         Self {
             worker,
             redis: env.connection().await,
             publish,
             bare: Bare::new(env.connection().await).of(LOCK).await,
             raws,
+            least: Raw::new(env.connection().await, Functions::Shared)
+                .await
+                .of("p3-least")
+                .await,
             lock: client.rw_lock(LOCK),
         }
     }
@@ -100,6 +109,19 @@ impl Handover {
         arrived - called
     }
 
+    /// The same of the functions that share the state, until a task of the least client has the guard.
+    pub async fn least_client(&mut self) -> f64 {
+        self.least.contend().await;
+        self.worker.say(&format!("least {}", self.least.number())).await;
+        self.until_queued(FLOOR_QUEUE).await;
+        let called = clock::now();
+        timeout(PATIENCE, self.least.hand_over()).await.expect("a reply");
+        let arrived = self.heard().await;
+        self.redis.del(FLOOR_QUEUE).await.expect("a reply");
+        self.least.leave().await;
+        arrived - called
+    }
+
     async fn until_queued(&mut self, queue: &str) {
         let begun = Instant::now();
         while self.redis.zcard(queue).await.expect("a reply") == 0 {
@@ -121,17 +143,21 @@ pub async fn worker(url: &str, line: &mut Line) {
     let client = connect(url).await;
     let lock = client.rw_lock(LOCK);
     let (sender, mut arrivals) = mpsc::unbounded_channel();
+    let waits = LeastWaits::default();
+    let (awaited, by_least_client) = (waits.clone(), Arc::new(AtomicBool::new(false)));
+    let least_waits = Arc::clone(&by_least_client);
     let mut subscription = listening(url, move |push| {
-        if push.kind == PushKind::Message {
-            // Nobody listens when this process ends.
-            let _ = sender.send(clock::now());
+        if push.kind != PushKind::Message {
+            return;
         }
+        if least_waits.load(Ordering::Relaxed) {
+            return awaited.on_push(&push);
+        }
+        // Nobody listens when this process ends.
+        let _ = sender.send(clock::now());
     })
     .await;
-    for channel in [FLOOR.to_owned()]
-        .into_iter()
-        .chain(Functions::OF_HAND_OVER.map(Raw::channel))
-    {
+    for channel in [FLOOR.to_owned()].into_iter().chain(Functions::ALL.map(Raw::channel)) {
         subscription.subscribe(channel).await.expect("subscribed");
     }
     let mut redis = connection(url).await;
@@ -141,6 +167,16 @@ pub async fn worker(url: &str, line: &mut Line) {
             let guard = lock.write().acquire_fair().await.expect("granted");
             let at = clock::now();
             guard.release().await.expect("released");
+            at
+        } else if let Some(number) = job.strip_prefix("least ") {
+            by_least_client.store(true, Ordering::Relaxed);
+            let asked = async {
+                redis.zadd(FLOOR_QUEUE, "waiter", 1).await.expect("a reply");
+            };
+            let guard = waits.wait(number.parse().expect("a number"), asked).await;
+            let at = clock::now();
+            drop(guard);
+            by_least_client.store(false, Ordering::Relaxed);
             at
         } else {
             redis.zadd(FLOOR_QUEUE, "waiter", 1).await.expect("a reply");

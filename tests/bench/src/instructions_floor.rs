@@ -155,6 +155,12 @@ pub async fn measure(server: &mut Counted, env: &Env, rows: &mut Rows) {
     for library in [COMMANDS, LEAST] {
         cases(server, env, rows, library).await;
     }
+    shared(server, env, rows).await;
+}
+
+/// The cases of `shared.lua`.
+async fn shared(server: &mut Counted, env: &Env, rows: &mut Rows) {
+    let url = server.server.url();
     let raw = Raw::new(connection(&url).await, Functions::Shared).await;
     let mut raw = raw.of("instructions-shared").await;
     let cost = server.each(env.times(400), 2, async |n| {
@@ -167,6 +173,26 @@ pub async fn measure(server: &mut Counted, env: &Env, rows: &mut Rows) {
         "functions that do a cycle, by lock.lua's own reading and writing of the state",
         cost.await,
     );
+    let (heard, mut pushes) = mpsc::unbounded_channel();
+    let mut subscription = listening(&url, move |push| drop(heard.send(push.kind))).await;
+    let channel = Raw::holders_channel(Functions::Shared);
+    subscription.subscribe(channel).await.expect("subscribed");
+    // Of the subscription itself.
+    pushes.recv().await.expect("a push");
+    raw.name();
+    raw.acquire().await;
+    let cost = server.each(env.times(200), 2, async |n| {
+        for _ in 0..n {
+            raw.pass_on().await;
+            pushes.recv().await.expect("a push");
+        }
+    });
+    rows.add(
+        "shared_hand_over",
+        "functions that do a hand-over, by lock.lua's own reading and writing of the state",
+        cost.await,
+    );
+    raw.clear().await;
 }
 
 /// The cases of a library.

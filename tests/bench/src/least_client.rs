@@ -1,11 +1,17 @@
-//! The least client of a lock with these promises, and only for a cycle that goes well. It keeps each hold where messages and
-//! renewals find it, notes before a call from when on the reply proves something, and does not wait for ever for a reply. It
-//! has no owners, no spans, no metrics, no reconnects and no renewals.
+//! The least client of a lock with these promises, and only for what goes well: a cycle, or a wait that a message ends. It keeps
+//! each hold where messages and renewals find it, notes before a call from when on the reply proves something, and does not
+//! wait for ever for a reply. It has no owners, no spans, no metrics, no reconnects and no renewals.
 
-use crate::raw::Raw;
+use crate::env::listening;
+use crate::raw::{Functions, Raw};
+use fairlock_support::server::Server;
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, PushInfo, PushKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -15,6 +21,8 @@ const LEASE: Duration = Duration::from_secs(30);
 struct Hold {
     token: u64,
     proven_until: Option<Instant>,
+    /// Wakes the task that waits for the grant.
+    granted: Option<oneshot::Sender<()>>,
 }
 
 type Holds = Arc<Mutex<HashMap<u64, Arc<Mutex<Hold>>>>>;
@@ -25,7 +33,7 @@ pub struct LeastClient {
 }
 
 /// Found by others until it is dropped.
-struct Guard {
+pub struct Guard {
     holds: Holds,
     number: u64,
     hold: Arc<Mutex<Hold>>,
@@ -34,6 +42,121 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.holds.lock().expect("nobody panics").remove(&self.number);
+    }
+}
+
+impl Guard {
+    fn new(holds: &Holds, number: u64) -> Self {
+        let hold = Arc::<Mutex<Hold>>::default();
+        let (holds, kept) = (Arc::clone(holds), Arc::clone(&hold));
+        holds.lock().expect("nobody panics").insert(number, kept);
+        Self { holds, number, hold }
+    }
+}
+
+/// The end of a client that waits.
+#[derive(Clone, Default)]
+pub struct LeastWaits(Holds);
+
+impl LeastWaits {
+    /// Registers a request. `asked`: the call that queues it; with none, another process has made it.
+    pub async fn wait(&self, number: u64, asked: impl Future<Output = ()>) -> Guard {
+        let guard = Guard::new(&self.0, number);
+        let (granted, waiting) = oneshot::channel();
+        guard.hold.lock().expect("nobody panics").granted = Some(granted);
+        let sent = Instant::now();
+        timeout(LIMIT, asked).await.expect("a reply");
+        guard.hold.lock().expect("nobody panics").proven_until = Some(sent + LEASE - LEASE / 50);
+        waiting.await.expect("a grant");
+        let hold = guard.hold.lock().expect("nobody panics");
+        assert!(hold.token > 0 && hold.proven_until > Some(Instant::now()));
+        drop(hold);
+        guard
+    }
+
+    /// Takes in a message, `token request request ... \n key`, on the connection's own task.
+    pub fn on_push(&self, push: &PushInfo) {
+        let text = push
+            .data
+            .get(1)
+            .and_then(|text| String::from_redis_value_ref(text).ok());
+        let Some((grants, _)) = text.as_ref().and_then(|text| text.split_once('\n')) else {
+            return;
+        };
+        let mut token = 0;
+        for word in grants.split(' ') {
+            if let Ok(number) = word.parse() {
+                token = number;
+                continue;
+            }
+            let number = word.rsplit(':').next().and_then(|number| number.parse().ok());
+            let hold = number.and_then(|number: u64| self.0.lock().expect("nobody panics").get(&number).cloned());
+            let Some(hold) = hold else { continue };
+            let mut hold = hold.lock().expect("nobody panics");
+            hold.token = token;
+            if let Some(granted) = hold.granted.take() {
+                let _ = granted.send(());
+            }
+        }
+    }
+}
+
+/// A crowd of readers of the least client, by our functions.
+pub struct LeastCrowd {
+    writer: Raw,
+    waits: LeastWaits,
+    _subscription: MultiplexedConnection,
+}
+
+impl LeastCrowd {
+    pub async fn new(server: &Server) -> Self {
+        let raw = Raw::new(crate::env::connection(&server.url()).await, Functions::Ours).await;
+        let waits = LeastWaits::default();
+        let heard = waits.clone();
+        let mut subscription = listening(&server.url(), move |push| {
+            if push.kind == PushKind::Message {
+                heard.on_push(&push);
+            }
+        })
+        .await;
+        let channel = Raw::channel(Functions::Ours);
+        subscription.subscribe(channel).await.expect("subscribed");
+        Self {
+            writer: raw.of("p8-least").await,
+            waits,
+            _subscription: subscription,
+        }
+    }
+
+    /// Microseconds from the release until the last has its guard.
+    pub async fn enter_all(&mut self, server: &Server, readers: u64) -> f64 {
+        self.writer.name();
+        self.writer.acquire().await;
+        let (entered, mut inside) = mpsc::unbounded_channel();
+        let mut waiting = JoinSet::new();
+        for number in 0..readers {
+            let (raw, waits, entered) = (self.writer.clone(), self.waits.clone(), entered.clone());
+            waiting.spawn(async move {
+                let guard = waits.wait(number, raw.queue_reader(number)).await;
+                let now = crate::clock::now();
+                entered.send((now, guard)).map_err(drop).expect("somebody counts");
+            });
+        }
+        server.until_queued("raw-p8-least", readers as usize).await;
+        // Answered after all that was sent before: so the tasks wait for the message.
+        let mut redis = self.writer.redis();
+        let _: String = redis::cmd("PING").query_async(&mut redis).await.expect("a reply");
+        tokio::task::yield_now().await;
+        let released = crate::clock::now();
+        self.writer.release().await;
+        let (mut guards, mut last) = (Vec::new(), 0.0_f64);
+        for _ in 0..readers {
+            let (at, guard) = inside.recv().await.expect("a reader");
+            last = last.max(at);
+            guards.push(guard);
+        }
+        self.writer.release_readers(readers).await;
+        last - released
     }
 }
 
@@ -50,17 +173,7 @@ impl LeastClient {
     }
 
     async fn acquire(&mut self) -> Guard {
-        let number = self.raw.name();
-        let hold = Arc::<Mutex<Hold>>::default();
-        self.holds
-            .lock()
-            .expect("nobody panics")
-            .insert(number, Arc::clone(&hold));
-        let guard = Guard {
-            holds: Arc::clone(&self.holds),
-            number,
-            hold,
-        };
+        let guard = Guard::new(&self.holds, self.raw.name());
         let sent = Instant::now();
         let token = timeout(LIMIT, self.raw.acquire()).await.expect("a reply");
         let mut hold = guard.hold.lock().expect("nobody panics");

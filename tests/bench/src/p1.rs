@@ -21,7 +21,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     let mut plain = Plain::new(env.connection().await, "p1-plain");
     let mut bare = Bare::new(env.connection().await).of("p1").await;
     let mut raws = Vec::new();
-    for functions in Functions::OF_CYCLE {
+    for functions in Functions::ALL {
         let raw = Raw::new(env.connection().await, functions).await.of("p1").await;
         raws.push((functions, raw, Vec::new()));
     }
@@ -46,7 +46,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     for _ in env.rounds("p1 uncontended latency") {
         let (mut ours, mut floor, mut least) = (Vec::new(), Vec::new(), Vec::new());
         let mut with_least_client = Vec::new();
-        let mut without_client = [const { Vec::new() }; Functions::OF_CYCLE.len()];
+        let mut without_client = [const { Vec::new() }; Functions::ALL.len()];
         let mut theirs = [const { Vec::new() }; Kind::PEERS.len()];
         for _ in 0..slices {
             floor.push(timed(async || plain.cycle().await).await);

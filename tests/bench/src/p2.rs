@@ -2,6 +2,7 @@
 
 use crate::bare::Bare;
 use crate::env::Env;
+use crate::least_client::LeastClient;
 use crate::peers::{Kind, Locks, Mutex};
 use crate::raw::{Functions, Raw};
 use crate::report::{Goal, Report, median};
@@ -53,6 +54,7 @@ enum Side {
     Plain(MultiplexedConnection, Arc<[Script; 2]>),
     Bare(Bare),
     Raw(Raw),
+    LeastClient(Raw),
     Locks(Locks),
 }
 
@@ -65,10 +67,13 @@ pub async fn run(env: &Env, report: &mut Report) {
     }
     let bare = sides.len();
     sides.push(("bare", Side::Bare(Bare::new(env.connection().await))));
-    for functions in Functions::OF_CYCLE {
+    for functions in Functions::ALL {
         let raw = Raw::new(env.connection().await, functions).await;
         sides.push((functions.key(), Side::Raw(raw)));
     }
+    let least_client = sides.len();
+    let raw = Raw::new(env.connection().await, Functions::Shared).await;
+    sides.push(("least-client", Side::LeastClient(raw)));
     let slices = env.times(15);
     let mut rates = vec![Vec::new(); sides.len()];
     for _ in env.rounds("p2 uncontended throughput") {
@@ -89,10 +94,15 @@ pub async fn run(env: &Env, report: &mut Report) {
     for (side, (name, _)) in sides.iter().enumerate().take(bare).skip(2) {
         report.beside(&format!("p2_peer_{name}"), "of the floor's rate", &of_floor(side));
     }
-    for (functions, side) in Functions::OF_CYCLE.into_iter().zip(bare + 1..) {
+    for (functions, side) in Functions::ALL.into_iter().zip(bare + 1..) {
         let what = format!("of the floor's rate: {}", functions.what());
         report.beside(&format!("p2_{}", functions.key()), &what, &of_floor(side));
     }
+    report.beside(
+        "p2_least_client",
+        "of the floor's rate: the functions that share the state, by the least client",
+        &of_floor(least_client),
+    );
     report.beside(
         "p2_bare",
         "of the floor's rate: the commands of our scripts alone",
@@ -124,6 +134,15 @@ async fn per_second(name: &str, side: &Side, time: Duration) -> f64 {
                     let mut cycles = 0;
                     while begun.elapsed() < time {
                         raw.cycle().await;
+                        cycles += 1;
+                    }
+                    cycles
+                }
+                Side::LeastClient(raw) => {
+                    let mut client = LeastClient::new(raw.of(&key).await);
+                    let mut cycles = 0;
+                    while begun.elapsed() < time {
+                        client.cycle().await;
                         cycles += 1;
                     }
                     cycles

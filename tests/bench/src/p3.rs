@@ -18,16 +18,17 @@ pub async fn run(env: &Env, report: &mut Report) {
         handover.floor().await;
         handover.lock().await;
         handover.bare().await;
-        for functions in 0..Functions::OF_HAND_OVER.len() {
+        for functions in 0..Functions::ALL.len() {
             handover.raw(functions).await;
         }
+        handover.least_client().await;
     }
     let slices = env.times(100);
-    let (mut ours, mut floors, mut bares) = (Vec::new(), Vec::new(), Vec::new());
-    let mut raws = [const { Vec::new() }; Functions::OF_HAND_OVER.len()];
+    let (mut ours, mut floors, mut bares, mut least_clients) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut raws = [const { Vec::new() }; Functions::ALL.len()];
     for _ in env.rounds("p3 hand-over") {
-        let (mut times, mut floor, mut bare) = (Vec::new(), Vec::new(), Vec::new());
-        let mut raw = [const { Vec::new() }; Functions::OF_HAND_OVER.len()];
+        let (mut times, mut floor, mut bare, mut least_client) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut raw = [const { Vec::new() }; Functions::ALL.len()];
         for _ in 0..slices {
             for _ in 0..SLICE {
                 floor.push(handover.floor().await);
@@ -43,7 +44,11 @@ pub async fn run(env: &Env, report: &mut Report) {
                     times.push(handover.raw(functions).await);
                 }
             }
+            for _ in 0..SLICE {
+                least_client.push(handover.least_client().await);
+            }
         }
+        least_clients.push(least_client);
         ours.push(times);
         floors.push(floor);
         bares.push(bare);
@@ -74,7 +79,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     report.beside("p3_bare", least, &ratio(&bare_p50, &floor_p50));
     let title = "hand-over between processes, p50 / a script of its commands alone, p50";
     report.row("p3_of_bare", title, Goal::AtMost(1.02), &ratio(&p50, &bare_p50));
-    for (functions, times) in Functions::OF_HAND_OVER.into_iter().zip(&raws) {
+    for (functions, times) in Functions::ALL.into_iter().zip(&raws) {
         let what = format!("of the floor's p50: {}", functions.what());
         report.beside(
             &format!("p3_{}", functions.key()),
@@ -82,6 +87,12 @@ pub async fn run(env: &Env, report: &mut Report) {
             &ratio(&each(times, &median), &floor_p50),
         );
     }
+    let with_least = each(&least_clients, &median);
+    report.beside(
+        "p3_least_client",
+        "of the floor's p50: the functions that share the state, by the least client on both ends",
+        &ratio(&with_least, &floor_p50),
+    );
     report.beside("p3_us", "us, p50", &p50);
     report.beside("p3_floor", "us, p50", &floor_p50);
     report.beside("p3_p999_us", "us, p99.9", &high);

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::env::{Env, connect, connection, listening};
+use crate::least_client::LeastCrowd;
 use crate::lua::{Lua, Spent};
 use crate::report::{Goal, Report, median};
 use fairlock::{Client, ReadGuard};
@@ -33,6 +34,8 @@ pub async fn run(env: &Env, report: &mut Report) {
     let mut push = Push::new(&server).await;
     let (mut floors, mut scripts, mut server_us) = (Vec::new(), Vec::new(), Vec::new());
     let (mut wakes, mut least) = (Vec::new(), Vec::new());
+    let mut least_crowd = LeastCrowd::new(&server).await;
+    let mut least_clients = Vec::new();
     for _ in env.rounds("p8 1,000 readers behind a writer") {
         let mut floor = Vec::new();
         for (_, readers, times, _) in &mut crowds {
@@ -45,6 +48,7 @@ pub async fn run(env: &Env, report: &mut Report) {
             server_us.push(spent.us);
         }
         let floor = median(&floor);
+        least_clients.push(least_crowd.enter_all(&server, READERS as u64).await / floor);
         for (_, _, times, ratios) in &mut crowds {
             ratios.push(times.last().expect("just measured") / floor);
         }
@@ -63,6 +67,11 @@ pub async fn run(env: &Env, report: &mut Report) {
     report.beside("p8_server_us", "us of that in the server's script", &server_us);
     report.beside("p8_wake_us", "us: to wake 1,000 tasks, which do nothing", &wakes);
     report.beside("p8_least", "the two together / one push", &least);
+    report.beside(
+        "p8_least_client",
+        "our functions, and the least client whose 1,000 readers enter / one push",
+        &least_clients,
+    );
     let (key, _, times, ratios) = &crowds[1];
     report.beside(key, "the readers are of 10 clients", ratios);
     report.beside("p8_clients_us", "us", times);

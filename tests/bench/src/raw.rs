@@ -15,9 +15,8 @@ pub enum Functions {
 }
 
 impl Functions {
-    /// Which can do a cycle.
-    pub const OF_CYCLE: [Self; 3] = [Self::Ours, Self::Shared, Self::Least];
-    pub const OF_HAND_OVER: [Self; 2] = [Self::Ours, Self::Least];
+    /// Which can do a cycle, and a hand-over.
+    pub const ALL: [Self; 3] = [Self::Ours, Self::Shared, Self::Least];
 
     pub fn key(self) -> &'static str {
         match self {
@@ -133,9 +132,13 @@ impl Raw {
         self.number += 1;
         let [holder, waiter] = [HOLDER, WAITER].map(|client| self.request(client));
         match self.functions {
-            Functions::Ours | Functions::Shared => {
+            Functions::Ours => {
                 self.call("acquire", &[&holder, LEASE]).await;
                 self.call("acquire", &[&waiter, LEASE]).await;
+            }
+            Functions::Shared => {
+                self.call("acquire", &[&holder, LEASE]).await;
+                self.call("queue", &[&waiter, LEASE]).await;
             }
             Functions::Least => {
                 self.prepare(&holder).await;
@@ -145,10 +148,10 @@ impl Raw {
     }
 
     /// The holder lets the waiter in.
-    pub async fn hand_over(&mut self) {
+    pub async fn hand_over(&self) {
         let function = match self.functions {
-            Functions::Ours | Functions::Shared => "release",
-            Functions::Least => "hand_over",
+            Functions::Ours => "release",
+            Functions::Shared | Functions::Least => "hand_over",
         };
         self.call(function, &[&self.request(HOLDER)]).await;
     }
@@ -156,9 +159,54 @@ impl Raw {
     /// The waiter, which was let in, leaves.
     pub async fn leave(&mut self) {
         match self.functions {
-            Functions::Ours | Functions::Shared => drop(self.call("release", &[&self.request(WAITER)]).await),
+            Functions::Ours => drop(self.call("release", &[&self.request(WAITER)]).await),
+            Functions::Shared => self.clear().await,
             Functions::Least => self.prepare("").await,
         }
+    }
+
+    /// One request queues, and the holder lets it in: both of the client whose channel is [`Raw::holders_channel`].
+    pub async fn pass_on(&mut self) {
+        let holder = self.request(HOLDER);
+        self.number += 1;
+        self.call("queue", &[&self.request(HOLDER), LEASE]).await;
+        self.call("hand_over", &[&holder]).await;
+    }
+
+    pub fn holders_channel(functions: Functions) -> String {
+        format!("{}:c:{HOLDER}", functions.prefix())
+    }
+
+    /// Removes the lock.
+    pub async fn clear(&self) {
+        let mut redis = self.redis.clone();
+        redis::cmd("DEL")
+            .arg(&self.keys)
+            .exec_async(&mut redis)
+            .await
+            .expect("a reply");
+    }
+
+    pub fn redis(&self) -> MultiplexedConnection {
+        self.redis.clone()
+    }
+
+    /// The present request's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// A reader of the client that waits, which is to queue.
+    pub async fn queue_reader(&self, number: u64) {
+        let reader = format!("r{WAITER}:{number}");
+        let queued = self.call("acquire", &[&reader, LEASE]).await;
+        assert!(matches!(queued, Value::Array(_)), "a writer holds the lock: {queued:?}");
+    }
+
+    pub async fn release_readers(&self, readers: u64) {
+        let names: Vec<_> = (0..readers).map(|number| format!("r{WAITER}:{number}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        self.call("release", &names).await;
     }
 
     fn request(&self, client: &str) -> String {

@@ -14,7 +14,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "release-asleep", file: "src/guard.rs",
-        edits: &[("request.claim().held_until(clock::look())", "request.claim().held_until(clock::now())")],
+        edits: &[("let mut now = clock::look();", "let mut now = clock::now();")],
         seen: "by its test, while the clock was built in",
         story: "A release after a suspend does not say that the hold was lost.",
         check: Check::Testing("suspended", "a_release_after_a_suspend_says_that_the_hold_was_lost"),
@@ -457,7 +457,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "owner-does-not-wait-for-its-release", file: "src/engine/attempt.rs",
-        edits: &[("        request.owner()?;\n        self.registry().leaving(request, clock::now())", "        request.owner()?;\n        self.registry().leaving(request, clock::now()).filter(|_| false)")],
+        edits: &[("        request.owner()?;\n        self.registry().leaving(request, now)", "        request.owner()?;\n        self.registry().leaving(request, now).filter(|_| false)")],
         seen: "invented",
         story: "An owner drops its guard and asks again before the release: the owner reenters, past all waiters.",
         check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
@@ -495,7 +495,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[
             ("            // Former requests of this owner were dropped", "            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Former requests of this owner were dropped"),
             ("                && !self.session().is_closed()\n", ""),
-            ("            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            let sent", "            let sent"),
+            ("            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Boxed", "            // Boxed"),
         ],
         seen: "found here, by loom",
         story: "A request that waited for its owner's former one is sent after a shutdown has released it: held by nobody for a lease.",
@@ -568,7 +568,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "owner-of-an-upgrade-is-another", file: "src/protocol/name.rs",
-        edits: &[("let mut parts = rest.splitn(3, ':');", "let mut parts = rest.split(':');")],
+        edits: &[("= match last {", "= match last.map(|last| at_colon(last).0) {")],
         seen: "found here",
         story: "The owner of an upgraded request that named none is read from its name up to the next colon, and is nobody's.",
         check: Check::It("modes::downgrade::a_request_without_an_owner_upgrades_and_downgrades_as_one_owner"),
