@@ -1,5 +1,6 @@
 //! The servers of a quorum, and what its clients share: one name, the longest lease, the tickets in use.
 
+use super::rules;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
 use crate::observe::{QuorumServers, Unreached};
@@ -79,7 +80,7 @@ impl Members {
     }
 
     pub(super) fn majority(&self) -> usize {
-        self.servers.len() / 2 + 1
+        rules::majority(self.servers.len())
     }
 
     /// Connects to one server. What all clients must agree on is kept there and compared.
