@@ -15,7 +15,7 @@ mod lock;
 mod members;
 pub(crate) mod rules;
 mod status;
-mod tally;
+pub(crate) mod tally;
 
 pub use acquire::QuorumAcquire;
 pub use builder::{Quorum, QuorumBuilder};

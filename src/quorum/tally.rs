@@ -457,5 +457,7 @@ impl Tally {
     }
 }
 
+#[cfg(feature = "testing")]
+pub(crate) mod seam;
 #[cfg(test)]
 mod tests;
