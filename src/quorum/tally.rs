@@ -173,7 +173,8 @@ impl Tally {
         self.votes[at].asks = Some(Arc::clone(request));
     }
 
-    /// A server answered an acquire that named `ticket` as its old ticket, if any, and was sent after `asked`.
+    /// A server answered an acquire that named `ticket` as its old ticket, if any, and was sent after `asked`. Returns whether
+    /// that makes the answers those of a majority.
     pub(super) fn on_answer(
         &mut self,
         at: usize,
@@ -181,7 +182,7 @@ impl Tally {
         ticket: Option<u64>,
         asked: Instant,
         now: Instant,
-    ) {
+    ) -> bool {
         let standing = request.claim().standing();
         let vote = &mut self.votes[at];
         if let Some((number, waits)) = standing {
@@ -196,7 +197,9 @@ impl Tally {
         (vote.token, vote.refused) = (None, None);
         if self.asks_since.is_none() && self.is_answered() {
             self.asks_since = Some(now);
+            return true;
         }
+        false
     }
 
     pub(super) fn on_busy(&mut self, at: usize) {

@@ -161,6 +161,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::faults::a_hold_of_a_try_regains_a_vote_too"),
     },
     Mutant {
+        name: "quorum-limit-waits-for-answers", file: "src/quorum/tally.rs",
+        edits: &[("            self.asks_since = Some(now);\n            return true;\n", "            self.asks_since = Some(now);\n            return false;\n")],
+        seen: "found here, by reading",
+        story: "A majority answers a limited wait, and a vote of it does not count yet: the caller goes on waiting for answers, for two call limits.",
+        check: Check::Lib("quorum::tally::tests::a_majority_of_grants_holds_with_the_greatest_token_and_a_minority_does_not"),
+    },
+    Mutant {
         name: "early-end-of-an-upgrade-forgotten", file: "src/state/claim.rs",
         edits: &[("if token == 1 && !matches!(self.phase, Phase::Asked { .. }) {", "if token == 1 {")],
         seen: "simulate --quorum 3",
