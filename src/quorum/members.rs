@@ -11,7 +11,7 @@ use crate::transport::route::Target;
 use crate::types::error::is_transient;
 use redis::RedisError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -109,6 +109,13 @@ impl Members {
         // The first one stays, and a second one ends with its handle.
         let _ = member.handle.set(handle);
         member.connected.notify_waiters();
+        // A shutdown since the look above has seen the handle, or is seen here.
+        fence(Ordering::SeqCst);
+        if self.is_closed()
+            && let Some(handle) = member.handle()
+        {
+            Box::pin(handle.session.shut_down(true)).await;
+        }
         Ok(())
     }
 
@@ -157,6 +164,8 @@ impl Members {
 
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        // See `connect`.
+        fence(Ordering::SeqCst);
         self.closing.notify_waiters();
     }
 
