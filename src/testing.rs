@@ -11,6 +11,8 @@ use std::collections::HashMap;
 
 pub use crate::protocol::functions::seen::library;
 pub use crate::protocol::script::replaced::{scripts, transform_scripts};
+pub use crate::quorum::rules::seam::{Rule, break_rule};
+pub use crate::quorum::tally::seam::{Order, Voter};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
 pub use crate::types::clock::seam::suspend;
 pub use crate::types::random::seeded::seed;

@@ -82,6 +82,10 @@ impl<M: Access> QuorumAcquire<M> {
     /// If you drop the future, the client releases the request at all servers, in the background. A new call starts at the
     /// end of the queue.
     ///
+    /// A future that nobody polls and nobody drops keeps the votes whose replies it has seen, and the lock if these are a
+    /// majority, as a future of one server does. If it was not polled since a majority answered, it agrees on no place:
+    /// to others the servers of its votes are then as good as lost.
+    ///
     /// # Errors
     /// [`Error::Unavailable`] if no majority answers within one lease, or if the client's runtime has ended. A waiter that
     /// has its places waits on while servers are away. [`Error::Server`], [`Error::PolicyMismatch`],

@@ -227,7 +227,12 @@ impl Ballot {
                         self.release(at, request);
                         return false;
                     }
-                    tally.on_answer(at, request, ticket, asked, clock::now());
+                    let is_answered = tally.on_answer(at, request, ticket, asked, clock::now());
+                    drop(tally);
+                    if is_answered {
+                        // From now on the caller waits for its own time limit, and not for answers.
+                        self.changed.notify_waiters();
+                    }
                     return true;
                 }
                 Ok(Some(Attempted::Granted(_) | Attempted::AskAgain(_))) => continue,

@@ -1,6 +1,7 @@
 //! Guards of a quorum: holds at a majority of servers, which the client renews at each, and which may be lost.
 
 use super::ballot::{Ballot, Closed};
+use super::rules;
 use super::tally::{End, Phase};
 use crate::engine::follow_up::follow_up;
 use crate::engine::runtime;
@@ -166,7 +167,7 @@ impl<M> QuorumGuard<M> {
             let mut calls: FuturesUnordered<_> = requests.into_iter().map(|(at, r)| self.tell(at, r)).collect();
             while let Some(known) = calls.next().await {
                 told.extend(known);
-                if told.len() >= majority {
+                if rules::is_known(told.len(), majority) {
                     return;
                 }
             }

@@ -1,5 +1,6 @@
 //! The servers of a quorum, and what its clients share: one name, the longest lease, the tickets in use.
 
+use super::rules;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
 use crate::observe::{QuorumServers, Unreached};
@@ -10,7 +11,7 @@ use crate::transport::route::Target;
 use crate::types::error::is_transient;
 use redis::RedisError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -79,7 +80,7 @@ impl Members {
     }
 
     pub(super) fn majority(&self) -> usize {
-        self.servers.len() / 2 + 1
+        rules::majority(self.servers.len())
     }
 
     /// Connects to one server. What all clients must agree on is kept there and compared.
@@ -108,6 +109,13 @@ impl Members {
         // The first one stays, and a second one ends with its handle.
         let _ = member.handle.set(handle);
         member.connected.notify_waiters();
+        // A shutdown since the look above has seen the handle, or is seen here.
+        fence(Ordering::SeqCst);
+        if self.is_closed()
+            && let Some(handle) = member.handle()
+        {
+            Box::pin(handle.session.shut_down(true)).await;
+        }
         Ok(())
     }
 
@@ -156,6 +164,8 @@ impl Members {
 
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        // See `connect`.
+        fence(Ordering::SeqCst);
         self.closing.notify_waiters();
     }
 

@@ -5,6 +5,7 @@
 //! majority is granted; then it hands all of them out in one step. From then on each vote is a hold that the watchdog
 //! renews, and the quorum's hold lasts while a majority of them does.
 
+use super::rules;
 use crate::protocol::reply::Standing;
 use crate::state::claim::{EndedBy, Outcome};
 use crate::state::request::Request;
@@ -59,7 +60,7 @@ struct Refusal {
 impl Vote {
     fn granted(&self, now: Instant) -> Option<u64> {
         let token = self.request.as_ref()?.claim().granted(now)?;
-        (token > self.renounced && !self.placing).then_some(token)
+        rules::is_kept(token, self.renounced, self.placing).then_some(token)
     }
 
     /// Whether the server may have granted the vote in its quarantine. Then it may have done so from old data: its counter
@@ -145,7 +146,7 @@ impl Tally {
     }
 
     pub(super) fn majority(&self) -> usize {
-        self.votes.len() / 2 + 1
+        rules::majority(self.votes.len())
     }
 
     /// Whether this is the first time that the server is asked.
@@ -182,7 +183,8 @@ impl Tally {
         self.votes[at].asks = Some(Arc::clone(request));
     }
 
-    /// A server answered an acquire that named `ticket` as its old ticket, if any, and was sent after `asked`.
+    /// A server answered an acquire that named `ticket` as its old ticket, if any, and was sent after `asked`. Returns whether
+    /// that makes the answers those of a majority.
     pub(super) fn on_answer(
         &mut self,
         at: usize,
@@ -190,7 +192,7 @@ impl Tally {
         ticket: Option<u64>,
         asked: Instant,
         now: Instant,
-    ) {
+    ) -> bool {
         let standing = request.claim().standing();
         let vote = &mut self.votes[at];
         if let Some((number, waits)) = standing {
@@ -205,7 +207,9 @@ impl Tally {
         (vote.token, vote.refused) = (None, None);
         if self.asks_since.is_none() && self.is_answered() {
             self.asks_since = Some(now);
+            return true;
         }
+        false
     }
 
     pub(super) fn on_busy(&mut self, at: usize) {
@@ -269,18 +273,17 @@ impl Tally {
     /// votes that were asked for after that. Returns whether the phase has changed.
     pub(super) fn weigh(&mut self, clock: impl Fn() -> Instant, trusted: impl Fn(usize) -> Option<Instant>) -> bool {
         let now = clock();
-        // A hold has its token already: a vote that it gains needs a server that forgets no hold, and no more.
         let holds = matches!(self.phase, Phase::Holds { .. });
         let counts = |(at, vote): (usize, &Vote)| {
             let token = vote.granted(now)?;
             let from = trusted(at)?;
-            (from <= now && (holds || !vote.is_older_than(from))).then_some((at, token))
+            rules::is_trusted(from <= now, vote.is_older_than(from), holds).then_some((at, token))
         };
         let granted: Vec<_> = self.votes.iter().enumerate().filter_map(counts).collect();
         match self.phase {
             // In a recess all votes are on their way out.
             Phase::Asks if granted.len() >= self.majority() && self.recess.is_none() => {
-                let token = granted.iter().map(|(_, token)| *token).max().unwrap_or_default();
+                let token = rules::token(granted.iter().map(|(_, token)| *token));
                 self.hand_out(&granted, now);
                 self.phase = Phase::Holds { token, until: None };
                 true
@@ -383,7 +386,7 @@ impl Tally {
         let numbers: Vec<_> = self.votes.iter().filter_map(|vote| vote.number).collect();
         let waits = self.votes.iter().any(|vote| vote.waited);
         let is_due = matches!(self.phase, Phase::Asks) && self.ticket.is_none();
-        (is_due && waits && numbers.len() >= self.majority()).then(|| numbers.into_iter().max())?
+        (is_due && waits && numbers.len() >= self.majority()).then(|| rules::place(&numbers))?
     }
 
     pub(super) fn take_ticket(&mut self, ticket: u64, now: Instant) {
@@ -480,5 +483,7 @@ impl Tally {
     }
 }
 
+#[cfg(feature = "testing")]
+pub(crate) mod seam;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     /// No reply yet; perhaps a message.
     Asked {
@@ -66,7 +66,7 @@ pub(crate) enum Outcome {
     Ended(EndedBy),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Claim {
     phase: Phase,
     lease: Duration,
@@ -490,5 +490,7 @@ impl Claim {
 }
 
 mod keep;
+#[cfg(feature = "testing")]
+mod seam;
 #[cfg(test)]
 mod tests;

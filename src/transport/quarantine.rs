@@ -42,7 +42,9 @@ pub(crate) fn is_seated_twice(error: &RedisError) -> bool {
 }
 
 impl Seat {
-    /// Refuses a server that has another seat already, because its vote would count twice.
+    /// Refuses a server that has another seat already, because its vote would count twice. A seat keeps its server until it
+    /// gets another one. So two running servers that exchange their addresses are both refused: nobody can tell that from an
+    /// address that leads to the wrong server.
     fn take(&self, run: &str) -> Result<(), RedisError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken

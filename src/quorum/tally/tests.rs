@@ -22,7 +22,12 @@ fn answered(now: Instant, answers: &[Answer]) -> Tally {
         let request = Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim);
         request.claim().on_reply(now, *answer);
         assert!(tally.is_first(at));
-        tally.on_answer(at, Arc::new(request), None, now, now);
+        let is_majority = tally.on_answer(at, Arc::new(request), None, now, now);
+        assert_eq!(
+            is_majority,
+            at == 1,
+            "the second answer of three makes a majority, and wakes the caller"
+        );
     }
     tally
 }

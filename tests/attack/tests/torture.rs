@@ -63,6 +63,23 @@ fn a_minority_of_three_servers_breaks_and_the_lock_does_not() {
     assert!(good || unlucky, "{text}");
 }
 
+/// Each bug is named by the rule of the judge that is there for it.
+#[test]
+fn a_bug_in_a_quorum_is_found_out() {
+    for (bug, faults, goal, named) in [
+        ("half-is-enough", "none", "300", "inside at the same time"),
+        ("idle-release", "none", "20", "was released, and a majority keeps it"),
+        ("least-token", "clock", "1500", "tokens do not grow"),
+    ] {
+        let found = (0..ATTEMPTS).any(|_| {
+            let (good, text) = torture(&["--quorum", "3", "--faults", faults, "--goal", goal, "--sabotage", bug]);
+            let skipped = text.contains("no libfaketime here");
+            skipped || !good && text.contains(named)
+        });
+        assert!(found, "{bug}");
+    }
+}
+
 #[test]
 fn a_script_with_a_bug_is_found_out() {
     let args = ["--workload", "hot,readers,short", "--faults", "stop", "--goal", "1500"];

@@ -16,6 +16,7 @@
 
 mod explorer;
 mod normal;
+pub mod votes;
 
 use crate::lua_world::{Limits, Scripts};
 use crate::record::Script;
@@ -38,6 +39,12 @@ pub struct Args {
     /// With limits so small that calls leave something to the next.
     #[arg(long)]
     pub small: bool,
+    /// Instead, everything that can happen to a few requests of a quorum: one of the casts of `src/explore/votes`, or `all`.
+    #[arg(long, conflicts_with_all = ["policy", "cast", "small"])]
+    pub quorum: Option<String>,
+    /// Breaks a rule of the quorum's client, to see that the search notices.
+    #[arg(long, hide = true, requires = "quorum")]
+    pub sabotage: Option<crate::torture::Sabotage>,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
@@ -53,6 +60,13 @@ pub enum Who {
 }
 
 pub fn run(args: &Args) -> ExitCode {
+    if let Some(cast) = &args.quorum {
+        fairlock::testing::break_rule(args.sabotage.and_then(|sabotage| sabotage.rule()));
+        return match votes::run(cast, args.depth) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        };
+    }
     let policies: &[&'static str] = match args.policy.as_str() {
         _ if matches!(args.cast, Who::Permits) => &["n2"],
         "fifo" => &[""],

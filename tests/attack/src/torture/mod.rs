@@ -32,7 +32,7 @@ use nemesis::{Counts, Nemesis};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError};
 use report::{Progress, Report, Totals};
-use sabotage::Sabotage;
+pub use sabotage::Sabotage;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,8 @@
-//! Bugs to put into the scripts, to see that this torture finds them.
+//! Bugs to put into the scripts, or into the client of a quorum, to see that this torture finds them.
 
-/// What the scripts are turned into.
+use fairlock::testing::Rule;
+
+/// What the scripts are turned into, or what a quorum's client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sabotage {
     /// Who fits enters, whoever waits.
@@ -15,6 +17,20 @@ pub enum Sabotage {
     ReaderBesideWriter,
     /// A second grant to who asks twice.
     ForgetsTheKnown,
+    /// A release says that it has ended the hold, and ends nothing.
+    IdleRelease,
+    /// Half of the servers of a quorum are a majority.
+    HalfIsEnough,
+    /// A server of a quorum that forgot its holds votes at once.
+    NoQuarantine,
+    /// A vote counts while its request gives it up.
+    CountsGivenUp,
+    /// Requests of a quorum do not agree on their places.
+    OwnPlaces,
+    /// A hold of a quorum has the least token of its votes.
+    LeastToken,
+    /// The user of a quorum has the token once one server knows it.
+    TokenToldToOne,
 }
 
 impl Sabotage {
@@ -40,7 +56,25 @@ impl Sabotage {
                 let rule = "known = call('ZSCORE', LEASES, request)";
                 replaced(name == "acquire", text, rule, "known = false")
             },
+            Self::IdleRelease => {
+                |name, text| replaced(name == "release", text, "  ended = drop(ARGV[i])\n", "  ended = 2\n")
+            }
+            // The client has the bug.
+            _ => |_, text| text.to_owned(),
         }
+    }
+
+    /// The rule that a quorum's client breaks.
+    pub fn rule(self) -> Option<Rule> {
+        Some(match self {
+            Self::HalfIsEnough => Rule::Majority,
+            Self::NoQuarantine => Rule::Quarantine,
+            Self::CountsGivenUp => Rule::GivingUp,
+            Self::OwnPlaces => Rule::Places,
+            Self::LeastToken => Rule::Tokens,
+            Self::TokenToldToOne => Rule::Announcing,
+            _ => return None,
+        })
     }
 }
 
@@ -59,11 +93,11 @@ mod tests {
     use clap::ValueEnum;
 
     #[test]
-    fn each_sabotage_changes_a_script() {
+    fn each_sabotage_changes_a_script_or_breaks_a_rule() {
         for sabotage in Sabotage::value_variants() {
             let scripts = fairlock::testing::scripts();
             let changed = |(name, [text, _]): &(&str, [&str; 2])| (sabotage.mutation())(name, text) != *text;
-            assert!(scripts.iter().any(changed), "{sabotage:?}");
+            assert_ne!(scripts.iter().any(changed), sabotage.rule().is_some(), "{sabotage:?}");
         }
     }
 }

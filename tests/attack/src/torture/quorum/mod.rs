@@ -34,7 +34,6 @@ pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failu
     let mut faults = args.chosen_faults()?;
     faults.retain(|fault| !EXCLUDED.contains(fault));
     println!("seed {seed}");
-    super::arm(args.sabotage)?;
     let store = Server::start_program(std::slice::from_ref(&args.server), &[]).await;
     if faults.contains(&Fault::Clock) && FakeClock::find(store.dir().join("clock")).is_none() {
         eprintln!("torture: no libfaketime here, so the servers' clocks are left alone; apt-get install faketime");

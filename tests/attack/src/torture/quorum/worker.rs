@@ -2,12 +2,13 @@
 
 use super::LONGEST_LEASE;
 use crate::torture::clock::now_us;
+use crate::torture::sabotage::Sabotage;
 use crate::torture::task::{Hold, Inside, Reporter};
 use crate::torture::wire::Line;
 use crate::torture::worker::{Args, CONNECTED_WITHIN, DRAINED_WITHIN};
 use crate::torture::workload::let_go;
 use crate::torture::{connect_store, register};
-use fairlock::{Access, Error, LostReason, Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumLock};
+use fairlock::{Access, Error, LostReason, Owner, Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumLock};
 use fairlock_support::random::{self, Rng};
 use futures::FutureExt;
 use redis::RedisError;
@@ -77,6 +78,8 @@ impl<M> Inside for QuorumGuard<M> {
 }
 
 pub async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::UnboundedReceiver<String>) {
+    // All of the client's tasks run on this thread.
+    fairlock::testing::break_rule(args.sabotage.and_then(Sabotage::rule));
     let (stop, stopped) = watch::channel(false);
     let quorum = connect(&args.url).await;
     let mut tasks = Vec::new();
@@ -141,17 +144,28 @@ async fn drain(tasks: Vec<JoinHandle<()>>, reporter: &Reporter) {
     }
 }
 
-/// All is quiet: every lock must be there for who asks.
+/// All is quiet: every lock must be there for who asks, and be free of whom a majority has told that it is.
 async fn probe(quorum: &Quorum, reporter: &Reporter) {
     let mut longest_us = 0;
     for name in locks() {
-        let asked = now_us();
+        let (asked, owner) = (now_us(), Owner::new());
+        let lock = quorum.rw_lock(name.as_str()).with_owner(&owner);
         let probed = async {
-            let guard = quorum.rw_lock(name.as_str()).write().acquire_fair().await?;
-            guard.release().await
+            lock.write().acquire_fair().await?.release().await?;
+            lock.status().await
         };
-        if let Err(error) = probed.await {
-            reporter.wrong(format!("{name}, with nobody disturbing: {error}"));
+        match probed.await {
+            Err(error) => reporter.wrong(format!("{name}, with nobody disturbing: {error}")),
+            Ok(status)
+                if status
+                    .holders
+                    .iter()
+                    .any(|holder| holder.holds && holder.owner == owner) =>
+            {
+                reporter.wrong(format!("{name} was released, and a majority keeps it: {status:?}"));
+                break;
+            }
+            Ok(_) => {}
         }
         longest_us = longest_us.max(now_us() - asked);
     }

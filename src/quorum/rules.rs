@@ -1,0 +1,99 @@
+//! The rules on which the promises of a quorum rest, each in one function. Under the feature `testing` a test breaks one of
+//! them at a time, to see that the checks of `tests/attack` notice it.
+
+#[cfg(feature = "testing")]
+use seam::{Rule, is_broken};
+
+/// How many servers are a majority of so many: two majorities share a server.
+pub(super) fn majority(servers: usize) -> usize {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::Majority) {
+        return servers / 2;
+    }
+    servers / 2 + 1
+}
+
+/// Whether a grant counts. `is_over`: the quarantine of its server is over. `is_old`: the grant was asked for before that. A
+/// hold has its token already: a vote that it gains needs a server that forgets no hold, and no more.
+pub(super) fn is_trusted(is_over: bool, is_old: bool, holds: bool) -> bool {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::Quarantine) {
+        return true;
+    }
+    is_over && (holds || !is_old)
+}
+
+/// Whether a grant counts. `renounced`: no grant up to that number does, because the vote gave it up. `placing`: a place that
+/// may end the grant is under way.
+pub(super) fn is_kept(token: u64, renounced: u64, placing: bool) -> bool {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::GivingUp) {
+        return token > renounced;
+    }
+    token > renounced && !placing
+}
+
+/// The place of a request at all servers: the greatest of the numbers that a majority told. So it is behind all who had their
+/// places before.
+pub(super) fn place(numbers: &[u64]) -> Option<u64> {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::Places) {
+        return None;
+    }
+    numbers.iter().max().copied()
+}
+
+/// The fencing token of a hold: the greatest token of its votes. So it is greater than every token that one of their servers
+/// knew.
+pub(super) fn token(tokens: impl Iterator<Item = u64>) -> u64 {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::Tokens) {
+        return tokens.min().unwrap_or_default();
+    }
+    tokens.max().unwrap_or_default()
+}
+
+/// Whether so many servers that know a token are enough for its user to have it.
+pub(super) fn is_known(servers: usize, majority: usize) -> bool {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::Announcing) {
+        return servers > 0;
+    }
+    servers >= majority
+}
+
+/// The seam for tests: a rule that the clients on this thread break.
+#[cfg(feature = "testing")]
+pub(crate) mod seam {
+    use std::cell::Cell;
+
+    /// A rule of a quorum.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Rule {
+        /// Broken: half of the servers, rounded down, are a majority.
+        Majority,
+        /// Broken: a server that forgot its holds votes at once.
+        Quarantine,
+        /// Broken: a vote counts while its request gives it up.
+        GivingUp,
+        /// Broken: requests do not agree on their places.
+        Places,
+        /// Broken: a hold has the least token of its votes.
+        Tokens,
+        /// Broken: the user has the token once one server knows it.
+        Announcing,
+    }
+
+    thread_local! {
+        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// From now on the quorums on this thread break that rule, or none.
+    pub fn break_rule(rule: Option<Rule>) {
+        BROKEN.set(rule);
+    }
+
+    pub(super) fn is_broken(rule: Rule) -> bool {
+        BROKEN.get() == Some(rule)
+    }
+}
