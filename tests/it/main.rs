@@ -44,4 +44,5 @@ mod several;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
     mod servers;
+    mod stops;
 }
