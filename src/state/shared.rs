@@ -14,6 +14,7 @@ use crate::protocol::message::read_message;
 use crate::protocol::name::RequestName;
 use crate::types::mode::Admission;
 use crate::types::owner::ClientId;
+use crate::types::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -71,7 +72,7 @@ impl Shared {
             owner_waits: Notify::new(),
             numbers: identity.numbers,
             releases: releases.downgrade(),
-            process: std::process::id(),
+            process: process::id(),
         }
     }
 
@@ -94,7 +95,7 @@ impl Shared {
     /// too. In a child of fork() it does nothing to the server, where the request is the parent's.
     pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
         request.change(|claim| claim.leave(now));
-        if std::process::id() != self.process {
+        if process::id() != self.process {
             return self.registry.remove(&request);
         }
         // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
