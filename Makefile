@@ -1,5 +1,5 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
-.PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages mutants loom fuzz bench bench-check \
+.PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages scale mutants loom fuzz bench bench-check \
 	bench-page bench-test picture browser conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
 .DEFAULT_GOAL := help
 
@@ -75,6 +75,9 @@ torture: setup clock ## Break everything around the lock for 3 minutes: e.g. ARG
 
 outages: setup ## Count the holds that silences of a network cost, as a table: e.g. ARGS="--leases 60"
 	$(ATTACK) outages $(ARGS)
+
+scale: setup ## Count what 100,000 waiters, 100,000 locks and 1,000 processes cost: e.g. ARGS="--waiters 1000"
+	$(ATTACK) scale $(ARGS)
 
 mutants: setup ## Put known bugs in, and see each one caught: e.g. ARGS=--lua
 	$(ATTACK) mutants $(ARGS)

@@ -14,6 +14,8 @@ mod doctor;
 #[cfg(unix)]
 mod elect;
 mod evict;
+#[cfg(test)]
+mod fuzz;
 mod json;
 mod leader;
 mod locks;

@@ -146,6 +146,10 @@ impl Place {
         // Not every kind of URL can have one.
         let _ = parsed.set_password(None);
         parsed.set_query(None);
+        // A `#` of a password that is not escaped begins the fragment: the rest of the password is there.
+        if parsed.fragment() != Some("insecure") {
+            parsed.set_fragment(None);
+        }
         Ok(Self {
             named: Named::Server,
             settings: host.redis_settings().clone(),
@@ -383,6 +387,7 @@ mod tests {
         assert_eq!(place.settings.db(), 3);
         assert_eq!(place.at("b", 2), "redis://app:s3cret@b:2");
         assert_eq!(read("unix:///tmp/redis.sock").named, Named::Server);
+        assert_eq!(read("redis://app:6379#s3cret@a").shown, "redis://app:6379");
     }
 
     #[cfg(feature = "tls-rustls")]

@@ -14,6 +14,7 @@ use crate::protocol::message::read_message;
 use crate::protocol::name::RequestName;
 use crate::types::mode::Admission;
 use crate::types::owner::ClientId;
+use crate::types::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) owner_waits: Notify,
     numbers: Arc<AtomicU64>,
     releases: mpsc::WeakUnboundedSender<Arc<Request>>,
+    /// The process that connected. A child of fork() has a copy of everything, and its requests are its parent's.
+    process: u32,
 }
 
 impl Shared {
@@ -69,6 +72,7 @@ impl Shared {
             owner_waits: Notify::new(),
             numbers: identity.numbers,
             releases: releases.downgrade(),
+            process: process::id(),
         }
     }
 
@@ -88,9 +92,12 @@ impl Shared {
     }
 
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
-    /// too.
+    /// too. In a child of fork() it does nothing to the server, where the request is the parent's.
     pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
         request.change(|claim| claim.leave(now));
+        if process::id() != self.process {
+            return self.registry.remove(&request);
+        }
         // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
         if let Err(request) = self.release(request) {
             self.registry.remove(&request);

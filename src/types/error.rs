@@ -373,8 +373,9 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
         || error.is_cluster_error()
         || is_of_replica(error)
         || error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading)
-        || matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
+        || matches!(error.code(), Some("BUSY" | "NOREPLICAS" | "MISCONF"))
         || says(error, "-NOREPLICAS ")
+        || says(error, "-MISCONF ")
 }
 
 /// Redis 6.2 puts the words of a command that failed into the error of its script.
@@ -446,6 +447,8 @@ mod tests {
             "LOADING Redis is loading the dataset in memory",
             "NOREPLICAS Not enough good replicas to write.",
             "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -NOREPLICAS Not enough good replicas.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -MISCONF Redis is configured to save.",
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
             "ERR WAIT cannot be used with replica instances.",
             "MOVED 1 127.0.0.1:7001",

@@ -9,6 +9,7 @@ pub(crate) mod error;
 pub(crate) mod limits;
 pub(crate) mod mode;
 pub(crate) mod owner;
+pub(crate) mod process;
 pub(crate) mod random;
 pub(crate) mod remedy;
 pub mod rights;

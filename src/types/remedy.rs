@@ -67,6 +67,8 @@ fn remedy_of_connection(error: &RedisError, text: &str) -> &'static str {
         "the server's certificate is not valid: compare the URL's host with the names in the certificate, and its dates with the clock"
     } else if text.contains("received fatal alert") {
         "the server refuses the client's TLS: make a redis::Client with a certificate that the server trusts, or read its log"
+    } else if text.contains("open files") {
+        "this process may open no more files: close some, or raise its limit (ulimit -n)"
     } else if text.contains("received corrupt message") {
         "the port speaks no TLS: write redis:// instead of rediss://, or name the port that speaks TLS"
     } else if error.is_connection_dropped() && !error.is_connection_refusal() {

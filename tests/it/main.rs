@@ -43,5 +43,7 @@ mod semaphore;
 mod several;
 /// The tests that take minutes: `make check` runs them, `make test` leaves them out by this module's name.
 mod slow {
+    mod hostile;
     mod servers;
+    mod stops;
 }

@@ -26,6 +26,7 @@ mod refusal;
 mod rights;
 mod run;
 mod scene;
+mod secrets;
 mod serve;
 mod show;
 mod slow;

@@ -12,6 +12,7 @@ pub mod mutants;
 pub mod outages;
 #[cfg(test)]
 mod parse;
+pub mod scale;
 pub mod simulation;
 pub mod story;
 pub mod torture;

@@ -1,7 +1,7 @@
 //! `attack`: the commands that try to break fairlock, each in a module of its own.
 
 use clap::{Parser, Subcommand};
-use fairlock_attack::{explore, model_check, mutants, outages, simulation, torture};
+use fairlock_attack::{explore, model_check, mutants, outages, scale, simulation, torture};
 use std::process::ExitCode;
 
 #[derive(Parser, Debug)]
@@ -25,6 +25,10 @@ enum Command {
     TortureWorker(torture::worker::Args),
     /// Silences of a network against holds lost, as a table.
     Outages(outages::Args),
+    /// What many waiters, locks, processes and clients cost, as counts of commands and bytes.
+    Scale(scale::Args),
+    #[command(hide = true)]
+    ScaleWorker(scale::worker::Args),
     /// Puts known bugs in and reports which check catches each.
     Mutants(mutants::Args),
 }
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         Command::Torture(args) => torture::run(&args),
         Command::TortureWorker(args) => torture::worker::run(&args),
         Command::Outages(args) => outages::run(&args),
+        Command::Scale(args) => scale::run(&args),
+        Command::ScaleWorker(args) => scale::worker::run(&args),
         Command::Mutants(args) => mutants::run(&args),
     }
 }

@@ -3,6 +3,7 @@
 
 mod events;
 mod moves;
+mod partial;
 mod queues;
 mod tables;
 

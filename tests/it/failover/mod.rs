@@ -5,3 +5,5 @@ mod quarantine;
 mod replicas;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(target_os = "linux")]
+mod skewed;

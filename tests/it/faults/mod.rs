@@ -1,6 +1,10 @@
 //! Faults between a client and a healthy lock: lost messages, lost replies, broken connections, outages, load.
 
 mod connections;
+#[cfg(target_os = "linux")]
+mod descriptors;
+#[cfg(target_os = "linux")]
+mod disk;
 mod load;
 mod messages;
 mod outages;

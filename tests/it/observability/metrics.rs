@@ -55,6 +55,14 @@ impl Recorded {
         }
     }
 
+    /// All names, labels and descriptions.
+    pub fn texts(&self) -> Vec<String> {
+        self.add_up();
+        let described = self.described.borrow();
+        let described = described.iter().map(|text| format!("{text:?}"));
+        described.chain(self.sums.borrow().keys().cloned()).collect()
+    }
+
     /// A client has been connected.
     fn begin(&self) {
         self.add_up();

@@ -3,6 +3,8 @@
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod ops;
+#[cfg(feature = "metrics")]
+mod secrets;
 mod spans;
 pub mod status;
 #[cfg(feature = "serde")]

@@ -38,17 +38,27 @@ thread_local! {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Seen>>);
+pub struct Log(Arc<Mutex<Seen>>);
 
 impl Log {
     /// One subscriber for all threads: with one for each, a call that is first made on a thread that has none is taken
     /// for one that nobody listens to, on all threads.
-    fn here() -> Self {
+    pub fn here() -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| tracing::subscriber::set_global_default(Sorted).expect("no other subscriber"));
         let log = Self::default();
         HERE.set(Some(log.clone()));
         log
+    }
+
+    /// Everything so far.
+    #[cfg(feature = "metrics")]
+    pub fn texts(&self) -> Vec<String> {
+        let seen = self.0.lock().unwrap();
+        let spans = seen.spans.iter().map(|span| format!("{span:?}"));
+        spans
+            .chain(seen.events.iter().map(|event| format!("{event:?}")))
+            .collect()
     }
 
     fn spans(&self, name: &str) -> Vec<Fields> {

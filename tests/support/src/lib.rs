@@ -9,7 +9,10 @@
 
 #[cfg(target_os = "linux")]
 pub mod cable;
+pub mod clock;
 pub mod cluster;
+#[cfg(target_os = "linux")]
+pub mod limits;
 pub mod packed;
 pub mod process;
 pub mod proxy;

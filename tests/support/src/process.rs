@@ -28,10 +28,15 @@ pub struct Process {
 impl Process {
     /// Starts it and waits until its client is connected.
     pub async fn start(url: &str, lease: Duration) -> Self {
+        Self::start_beside(url, url, lease).await
+    }
+
+    /// The same, and it reaches the resources that it fences by a way of their own.
+    pub async fn start_beside(url: &str, resources: &str, lease: Duration) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("our own path"));
         command
             .args(["--exact", "process::child", "--nocapture"])
-            .env(VARIABLE, format!("{url} {}", lease.as_millis()));
+            .env(VARIABLE, format!("{url} {} {resources}", lease.as_millis()));
         Self::running(command).await
     }
 
@@ -99,8 +104,12 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("our own child");
+        kill_process(self.pid(), signal).expect("our own child");
     }
 }
 
@@ -173,10 +182,12 @@ pub fn child() {
     let Ok(parameters) = std::env::var(VARIABLE) else {
         return;
     };
-    let (url, lease_ms) = parameters.split_once(' ').expect("a URL and a lease");
+    let mut words = parameters.split(' ');
+    let mut word = || words.next().expect("a URL, a lease, and a URL");
+    let (url, lease_ms, resources) = (word(), word(), word());
     let lease = Duration::from_millis(lease_ms.parse().expect("a number"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(obey(url, lease));
+    runtime.block_on(obey(url, resources, lease));
 }
 
 #[derive(Debug)]
@@ -189,13 +200,13 @@ enum Order {
 type Users = Arc<Mutex<HashMap<String, mpsc::UnboundedSender<(Order, oneshot::Sender<()>)>>>>;
 
 /// Does what the parent says until its pipe is closed.
-async fn obey(url: &str, lease: Duration) {
+async fn obey(url: &str, resources: &str, lease: Duration) {
     let client = Client::builder()
         .lease(lease)
         .connect(url)
         .await
         .expect("the server is up");
-    let redis = redis::Client::open(url).expect("a URL");
+    let redis = redis::Client::open(resources).expect("a URL");
     let redis = redis
         .get_multiplexed_async_connection_with_config(&patient())
         .await

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 const CHUNK: usize = 64 * 1024;
 /// How often a connection looks whether it may go on.
@@ -34,6 +34,8 @@ struct Way {
     delay_us: AtomicU64,
     /// 0: as fast as it goes.
     bytes_per_s: AtomicU64,
+    /// Everything waits up to so long besides, each piece for a time of its own.
+    jitter_us: AtomicU64,
 }
 
 #[derive(Default)]
@@ -48,6 +50,8 @@ struct Faults {
     hold_replies: AtomicBool,
     /// Replies yet to be lost, each together with its connection.
     lose_replies: AtomicUsize,
+    /// What new connections carry to the server arrives up to so much later, also after their client has closed them.
+    late_us: AtomicU64,
     stalled: AtomicBool,
     swallows: AtomicBool,
     /// So many of the connections that were made pass nothing any more.
@@ -124,6 +128,15 @@ impl Proxy {
     /// Replies and messages trickle. 0: no limit.
     pub fn throttle_replies(&self, bytes_per_s: u64) {
         self.faults.back.bytes_per_s.store(bytes_per_s, SeqCst);
+    }
+
+    /// Connections that are made from now on overtake each other: what a client sends over one of them arrives up to so
+    /// much later, each piece after a time of its own, and even if the client has closed the connection meanwhile. What
+    /// the server sends arrives as late, over all connections. Within a connection the order stays, as TCP has it.
+    pub fn reorder(&self, most: Duration) {
+        let us = micros(most);
+        self.faults.late_us.store(us, SeqCst);
+        self.faults.back.jitter_us.store(us, SeqCst);
     }
 
     /// Replies do not pass until they may again; messages do.
@@ -224,6 +237,15 @@ async fn carry(client: TcpStream, nth: usize, faults: Arc<Faults>, mut cuts: wat
     }
     let (from_client, mut to_client) = client.into_split();
     let (from_server, mut to_server) = server.into_split();
+    if faults.late_us.load(SeqCst) > 0 {
+        // Whatever ends the connection, what was read goes on its way.
+        tokio::select! {
+            () = late_requests(from_client, to_server, &faults) => {}
+            () = replies(from_server, &mut to_client, nth, &faults) => {}
+            _ = cut(&mut cuts) => {}
+        }
+        return;
+    }
     let how = tokio::select! {
         () = requests(from_client, &mut to_server, nth, &faults) => Cut::Fin,
         () = replies(from_server, &mut to_client, nth, &faults) => Cut::Fin,
@@ -254,10 +276,13 @@ impl Faults {
     }
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).expect("less than half a million years")
+}
+
 impl Way {
     fn delay(&self, delay: Duration) {
-        let us = u64::try_from(delay.as_micros()).expect("a delay of less than half a million years");
-        self.delay_us.store(us, SeqCst);
+        self.delay_us.store(micros(delay), SeqCst);
     }
 
     /// Says whether the other end still takes it.
@@ -265,7 +290,7 @@ impl Way {
         if bytes.is_empty() {
             return true;
         }
-        let delay_us = self.delay_us.load(SeqCst);
+        let delay_us = self.delay_us.load(SeqCst) + fastrand::u64(..=self.jitter_us.load(SeqCst));
         if delay_us > 0 {
             sleep(Duration::from_micros(delay_us)).await;
         }
@@ -288,6 +313,27 @@ async fn requests(mut from: OwnedReadHalf, to: &mut OwnedWriteHalf, nth: usize, 
     let (mut buffer, mut is_whole) = (vec![0; CHUNK], true);
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         if faults.passes(nth, &mut is_whole).await && !faults.there.send(&buffer[..n], to).await {
+            return;
+        }
+    }
+}
+
+/// A task of its own writes, so that what it was given arrives although the connection ends. The server sees its end then.
+async fn late_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Faults) {
+    let (sent, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((due, bytes)) = under_way.recv().await {
+            sleep_until(due).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(n @ 1..) = from.read(&mut buffer).await {
+        let late_us = fastrand::u64(..=faults.late_us.load(SeqCst));
+        let due = Instant::now() + Duration::from_micros(late_us);
+        if sent.send((due, buffer[..n].to_vec())).is_err() {
             return;
         }
     }
@@ -445,5 +491,30 @@ mod tests {
                 Cut::Rst => assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset),
             }
         }
+    }
+
+    /// A late copy of a call: its client has closed the connection and sent it again over another one.
+    #[tokio::test]
+    async fn a_late_connection_is_overtaken_by_the_next_one_and_still_delivers_after_its_end() {
+        let (proxy, listener, _ends) = pair().await;
+        proxy.reorder(Duration::from_secs(1));
+        // Each piece waits up to a second; the least of many first pieces comes before the greatest.
+        let mut order = Vec::new();
+        for attempt in 0..20_u8 {
+            let [mut first, mut to_first] = ends(&proxy, &listener).await;
+            let [mut second, mut to_second] = ends(&proxy, &listener).await;
+            first.write_all(&[attempt]).await.unwrap();
+            drop(first);
+            second.write_all(&[attempt]).await.unwrap();
+            let (mut a, mut b) = ([0], [0]);
+            tokio::select! {
+                read = to_first.read_exact(&mut a) => { read.unwrap(); order.push(1); comes(&mut to_second, &[attempt]).await }
+                read = to_second.read_exact(&mut b) => { read.unwrap(); order.push(2); comes(&mut to_first, &[attempt]).await }
+            }
+            if order.contains(&1) && order.contains(&2) {
+                return;
+            }
+        }
+        panic!("none was overtaken: {order:?}");
     }
 }

@@ -201,9 +201,12 @@ impl Server {
         self.signal(Signal::CONT);
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(self.child.as_ref().expect("a running server"))
+    }
+
     fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().expect("a running server");
-        kill_process(Pid::from_child(child), signal).expect("our own child");
+        kill_process(self.pid(), signal).expect("our own child");
     }
 
     /// Redis 6.2: no flags in scripts, no rights to read only, fewer commands.

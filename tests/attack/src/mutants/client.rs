@@ -40,6 +40,14 @@ pub const ALL: &[Mutant] = &[
         story: "A hold of a quorum is counted without a look whether the machine was suspended.",
         check: Check::Testing("suspended", "a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss"),
     },
+    // ---- a disk that is full
+    Mutant {
+        name: "full-disk-ends-waits", file: "src/types/error.rs",
+        edits: &[("Some(\"BUSY\" | \"NOREPLICAS\" | \"MISCONF\")", "Some(\"BUSY\" | \"NOREPLICAS\")")],
+        seen: "found here, by a server whose files may not grow",
+        story: "A server whose disk is full refuses a renewal, and the client ends the wait.",
+        check: Check::Lib("types::error::tests::what_servers_say_during_a_switch_may_pass"),
+    },
     // ---- deadlocks, contention
     Mutant {
         name: "deadlock-by-one-reading", file: "src/engine/deadlock.rs",

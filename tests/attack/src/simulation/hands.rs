@@ -121,12 +121,18 @@ pub struct Hands {
     outcomes: Mutex<BTreeMap<&'static str, u64>>,
     busy: Mutex<BTreeMap<u64, usize>>,
     taken: Notify,
+    longest_deaf: Mutex<Duration>,
 }
 
 impl Hands {
     /// Users that are doing something, in processes that live.
     pub fn busy(&self) -> usize {
         self.busy.lock().expect("no panic while it is locked").values().sum()
+    }
+
+    /// How long after its grant a user had its guard at most.
+    pub fn longest_deaf(&self) -> Duration {
+        *self.longest_deaf.lock().expect("no panic while it is locked")
     }
 
     pub fn outcomes(&self) -> BTreeMap<&'static str, u64> {
@@ -285,6 +291,9 @@ impl Hands {
         if let Some(waited) = waited.filter(|waited| prompt && *waited > PROMPT) {
             core.violated(format!("lock {lock}: {owner:?} heard of its grant after {waited:?}"));
         }
+        let mut deaf = self.longest_deaf.lock().expect("no panic while it is locked");
+        *deaf = waited.unwrap_or_default().max(*deaf);
+        drop(deaf);
         let entered = now - waited.unwrap_or_default();
         let held = guard.is_held();
         let keeps_out = |holding: &Holding| holding.keeps_out(entered, token, lost_data, longest);

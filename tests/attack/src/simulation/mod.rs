@@ -16,6 +16,7 @@ mod process;
 mod quorum;
 mod run;
 mod server;
+mod service;
 mod several;
 mod users;
 mod world;
@@ -52,6 +53,9 @@ pub struct Args {
     /// Users of a lock over so many servers, 3, 5, 7 or 9.
     #[arg(long, value_parser = ["3", "5", "7", "9"])]
     quorum: Option<String>,
+    /// So many years of a small service at the rates of real life, and what its users saw. One seed, one thread.
+    #[arg(long, conflicts_with_all = ["quorum", "only", "grants", "runs"])]
+    years: Option<f64>,
 }
 
 impl Args {
@@ -164,6 +168,18 @@ fn report(stats: &Stats) {
 pub fn command(args: &Args) -> ExitCode {
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);
     println!("FAIRLOCK_SEED={seed}");
+    if let Some(years) = args.years {
+        return match service::run(seed, years) {
+            Ok(report) => {
+                println!("{report}\n0 violations");
+                ExitCode::SUCCESS
+            }
+            Err(wrong) => {
+                println!("VIOLATION with seed {seed}: {wrong}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let result = if args.only {
         one(seed, args.servers(), true)
     } else {

@@ -9,6 +9,12 @@ pub enum Fault {
     Kill,
     /// SIGSTOP of a worker, mostly for longer than its leases, and SIGCONT.
     Stop,
+    /// A worker gets a tenth of the time, as under a quota of the processor.
+    Quota,
+    /// A worker may open no further file, and its connections are reset.
+    Files,
+    /// A worker may have no further memory, which mostly aborts it; a new one comes.
+    Starve,
     /// Connections reset, or ended in order.
     Cut,
     /// Nothing passes, and no connection is closed.
@@ -18,6 +24,8 @@ pub enum Fault {
     /// Replies dropped after execution, with their connections.
     LoseReplies,
     DropMessages,
+    /// Connections overtake each other, also those that are closed.
+    Reorder,
     /// CLIENT KILL by type and by id.
     ClientKill,
     /// CLIENT PAUSE ALL or WRITE.
@@ -35,6 +43,8 @@ pub enum Fault {
     Lose,
     /// Memory exhausted for a while.
     Memory,
+    /// The server's disk is full for a while.
+    Disk,
     /// The server's clock stepped, and later stepped back to the true time.
     Clock,
 }
@@ -50,10 +60,14 @@ pub enum Lane {
 impl Fault {
     pub fn lane(self) -> Lane {
         match self {
-            Self::Kill | Self::Stop => Lane::Process,
-            Self::Cut | Self::Stall | Self::Delay | Self::Throttle | Self::LoseReplies | Self::DropMessages => {
-                Lane::Network
-            }
+            Self::Kill | Self::Stop | Self::Quota | Self::Files | Self::Starve => Lane::Process,
+            Self::Cut
+            | Self::Stall
+            | Self::Delay
+            | Self::Throttle
+            | Self::LoseReplies
+            | Self::DropMessages
+            | Self::Reorder => Lane::Network,
             _ => Lane::Server,
         }
     }
@@ -66,12 +80,13 @@ impl Fault {
     fn lasts_ms(self) -> (u64, u64) {
         match self {
             Self::Kill | Self::Cut | Self::ClientKill | Self::ScriptFlush | Self::Lose => (0, 0),
-            Self::Stop => (300, 3500),
+            Self::Stop | Self::Quota | Self::Files => (300, 3500),
+            Self::Starve => (100, 1000),
             Self::Stall => (200, 3500),
-            Self::Delay | Self::Throttle | Self::LoseReplies | Self::DropMessages => (300, 3000),
+            Self::Delay | Self::Throttle | Self::LoseReplies | Self::DropMessages | Self::Reorder => (300, 3000),
             Self::Pause | Self::Sleep => (30, 2500),
             Self::Restart | Self::RestartEverysec | Self::Wipe => (0, 2500),
-            Self::Memory => (100, 2000),
+            Self::Memory | Self::Disk => (100, 2000),
             Self::Clock => (200, 4000),
         }
     }

@@ -2,7 +2,8 @@
 
 use super::wire::Line;
 use super::worker::{self, Python};
-use fairlock_support::proxy::Proxy;
+use fairlock_support::limits::{self, Resource};
+use fairlock_support::proxy::{Cut, Proxy};
 use fairlock_support::random::{self, Rng};
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,6 +37,8 @@ struct Process {
     words: Option<ChildStdin>,
     /// Its end is our doing.
     let_go: Arc<AtomicBool>,
+    /// Whatever is wrong with it is our doing.
+    starves: Arc<AtomicBool>,
 }
 
 impl Fleet {
@@ -93,11 +96,17 @@ impl Fleet {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let words = child.stdin.take();
-        let let_go = Arc::new(AtomicBool::new(false));
+        let [let_go, starves] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         if let Some(out) = child.stdout.take() {
-            tokio::spawn(listen(out, number, self.said.clone(), Arc::clone(&let_go)));
+            let ours = [Arc::clone(&let_go), Arc::clone(&starves)];
+            tokio::spawn(listen(out, number, self.said.clone(), ours));
         }
-        Ok(Process { child, words, let_go })
+        Ok(Process {
+            child,
+            words,
+            let_go,
+            starves,
+        })
     }
 
     pub fn workers(&self) -> &[Worker] {
@@ -123,14 +132,35 @@ impl Fleet {
         Ok(())
     }
 
+    pub fn pid(&self, number: usize) -> io::Result<Pid> {
+        let id = self.workers[number].process.child.id();
+        let pid = id.and_then(|id| Pid::from_raw(id.cast_signed()));
+        pid.ok_or_else(|| io::Error::other("the worker is gone"))
+    }
+
     pub fn signal(&self, number: usize, signal: Signal) -> io::Result<()> {
-        let id = self.workers[number]
-            .process
-            .child
-            .id()
-            .and_then(|id| Pid::from_raw(id.cast_signed()));
-        let pid = id.ok_or_else(|| io::Error::other("the worker is gone"))?;
-        Ok(kill_process(pid, signal)?)
+        Ok(kill_process(self.pid(number)?, signal)?)
+    }
+
+    /// Resets all of a worker's connections to the servers.
+    pub fn cut(&self, number: usize) {
+        self.workers[number]
+            .proxies
+            .iter()
+            .for_each(|proxy| proxy.end(Cut::Rst));
+    }
+
+    /// A worker gets no further memory, which mostly ends it. One in Python would say so in too many ways.
+    pub fn starve(&self, number: usize) -> io::Result<()> {
+        if self.args.python.as_ref().is_some_and(|python| number < python.workers) {
+            return Ok(());
+        }
+        let process = &self.workers[number].process;
+        process.let_go.store(true, Relaxed);
+        process.starves.store(true, Relaxed);
+        let pid = self.pid(number)?;
+        limits::limit(pid, Resource::As, Some(limits::mapped_bytes(pid)));
+        Ok(())
     }
 
     pub async fn tell_all(&mut self, word: &str) -> io::Result<()> {
@@ -168,7 +198,12 @@ impl Python {
     }
 }
 
-async fn listen(out: ChildStdout, number: usize, said: mpsc::UnboundedSender<Said>, let_go: Arc<AtomicBool>) {
+async fn listen(
+    out: ChildStdout,
+    number: usize,
+    said: mpsc::UnboundedSender<Said>,
+    [let_go, starves]: [Arc<AtomicBool>; 2],
+) {
     let mut out = BufReader::with_capacity(256 * 1024, out);
     let mut text = String::new();
     // A line that a SIGKILL cut short is no line.
@@ -176,6 +211,9 @@ async fn listen(out: ChildStdout, number: usize, said: mpsc::UnboundedSender<Sai
         && text.ends_with('\n')
     {
         let line = Line::parse(text.trim_end()).unwrap_or_else(|| Line::Wrong(format!("said {text:?}")));
+        if matches!(line, Line::Wrong(_)) && starves.load(Relaxed) {
+            return;
+        }
         if said.send((number, line)).is_err() {
             return;
         }

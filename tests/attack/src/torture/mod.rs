@@ -23,6 +23,7 @@ mod workload;
 use crate::Failure;
 use crate::journal;
 use clock::FakeClock;
+use fairlock_support::limits::without_signal_for_files;
 use fairlock_support::server::{PATIENCE, Server};
 use faults::{Fault, Lane, Schedule};
 use fleet::{Fleet, Said};
@@ -224,12 +225,17 @@ fn clock_for(faults: &mut Vec<Fault>, store: &Server) -> Option<FakeClock> {
 }
 
 async fn start_server(args: &Args, faults: &[Fault], clock: Option<&FakeClock>) -> Server {
-    let program = clock.map_or_else(|| vec![args.server.clone()], |clock| clock.command(&args.server));
+    let mut program = clock.map_or_else(|| vec![args.server.clone()], |clock| clock.command(&args.server));
+    if faults.contains(&Fault::Disk) {
+        program.splice(..0, without_signal_for_files());
+    }
     let mut server_args = vec!["--enable-debug-command", "local"];
-    if faults
-        .iter()
-        .any(|fault| matches!(fault, Fault::Restart | Fault::RestartEverysec | Fault::Wipe))
-    {
+    if faults.iter().any(|fault| {
+        matches!(
+            fault,
+            Fault::Restart | Fault::RestartEverysec | Fault::Wipe | Fault::Disk
+        )
+    }) {
         server_args.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
         // A restart executes the file anew: of 64 MB, the default, that takes a busy machine minutes.
         server_args.extend(["--auto-aof-rewrite-min-size", "4mb"]);

@@ -8,9 +8,10 @@ use super::follow::{Follower, Pass};
 use super::judge::Judge;
 use super::{connect_redis, lock};
 use crate::journal;
+use fairlock_support::limits::{self, Resource};
 use fairlock_support::proxy::{Cut, Proxy};
 use fairlock_support::server::Server;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -258,13 +259,36 @@ pub(super) fn ended(step: &Step, done: Result, counts: &Mutex<Counts>, judge: &M
 /// A fault of a worker.
 pub(super) async fn on_process(step: &Step, fleet: &tokio::sync::Mutex<Fleet>) -> Result {
     let number = step.target as usize % fleet.lock().await.workers().len();
-    if step.fault == Fault::Kill {
-        fleet.lock().await.replace(number).await?;
-    } else {
-        fleet.lock().await.signal(number, Signal::STOP)?;
-        sleep(step.lasts).await;
-        fleet.lock().await.signal(number, Signal::CONT)?;
+    match step.fault {
+        Fault::Kill => fleet.lock().await.replace(number).await?,
+        Fault::Quota => {
+            let end = Instant::now() + step.lasts;
+            while Instant::now() < end {
+                stop(fleet, number, Duration::from_millis(45)).await?;
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+        Fault::Files => {
+            let pid = fleet.lock().await.pid(number)?;
+            limits::limit(pid, Resource::Nofile, Some(3));
+            fleet.lock().await.cut(number);
+            sleep(step.lasts).await;
+            limits::limit(pid, Resource::Nofile, None);
+        }
+        Fault::Starve => {
+            fleet.lock().await.starve(number)?;
+            sleep(step.lasts).await;
+            fleet.lock().await.replace(number).await?;
+        }
+        _ => stop(fleet, number, step.lasts).await?,
     }
+    Ok(())
+}
+
+async fn stop(fleet: &tokio::sync::Mutex<Fleet>, number: usize, lasts: Duration) -> Result {
+    fleet.lock().await.signal(number, Signal::STOP)?;
+    sleep(lasts).await;
+    fleet.lock().await.signal(number, Signal::CONT)?;
     Ok(())
 }
 
@@ -279,6 +303,16 @@ pub(super) async fn on_network(step: &Step, proxies: &[Arc<Proxy>]) {
         Fault::Throttle => proxy.throttle(if on { 5_000 + detail % 200_000 } else { 0 }),
         Fault::LoseReplies => proxy.lose_replies(if on { 1 + detail as usize % 10 } else { 0 }),
         Fault::DropMessages => proxy.drop_messages(on),
+        Fault::Reorder => {
+            let most = if on {
+                Duration::from_micros(1000 + detail % 400_000)
+            } else {
+                Duration::ZERO
+            };
+            proxy.reorder(most);
+            // So that all are late from now on, and what was sent over late ones arrives after what is sent again.
+            proxy.end(Cut::Rst);
+        }
         _ => {}
     };
     proxies.iter().for_each(|proxy| change(proxy, true));
@@ -320,6 +354,22 @@ pub(super) async fn on_server(step: &Step, admin: &mut Admin) -> Result {
             admin.config("maxmemory", "1mb").await?;
             sleep(lasts).await;
             admin.config("maxmemory", "0").await?;
+        }
+        Fault::Disk => {
+            let info: String = admin.call(&["INFO", "server"]).await?;
+            let id = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+            let pid = Pid::from_raw(id.ok_or("a server without a process")?.trim().parse()?).ok_or("no process")?;
+            limits::limit(pid, Resource::Fsize, Some(0));
+            sleep(lasts).await;
+            limits::limit(pid, Resource::Fsize, None);
+            // A server that syncs at each write, as before a restart, would end by the first one that fails.
+            while !admin
+                .call::<String>(&["INFO", "persistence"])
+                .await?
+                .contains("aof_last_write_status:ok")
+            {
+                sleep(Duration::from_millis(20)).await;
+            }
         }
         other => return Err(format!("{} is not done to a server that goes on", other.name()).into()),
     }

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 pub(super) const LONGEST_LEASE: Duration = Duration::from_millis(2000);
 
 /// What a majority does not survive, or what needs the disk of a server that must keep its data.
-const EXCLUDED: [Fault; 2] = [Fault::Lose, Fault::RestartEverysec];
+const EXCLUDED: [Fault; 3] = [Fault::Lose, Fault::RestartEverysec, Fault::Disk];
 
 pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failure> {
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 16);

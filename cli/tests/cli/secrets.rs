@@ -1,0 +1,109 @@
+//! A password of the URL: nothing that the command prints, keeps in the server or shows to `ps` contains it.
+
+use crate::command::{BINARY, Cli, Ended, ended, piped};
+use crate::scene::queue;
+use fairlock_support::server::{Server, content, eventually};
+use tokio::process::Command;
+
+const PASSWORD: &str = "hunter2hunter2";
+
+/// A server that everybody must log in to, once clients without a login are connected.
+async fn locked(server: &Server) -> Cli {
+    for command in [
+        vec![
+            "ACL",
+            "SETUSER",
+            "ann",
+            "on",
+            &format!(">{PASSWORD}"),
+            "~*",
+            "&*",
+            "+@all",
+        ],
+        vec!["CONFIG", "SET", "requirepass", PASSWORD],
+    ] {
+        let mut cmd = redis::cmd(command[0]);
+        cmd.arg(&command[1..])
+            .exec_async(&mut server.redis().await)
+            .await
+            .unwrap();
+    }
+    Cli::at(format!("redis://ann:{PASSWORD}@127.0.0.1:{}", server.port()))
+}
+
+fn is_clean(what: &[&str], ended: &Ended) {
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(!said.contains(PASSWORD), "{what:?} shows the password: {ended:?}");
+}
+
+#[tokio::test]
+async fn no_command_shows_the_password_whether_it_succeeds_is_refused_or_finds_nobody() {
+    let server = Server::start().await;
+    let (owner, _clients) = queue(&server, "a").await;
+    let cli = locked(&server).await;
+    let owner = owner.to_string();
+    let away = Cli::at(format!(
+        "redis://ann:{PASSWORD}@127.0.0.1:{}",
+        fairlock_support::server::free_port()
+    ));
+    let wrong = Cli::at(format!("redis://bob:{PASSWORD}@127.0.0.1:{}", server.port()));
+    for arguments in [
+        &["ls"][..],
+        &["ls", "--json"],
+        &["show", "a"],
+        &["show", "--raw", "a"],
+        &["show", "a", "--json"],
+        &["blockers", "a"],
+        &["top", "--once"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["leader", "nobody"],
+        &["run", "b", "--", "true"],
+        &["run", "--no-wait", "a", "--", "true"],
+        &["run", "b", "--", "false"],
+        &["evict", "a", &owner, "--yes"],
+    ] {
+        let succeeded = cli.run(arguments).await;
+        assert_ne!(succeeded.status, 69, "{arguments:?}: {succeeded:?}");
+        is_clean(arguments, &succeeded);
+        let refused = wrong.run(arguments).await;
+        assert_ne!(refused.status, 0, "{arguments:?}: {refused:?}");
+        is_clean(arguments, &refused);
+        is_clean(arguments, &away.run(arguments).await);
+    }
+}
+
+#[tokio::test]
+async fn neither_ps_nor_the_server_shows_a_password_of_redis_url() {
+    let server = Server::start().await;
+    let cli = locked(&server).await;
+    let mut command = Command::new(BINARY);
+    command.args(["run", "a", "--", "sh", "-c", "cat /proc/$PPID/cmdline; sleep 600"]);
+    let mut command = piped(command);
+    let mut running = command.env("REDIS_URL", &cli.url).spawn().unwrap();
+    let pid = running.id().unwrap();
+    let client = redis::Client::open(&*cli.url).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let all = async |redis: &mut redis::aio::MultiplexedConnection| {
+        let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(redis).await.unwrap();
+        keys.sort();
+        keys
+    };
+    let here = redis.clone();
+    eventually("it holds, and has introduced itself", async || {
+        let keys = all(&mut here.clone()).await;
+        keys.iter().any(|key| key.contains(":client:")) && keys.iter().any(|key| key == "fairlock:{a}")
+    })
+    .await;
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    assert!(line.contains("run") && !line.contains(PASSWORD), "{line}");
+    for key in all(&mut redis).await {
+        for part in content(&mut redis, &key).await {
+            assert!(!String::from_utf8_lossy(&part).contains(PASSWORD), "{key}");
+        }
+    }
+    let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut redis).await.unwrap();
+    assert!(clients.contains("user=ann") && !clients.contains(PASSWORD), "{clients}");
+    running.start_kill().unwrap();
+    is_clean(&["run"], &ended(running).await);
+}
