@@ -38,6 +38,7 @@ mod page;
 mod peers;
 mod picture;
 mod quorum;
+mod quorum_ring;
 mod raw;
 mod report;
 mod ring;

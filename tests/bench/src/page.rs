@@ -148,15 +148,25 @@ fn why(results: &Results, key: &str) -> Option<String> {
                 number("p8_us"),
             ))
         }
-        "quorum_3_8" | "quorum_3_64" | "quorum_5_8" | "quorum_5_64" => Some(format!(
-            "Nobody holds the lock for any time here. Redlock has no queue, so a caller that releases asks again at once and \
-             gets the lock, while the others pause. The longest wait is {} times the mean wait with redsync, {} with redsync \
-             that asks every millisecond, {} with rslock and {} with fairlock, whose callers enter in turn.",
-            number(&format!("{key}_redsync_waits")),
-            number(&format!("{key}_redsync-1ms_waits")),
-            number(&format!("{key}_rslock_waits")),
-            number(&format!("{key}_waits")),
-        )),
+        "quorum_3_8" | "quorum_3_64" | "quorum_5_8" | "quorum_5_64" => {
+            let ring = results.number(&format!("{key}_ring")).map(|ratio| {
+                format!(
+                    " A token that goes around as many tasks over these servers, without any lock, makes {} of the best \
+                     peer's grants ({key}_ring): no lock that is handed on does better here.",
+                    shown(ratio),
+                )
+            });
+            Some(format!(
+                "Nobody holds the lock for any time here. Redlock has no queue, so a caller that releases asks again at once and \
+                 gets the lock, while the others pause. The longest wait is {} times the mean wait with redsync, {} with redsync \
+                 that asks every millisecond, {} with rslock and {} with fairlock, whose callers enter in turn.{}",
+                number(&format!("{key}_redsync_waits")),
+                number(&format!("{key}_redsync-1ms_waits")),
+                number(&format!("{key}_rslock_waits")),
+                number(&format!("{key}_waits")),
+                ring.unwrap_or_default(),
+            ))
+        }
         "p10_one_lock" => Some(
             "A command renews at most 500 requests, so that no script keeps the server busy for more than about a \
              millisecond or two. 10,000 waits of one process for one lock are therefore 20 commands per interval."

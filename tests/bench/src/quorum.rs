@@ -6,6 +6,7 @@ use crate::clock;
 use crate::env::{Env, connection, plain};
 use crate::languages::{Contestant, Driver, DriverKind, Local, Side};
 use crate::peers::{Locks, RETRY};
+use crate::quorum_ring;
 use crate::report::{Goal, Report, median};
 use fairlock::Quorum;
 use fairlock_support::proxy::Proxy;
@@ -176,6 +177,7 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
     let mut cycles = vec![Vec::new(); all.len()];
     let mut grants = vec![vec![Vec::new(); all.len()]; CONTENDERS.len()];
     let mut unevenness = grants.clone();
+    let mut rings = [const { Vec::new() }; CONTENDERS.len()];
     let (mut calls, mut floor) = (Vec::new(), Vec::new());
     for _ in env.rounds(&format!("quorum of {count}")) {
         let mut times = vec![Vec::new(); all.len()];
@@ -197,6 +199,9 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
                 grants[at].push((got.within as f64).max(1.0) / CONTENTION.as_secs_f64());
                 uneven[at].extend(got.unevenness);
             }
+        }
+        for ((contenders, _), rates) in CONTENDERS.iter().zip(&mut rings) {
+            rates.push(quorum_ring::rate(&urls, *contenders, CONTENTION).await);
         }
         floor.push(unevenness_of_pings(&urls, CONTENDERS[0].0).await);
     }
@@ -228,7 +233,7 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
             .collect();
         report.row(&key(&contestant.name), &title, goal, &ratios);
     }
-    for ((contenders, goal), grants) in CONTENDERS.into_iter().zip(&grants) {
+    for (((contenders, goal), grants), turns) in CONTENDERS.into_iter().zip(&grants).zip(&rings) {
         for (contestant, grants) in all.iter().zip(grants) {
             let unit = format!("grants per second, {contenders} contenders");
             report.beside(&key(&format!("{contenders}_{}_grants", contestant.name)), &unit, grants);
@@ -241,6 +246,14 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
             .collect();
         let title = format!("{count} servers: grants per second, {contenders} contenders / the best peer's");
         report.row(&key(&contenders.to_string()), &title, goal, &ratios);
+        let ratios: Vec<f64> = turns
+            .iter()
+            .enumerate()
+            .map(|(round, turns)| turns / best(round))
+            .collect();
+        let title =
+            format!("{count} servers: turns per second of a token among {contenders} tasks / the best peer's grants");
+        report.row(&key(&format!("{contenders}_ring")), &title, Goal::None, &ratios);
     }
     for ((contenders, _), uneven) in CONTENDERS.into_iter().zip(&unevenness) {
         for (contestant, uneven) in all.iter().zip(uneven).skip(1).filter(|(_, uneven)| !uneven.is_empty()) {
