@@ -240,6 +240,13 @@ impl Honest {
     }
 }
 
+/// Who repairs a lock deletes its keys.
+async fn repair(server: &Server, nth: usize) {
+    let mut del = redis::cmd("DEL");
+    let deleted = del.arg(&keys(&name(nth))).exec_async(&mut server.redis().await).await;
+    deleted.unwrap();
+}
+
 /// Whoever believes in a hold is right about it a lease later.
 async fn is_told(server: &Server, nth: usize, guard: &WriteGuard) {
     eventually("the server has the hold, or its guard is lost", async || {
@@ -270,14 +277,8 @@ async fn a_hostile_user_with_a_services_rights_makes_nobody_panic_hang_or_believ
     for round in 0..rounds {
         evil.act().await;
         if round % 500 == 499 {
-            // Who repairs a lock deletes its keys.
             for nth in 0..LOCKS {
-                let mut del = redis::cmd("DEL");
-                let _: () = del
-                    .arg(&keys(&name(nth)))
-                    .query_async(&mut server.redis().await)
-                    .await
-                    .unwrap();
+                repair(&server, nth).await;
             }
             let before = asked.load(Relaxed);
             eventually("the honest go on", async || asked.load(Relaxed) > before + 20).await;
@@ -293,12 +294,7 @@ async fn a_hostile_user_with_a_services_rights_makes_nobody_panic_hang_or_believ
     println!("{done} hostile commands ({refused} refused) and {asked} honest calls, {entered} entered, in {took:?}");
     assert!(entered > 0 && refused < done / 2, "nothing was attacked");
     for nth in 0..LOCKS {
-        let mut del = redis::cmd("DEL");
-        let _: () = del
-            .arg(&keys(&name(nth)))
-            .query_async(&mut server.redis().await)
-            .await
-            .unwrap();
+        repair(&server, nth).await;
         let lock = clients[0].rw_lock(name(nth));
         let guard = soon("a repaired lock", lock.write().acquire_fair()).await.unwrap();
         is_told(&server, nth, &guard).await;
