@@ -39,6 +39,8 @@ struct Process {
     let_go: Arc<AtomicBool>,
     /// Whatever is wrong with it is our doing.
     starves: Arc<AtomicBool>,
+    /// It has loaded all that it needs, and said something.
+    speaks: Arc<AtomicBool>,
 }
 
 impl Fleet {
@@ -96,9 +98,9 @@ impl Fleet {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let words = child.stdin.take();
-        let [let_go, starves] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let [let_go, starves, speaks] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         if let Some(out) = child.stdout.take() {
-            let ours = [Arc::clone(&let_go), Arc::clone(&starves)];
+            let ours = [&let_go, &starves, &speaks].map(Arc::clone);
             tokio::spawn(listen(out, number, self.said.clone(), ours));
         }
         Ok(Process {
@@ -106,6 +108,7 @@ impl Fleet {
             words,
             let_go,
             starves,
+            speaks,
         })
     }
 
@@ -150,9 +153,22 @@ impl Fleet {
             .for_each(|proxy| proxy.end(Cut::Rst));
     }
 
+    fn is_python(&self, number: usize) -> bool {
+        self.args.python.as_ref().is_some_and(|python| number < python.workers)
+    }
+
+    /// The worker that is to get no further file. `None`: it has not loaded what it needs, or may need a file at any time,
+    /// as Python does.
+    pub fn without_files(&self, number: usize) -> io::Result<Option<Pid>> {
+        match self.workers[number].process.speaks.load(Relaxed) && !self.is_python(number) {
+            true => self.pid(number).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// A worker gets no further memory, which mostly ends it. One in Python would say so in too many ways.
     pub fn starve(&self, number: usize) -> io::Result<()> {
-        if self.args.python.as_ref().is_some_and(|python| number < python.workers) {
+        if self.is_python(number) {
             return Ok(());
         }
         let process = &self.workers[number].process;
@@ -202,7 +218,7 @@ async fn listen(
     out: ChildStdout,
     number: usize,
     said: mpsc::UnboundedSender<Said>,
-    [let_go, starves]: [Arc<AtomicBool>; 2],
+    [let_go, starves, speaks]: [Arc<AtomicBool>; 3],
 ) {
     let mut out = BufReader::with_capacity(256 * 1024, out);
     let mut text = String::new();
@@ -210,6 +226,7 @@ async fn listen(
     while let Ok(1..) = out.read_line(&mut text).await
         && text.ends_with('\n')
     {
+        speaks.store(true, Relaxed);
         let line = Line::parse(text.trim_end()).unwrap_or_else(|| Line::Wrong(format!("said {text:?}")));
         if matches!(line, Line::Wrong(_)) && starves.load(Relaxed) {
             return;

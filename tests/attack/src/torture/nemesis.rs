@@ -269,7 +269,9 @@ pub(super) async fn on_process(step: &Step, fleet: &tokio::sync::Mutex<Fleet>) -
             }
         }
         Fault::Files => {
-            let pid = fleet.lock().await.pid(number)?;
+            let Some(pid) = fleet.lock().await.without_files(number)? else {
+                return Ok(());
+            };
             limits::limit(pid, Resource::Nofile, Some(3));
             fleet.lock().await.cut(number);
             sleep(step.lasts).await;
