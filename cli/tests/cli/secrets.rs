@@ -3,6 +3,7 @@
 use crate::command::{BINARY, Cli, Ended, ended, piped};
 use crate::scene::queue;
 use fairlock_support::server::{Server, content, eventually};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 
 const PASSWORD: &str = "hunter2hunter2";
@@ -78,9 +79,9 @@ async fn neither_ps_nor_the_server_shows_a_password_of_redis_url() {
     let server = Server::start().await;
     let cli = locked(&server).await;
     let mut command = Command::new(BINARY);
-    command.args(["run", "a", "--", "sh", "-c", "cat /proc/$PPID/cmdline; sleep 600"]);
+    command.args(["run", "a", "--", "sh", "-c", "cat /proc/$PPID/cmdline; exec sleep 600"]);
     let mut command = piped(command);
-    let mut running = command.env("REDIS_URL", &cli.url).spawn().unwrap();
+    let running = command.env("REDIS_URL", &cli.url).spawn().unwrap();
     let pid = running.id().unwrap();
     let client = redis::Client::open(&*cli.url).unwrap();
     let mut redis = client.get_multiplexed_async_connection().await.unwrap();
@@ -104,6 +105,7 @@ async fn neither_ps_nor_the_server_shows_a_password_of_redis_url() {
     }
     let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut redis).await.unwrap();
     assert!(clients.contains("user=ann") && !clients.contains(PASSWORD), "{clients}");
-    running.start_kill().unwrap();
+    // Not SIGKILL: the sleep would go on, with the pipe.
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::TERM).unwrap();
     is_clean(&["run"], &ended(running).await);
 }
