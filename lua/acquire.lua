@@ -104,7 +104,7 @@ else
       return answer(0, 0)
     end
     if longest and waiting >= longest then return answer(-5, waiting) end
-    if ticket then pass(ticket) else ticket = draw() end
+    if ticket then pass(ticket) else ticket = find(options, 'q', 1, true) and draw_alike() or draw() end
     spread()
     call('ZADD', QUEUE, int(ticket + band), request)
     call('ZADD', LEASES, int(deadline(lease_ms)), request)

@@ -81,6 +81,8 @@ pub(crate) struct AskToPlace<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     New,
+    /// New, and a vote of a quorum.
+    Vote,
     /// A request with that ticket, which lost its place in the queue.
     Requeued(u64),
     /// A read hold with that token, which is to become a write hold.
@@ -115,8 +117,10 @@ impl ScriptCall<'_> {
             if ask.only_now {
                 letters.push('t');
             }
-            if let Origin::Upgrade(_) = ask.origin {
-                letters.push('u');
+            match ask.origin {
+                Origin::Upgrade(_) => letters.push('u'),
+                Origin::Vote => letters.push('q'),
+                Origin::New | Origin::Requeued(_) => {}
             }
             match ask.admission.policy {
                 Policy::Fifo => {}
@@ -125,7 +129,7 @@ impl ScriptCall<'_> {
                 Policy::Bounded => letters += &format!("n{}", ask.admission.limit),
             }
             // Who had a place keeps it, and an upgrade stands before everybody.
-            if let (Some(most), Origin::New) = (ask.max_queue, ask.origin) {
+            if let (Some(most), Origin::New | Origin::Vote) = (ask.max_queue, ask.origin) {
                 letters += &format!("m{most}");
             }
         }
@@ -135,7 +139,7 @@ impl ScriptCall<'_> {
     /// The place of the rest of a quarantine, which only acquire takes.
     fn quarantine(&self) -> Option<Place> {
         match self.ask {
-            Ask::Acquire(ask) if ask.origin == Origin::New => Some(Place::AfterNext),
+            Ask::Acquire(ask) if matches!(ask.origin, Origin::New | Origin::Vote) => Some(Place::AfterNext),
             Ask::Acquire(_) => Some(Place::Next),
             _ => None,
         }
@@ -494,5 +498,10 @@ mod tests {
     fn a_request_that_had_a_place_and_an_upgrade_need_no_room() {
         assert_eq!(options(Admission::FIFO, Some(0), Origin::Requeued(9)), "e");
         assert_eq!(options(Admission::FIFO, Some(0), Origin::Upgrade(9)), "eu");
+    }
+
+    #[test]
+    fn a_new_vote_says_so() {
+        assert_eq!(options(Admission::FIFO, None, Origin::Vote), "eq");
     }
 }

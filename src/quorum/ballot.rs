@@ -197,7 +197,7 @@ impl Ballot {
         ));
         shared.registry.insert(Arc::clone(&request), now);
         self.tally().on_ask(at, &request);
-        let origin = ticket.map_or(Origin::New, Origin::Requeued);
+        let origin = ticket.map_or(Origin::Vote, Origin::Requeued);
         Attempt::new(Arc::clone(handle), request, when, origin, wish.lease)
     }
 

@@ -198,7 +198,9 @@ impl Tally {
         if let Some((number, waits)) = standing {
             vote.number = vote.number.or(Some(number));
             vote.waited |= waits;
-            vote.settled = (ticket.is_some() && ticket == self.ticket).then_some(now);
+            // With an old ticket it stands there. Otherwise the server may have drawn the same one.
+            let stands_at = if waits { Some(number) } else { ticket };
+            vote.settled = (stands_at.is_some() && stands_at == self.ticket).then_some(now);
         }
         vote.request = Some(request);
         vote.asks = None;

@@ -145,6 +145,7 @@ pub mod acquire {
         };
         let (upgrade, number) = match ticket.strip_prefix('u') {
             Some(token) => ("u", token),
+            None if *ticket == "q" => ("q", ""),
             None => ("", *ticket),
         };
         let mut sent = vec![format!("{more_options}{when}{policy}{upgrade}")];
@@ -164,8 +165,12 @@ pub mod acquire {
         let when = if options.contains('t') { "try" } else { bound };
         let policy = options.matches(['w', 'r']).next();
         let policy = policy.or(with_number(options, 'n')).unwrap_or_default();
-        let upgrade = if options.contains('u') { "u" } else { "" };
-        let ticket = format!("{upgrade}{}", rest.first().copied().unwrap_or_default());
+        let number = rest.first().copied().unwrap_or_default();
+        let ticket = match number {
+            token if options.contains('u') => format!("u{token}"),
+            "" if options.contains('q') => "q".to_owned(),
+            ticket => ticket.to_owned(),
+        };
         Some([request, *lease_ms, when, policy, &ticket].map(str::to_owned).to_vec())
     }
 

@@ -43,6 +43,7 @@ def fits(pattern, reply, numbers):
         "above": lambda name: number > numbers[name],
         "is": lambda name: number == numbers[name],
         "minus": lambda name: number == -numbers[name],
+        "multiple": lambda of: number % of == 0,
         "as": lambda name: True,
     }
     if not all(conditions[condition](value) for condition, value in pattern.items()):

@@ -43,6 +43,7 @@ class Options:
         number = {letter: int(digits) for letter, digits in re.findall(r"([nm])(\d+)", text)}
         letters = re.sub(r"[nm]\d+", lambda found: found[0][0], text)
         self.is_try, self.is_upgrade, self.events = "t" in letters, "u" in letters, "e" in letters
+        self.is_vote = "q" in letters
         self.policy = next((letter for letter in "wrn" if letter in letters), "")
         self.limit, self.most = number.get("n", 0), number.get("m")
 
@@ -114,6 +115,11 @@ class Lock:
     def number(self, time_us):
         self.seq = max(self.seq + 1, time_us)
         return self.seq
+
+    def new_ticket(self, how, time_us):
+        if how.is_vote:
+            return max((self.seq // 16 + 1) * 16, (time_us // 16384 + 1) * 16384)
+        return max(self.seq + 1, time_us)
 
     def enter(self, request, time_us, answer, admission=None):
         """`admission` has the number that readers share whom it lets in beside readers."""
@@ -249,7 +255,7 @@ class Lock:
             return (-4, 0)
         ticket = 0 if how.is_upgrade else number
         queue, band = self.queue(), self.band(request)
-        place = (band, ticket or max(self.seq + 1, time_us))
+        place = (band, ticket or self.new_ticket(how, time_us))
         leads = not queue or (place, request.encode()) < (self.places[queue[0]], queue[0].encode())
         if self.fits(request) and (self.inside(request) or leads):
             self.seq = max(self.seq, ticket)
@@ -265,9 +271,7 @@ class Lock:
             return (0, 0)
         if how.most is not None and len(queue) >= how.most:
             return (-5, len(queue))
-        if not ticket:
-            self.number(time_us)
-        self.seq = max(self.seq, ticket)
+        self.seq = max(self.seq, place[1])
         self.places[request] = place
         answer.note("queued", request)
         return None

@@ -192,6 +192,8 @@ class Story:
             args.append(self.lock.token)
         elif self.tickets and self.chance(0.25):
             args.append(self.random.choice(self.tickets) + self.random.choice([0, 0, 0, 1, 10**9]))
+        elif self.votes and self.chance(0.7):
+            options += "q"
         self.asked[request] = (options + self.events, args)
         return ("acquire", options + self.events, args)
 
@@ -258,15 +260,17 @@ class Story:
         self.lengthen_cut_leases()
 
     def timed(self, script, options, args, begun, ended, state):
-        """All numbers of a call come of one TIME. The judge tries the first moment, and then what the numbers tell."""
-        lock, answer = self.tried(script, options, args, begun)
-        for name, found in zip(("seq", "token", "first"), map(int, state)):
-            told = begun + found - getattr(lock, name)
-            if begun < told <= ended:
-                other = self.tried(script, options, args, told)
-                if getattr(other[0], name) == found:
-                    return *other, told, told
-        return lock, answer, begun, ended
+        """All numbers of a call come of one TIME. The judge tries the first moment, what the numbers tell, and the last moment,
+        because the ticket of a vote tells little."""
+        found = [*map(int, state[:3])]
+        numbers = lambda lock: [lock.seq, lock.token, lock.first]
+        first = self.tried(script, options, args, begun)
+        told = [begun + number - expected for number, expected in zip(found, numbers(first[0]))]
+        for moment in (begun, *(moment for moment in told + found if begun < moment <= ended), ended):
+            other = self.tried(script, options, args, moment)
+            if numbers(other[0]) == found:
+                return *other, moment, ended if moment == begun else moment
+        return *first, begun, ended
 
     def tried(self, script, options, args, time_us):
         lock = copy.deepcopy(self.lock)

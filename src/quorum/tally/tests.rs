@@ -16,20 +16,24 @@ const GRANTED: fn(u64) -> Answer = |token| Answer::Granted { token };
 fn answered(now: Instant, answers: &[Answer]) -> Tally {
     let mut tally = Tally::new(3, LEASE, Duration::MAX);
     for (at, answer) in answers.iter().enumerate() {
-        let lock = Arc::new(Lock::new("p", "a".into()));
-        let mut claim = Claim::new(LEASE, Duration::MAX, now);
-        claim.is_vote = true;
-        let request = Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim);
-        request.claim().on_reply(now, *answer);
-        assert!(tally.is_first(at));
-        let is_majority = tally.on_answer(at, Arc::new(request), None, now, now);
         assert_eq!(
-            is_majority,
+            is_told(&mut tally, at, *answer, now),
             at == 1,
             "the second answer of three makes a majority, and wakes the caller"
         );
     }
     tally
+}
+
+/// A server gives its first answer. Returns whether it makes a majority.
+fn is_told(tally: &mut Tally, at: usize, answer: Answer, now: Instant) -> bool {
+    let lock = Arc::new(Lock::new("p", "a".into()));
+    let mut claim = Claim::new(LEASE, Duration::MAX, now);
+    claim.is_vote = true;
+    let request = Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim);
+    request.claim().on_reply(now, answer);
+    assert!(tally.is_first(at));
+    tally.on_answer(at, Arc::new(request), None, now, now)
 }
 
 fn holds(tally: &Tally) -> bool {
@@ -113,6 +117,23 @@ fn a_grant_does_not_count_while_its_place_is_under_way_and_never_when_it_was_giv
         .unwrap()
         .on_renewal(now, now, LEASE, Standing::Holds { token: 8, first: 8 });
     assert!(kept.weigh(|| now, trusted) && holds(&kept));
+}
+
+#[test]
+fn a_vote_that_waits_at_the_ticket_already_is_not_placed() {
+    let now = Instant::now();
+    for (last, is_placed) in [
+        (QUEUED(32), false),
+        (QUEUED(16), true),
+        (QUEUED(48), true),
+        (GRANTED(32), true),
+    ] {
+        let mut tally = answered(now, &[QUEUED(32), QUEUED(32)]);
+        tally.take_ticket(32, now);
+        is_told(&mut tally, 2, last, now);
+        let is_place = |at| matches!(tally.step(at, now, None), Step::Place(_, 32, _));
+        assert_eq!([0, 1, 2].map(is_place), [false, false, is_placed], "{last:?}");
+    }
 }
 
 #[test]

@@ -64,11 +64,25 @@ pub const MOST_LOOKED_AT: usize = 200;
 /// So many deadlines the scripts pull back in one call.
 pub const PULLED_BACK: usize = 200;
 
+/// The tickets of votes are multiples of it.
+pub const STEP: u64 = 16;
+
+/// The ticket of a vote that goes by the clock is the next multiple of so many us.
+pub const WINDOW: u64 = 1 << 14;
+
 /// What a number is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw<'a> {
-    Ticket { request: &'a str },
-    Token { request: &'a str },
+    Ticket {
+        request: &'a str,
+    },
+    /// A multiple of [`STEP`], and of [`WINDOW`] if it goes by the clock.
+    VotesTicket {
+        request: &'a str,
+    },
+    Token {
+        request: &'a str,
+    },
 }
 
 /// A server that does so much in one call, and counts as the scripts do.
@@ -94,8 +108,14 @@ impl AtMost {
 }
 
 impl Choices for AtMost {
-    fn number(&mut self, _: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        now_us.max(floor + 1)
+    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
+        match of {
+            Draw::VotesTicket { .. } => {
+                let next = |number: u64, multiple: u64| (number / multiple + 1) * multiple;
+                next(now_us, WINDOW).max(next(floor, STEP))
+            }
+            Draw::Ticket { .. } | Draw::Token { .. } => now_us.max(floor + 1),
+        }
     }
     fn expires(&mut self, _: &str) -> bool {
         self.one_less()

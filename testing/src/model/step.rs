@@ -17,6 +17,8 @@ pub(super) struct Ask<'a> {
     /// Of a bounded lock.
     pub(super) limit: Option<u64>,
     pub(super) ticket: Option<u64>,
+    /// A new ticket is to be one that other servers draw too.
+    pub(super) is_vote: bool,
     /// The token of the read hold that upgrades.
     pub(super) read_token: Option<u64>,
     /// The server may have forgotten a hold for so many ms.
@@ -35,7 +37,8 @@ impl<'a> Ask<'a> {
             most_waiters: when.strip_prefix('m').map(number),
             policy: policy.bytes().next(),
             limit: policy.strip_prefix(char::from(BOUNDED)).map(number),
-            ticket: (!ticket.is_empty() && !ticket.starts_with('u')).then(|| number(ticket)),
+            ticket: (!ticket.is_empty() && !ticket.starts_with(['u', 'q'])).then(|| number(ticket)),
+            is_vote: ticket == "q",
             read_token: ticket.strip_prefix('u').map(number),
             quarantine_ms: rest.first().copied().map(number),
         }
@@ -373,6 +376,7 @@ impl Step<'_> {
             return self.answer(QUEUE_IS_FULL, waiters);
         }
         let ticket = match ask.ticket {
+            None if ask.is_vote => self.number(Draw::VotesTicket { request }, 0),
             None => self.number(Draw::Ticket { request }, 0),
             // New tickets are behind every place.
             Some(ticket) => {

@@ -238,19 +238,31 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
             let unit = format!("grants per second, {contenders} contenders");
             report.beside(&key(&format!("{contenders}_{}_grants", contestant.name)), &unit, grants);
         }
-        let best = |round: usize| grants[1..].iter().map(|rates| rates[round]).fold(1.0, f64::max);
-        let ratios: Vec<f64> = grants[0]
-            .iter()
-            .enumerate()
-            .map(|(round, ours)| ours / best(round))
-            .collect();
-        let title = format!("{count} servers: grants per second, {contenders} contenders / the best peer's");
-        report.row(&key(&contenders.to_string()), &title, goal, &ratios);
-        let ratios: Vec<f64> = turns
-            .iter()
-            .enumerate()
-            .map(|(round, turns)| turns / best(round))
-            .collect();
+        let best = |round: usize, of: &str| {
+            let peers = all.iter().zip(grants).skip(1);
+            let theirs = peers.filter(|(peer, _)| peer.name.starts_with(of));
+            theirs.map(|(_, rates)| rates[round]).reduce(f64::max)
+        };
+        let beside = |ours: &[f64], of: &str| -> Vec<f64> {
+            let ratios = ours.iter().enumerate();
+            ratios
+                .filter_map(|(round, ours)| Some(ours / best(round, of)?.max(1.0)))
+                .collect()
+        };
+        let grants_of = format!("{count} servers: grants per second, {contenders} contenders");
+        let redsync = beside(&grants[0], "redsync");
+        if !redsync.is_empty() {
+            let title = format!("{grants_of} / redsync's best setting");
+            report.row(&key(&contenders.to_string()), &title, goal, &redsync);
+        }
+        let title = format!("{grants_of} / the best peer's");
+        report.row(
+            &key(&format!("{contenders}_best")),
+            &title,
+            Goal::None,
+            &beside(&grants[0], ""),
+        );
+        let ratios = beside(turns, "");
         let title =
             format!("{count} servers: turns per second of a token among {contenders} tasks / the best peer's grants");
         report.row(&key(&format!("{contenders}_ring")), &title, Goal::None, &ratios);

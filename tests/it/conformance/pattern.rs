@@ -32,6 +32,7 @@ pub fn matches(pattern: &Value, reply: &redis::Value, numbers: &mut BTreeMap<Str
                 "above" => number > named(value),
                 "is" => number == named(value),
                 "minus" => number == -named(value),
+                "multiple" => number % value.as_i64().expect("a number") == 0,
                 "as" => true,
                 other => panic!("no such condition: {other}"),
             });

@@ -300,7 +300,7 @@ impl<'a> Step<'a> {
                         None => None,
                     },
                     ticket: match arg(4)? {
-                        "" => None,
+                        "" | "q" => None,
                         // The token of the read hold that upgrades.
                         token if token.starts_with('u') => None,
                         ticket => Some(ticket.parse().ok()?),

@@ -1,7 +1,7 @@
 //! What an actor asks for next, made concrete.
 
 use super::{
-    ACTORS, AHEAD, BOUNDS, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Permits, Story, Time, UPGRADES, WEIGHTS,
+    ACTORS, AHEAD, BOUNDS, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Permits, Story, Time, UPGRADES, VOTE, WEIGHTS,
 };
 use crate::lua_world::{BEGIN_US, Step};
 use crate::model::{client_of, owner_of, writes};
@@ -79,6 +79,9 @@ impl<'a> Story<'a> {
         if UPGRADES.contains(&ticket) {
             let token = [self.lock.token, self.lock.first, self.lock.first.saturating_sub(1)];
             return format!("u{}", token[usize::from(ticket - UPGRADES.start())]);
+        }
+        if ticket == VOTE {
+            return "q".to_owned();
         }
         if ticket == AHEAD {
             // Of before the server lost its data and its clock.

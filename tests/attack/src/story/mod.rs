@@ -110,6 +110,9 @@ const AHEAD: u8 = 11;
 /// No ticket, but the token of the read hold that upgrades: the last one, the phase's first, and one of a former phase.
 const UPGRADES: std::ops::RangeInclusive<u8> = 12..=14;
 
+/// No ticket yet, and a new one that other servers draw too.
+const VOTE: u8 = 15;
+
 /// Of stories in which nothing is lost.
 const LEASES_MS: [u64; 6] = [1_000, 1_000, 400, 5_000, 100_000, 1];
 
@@ -158,7 +161,7 @@ pub fn short_case() -> impl Strategy<Value = Case> {
 
 fn op() -> impl Strategy<Value = Op> {
     let rarely = |one_in: u32| prop_oneof![one_in - 1 => Just(false), 1 => Just(true)];
-    let ticket = prop_oneof![8 => Just(0), 2 => 1..15_u8];
+    let ticket = prop_oneof![16 => Just(0), 4 => 1..15_u8, 1 => Just(VOTE)];
     let permits = (0..WEIGHTS.len() as u8, 0..BOUNDS.len() as u8, any::<u8>())
         .prop_map(|(weight, limit, most)| Permits { weight, limit, most });
     let ask = (0..14_u8, any::<bool>(), rarely(5), 0..9_u8, ticket, rarely(40), permits).prop_map(
