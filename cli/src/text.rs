@@ -111,6 +111,27 @@ pub(crate) fn origin_in_short(client: &ClientInfo) -> String {
     }
 }
 
+/// The same in a narrow column: the host goes first, then a part of the label, and the process last.
+pub(crate) fn origin_within(client: &ClientInfo, width: usize) -> String {
+    let full = origin_in_short(client);
+    let length = |text: &str| text.chars().count();
+    let (Some(_), Some(_)) = (&client.label, client.process) else {
+        return full;
+    };
+    if length(&full) <= width {
+        return full;
+    }
+    let [label, process, _] = origin(client);
+    let room = width.saturating_sub(length(&process) + 1);
+    match length(&label) <= room {
+        true => format!("{label} {process}"),
+        false => {
+            let kept: String = label.chars().take(room.saturating_sub(1)).collect();
+            format!("{kept}\u{2026} {process}")
+        }
+    }
+}
+
 /// Rows under a heading, each as long as the heading. Each column is as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -187,6 +208,28 @@ mod tests {
             "Gr\u{fc}\u{df}e 'a b' \"c\" \u{65e5}"
         );
         assert_eq!(safe_bytes(b"a\xff\x1bb"), "a\\xff\\u{1b}b");
+    }
+
+    #[test]
+    fn a_narrow_column_keeps_the_process() {
+        let mut client = ClientInfo::default();
+        (client.label, client.process) = (Some("deploy-nightly".to_owned()), Some(123_456));
+        client.host = Some("web-1".to_owned());
+        for (width, text) in [
+            (40, "deploy-nightly 123456@web-1"),
+            (26, "deploy-nightly 123456"),
+            (21, "deploy-nightly 123456"),
+            (14, "deploy\u{2026} 123456"),
+            (3, "\u{2026} 123456"),
+        ] {
+            assert_eq!(origin_within(&client, width), text);
+        }
+        client.label = None;
+        assert_eq!(
+            origin_within(&client, 8),
+            "- 123456@web-1",
+            "without a label it is cut at its end"
+        );
     }
 
     #[test]

@@ -188,6 +188,15 @@ impl Screen {
         let at = opened.position();
         let from = scrolled(&opened.offset, at, lines).min(requests.len());
         let visible = &requests[from..requests.len().min(from + lines)];
+        // An owner is always whole, so that it can be copied by hand. The token has no room on a narrow screen.
+        let token = if area.width < 120 { 0 } else { 16 };
+        let mode = visible
+            .iter()
+            .map(|request| text::share(request.mode, request.permits).len())
+            .max();
+        let fixed = [5, mode.unwrap_or(0).max(7) as u16, 36, 6, 6, token];
+        let gaps = heading.len() as u16 - 1;
+        let by = area.width.saturating_sub(fixed.iter().sum::<u16>() + gaps);
         let rows = visible.iter().map(|request| {
             let mode = if request.upgrade {
                 "upgrade".to_owned()
@@ -198,27 +207,14 @@ impl Screen {
                 Cell::from(request.place.map_or("holds".to_owned(), |place| place.to_string())),
                 Cell::from(mode.fg(color(request.mode))),
                 Cell::from(request.owner.to_string()),
-                Cell::from(origin_in_short(request.client)),
+                Cell::from(text::origin_within(request.client, by.into())),
                 Cell::from(span(request.time)),
                 Cell::from(request.lease.clone()),
                 Cell::from(request.token.map_or("-".to_owned(), |token| token.to_string())),
             ])
         });
-        // An owner is always whole, so that it can be copied by hand. The token has no room on a narrow screen.
-        let token = if area.width < 120 { 0 } else { 16 };
-        let mode = visible
-            .iter()
-            .map(|request| text::share(request.mode, request.permits).len())
-            .max();
-        let widths = [
-            Constraint::Length(5),
-            Constraint::Length(mode.unwrap_or(0).max(7) as u16),
-            Constraint::Length(36),
-            Constraint::Fill(1),
-            Constraint::Length(6),
-            Constraint::Length(6),
-            Constraint::Length(token),
-        ];
+        let [place, mode, owner, time, lease, token] = fixed.map(Constraint::Length);
+        let widths = [place, mode, owner, Constraint::Fill(1), time, lease, token];
         draw_rows(
             frame,
             area,
