@@ -74,9 +74,9 @@ impl<M: Access> QuorumAcquire<M> {
     /// ```
     ///
     /// # Fairness
-    /// A request that has to wait takes its place at a majority of the servers by its second round trip. Nobody who asks
-    /// after that and conflicts enters before it, unless its places are lost. Requests whose first two round trips
-    /// overlap enter in some order, one after the other, because no server sees all of them arrive.
+    /// A request that has to wait takes its place at a majority of the servers by its second round trip, and mostly by its
+    /// first. Nobody who asks after that and conflicts enters before it, unless its places are lost. Requests whose first two
+    /// round trips overlap enter in some order, one after the other, because no server sees all of them arrive.
     ///
     /// # Cancel safety
     /// If you drop the future, the client releases the request at all servers, in the background. A new call starts at the

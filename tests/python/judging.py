@@ -260,16 +260,17 @@ class Story:
         self.lengthen_cut_leases()
 
     def timed(self, script, options, args, begun, ended, state):
-        """All numbers of a call come of one TIME. The judge tries the first moment, what the numbers tell, and the last moment,
-        because the ticket of a vote tells little."""
+        """All numbers of a call come of one TIME. The judge tries the first moment, and what the numbers tell: a number by the
+        clock is that TIME, and the ticket of a vote by the clock tells when its window began."""
         found = [*map(int, state[:3])]
         numbers = lambda lock: [lock.seq, lock.token, lock.first]
         first = self.tried(script, options, args, begun)
         told = [begun + number - expected for number, expected in zip(found, numbers(first[0]))]
-        for moment in (begun, *(moment for moment in told + found if begun < moment <= ended), ended):
+        window = found[0] - 16384
+        for moment in (begun, *told, *found, window):
             other = self.tried(script, options, args, moment)
-            if numbers(other[0]) == found:
-                return *other, moment, ended if moment == begun else moment
+            if begun <= moment <= ended and numbers(other[0]) == found:
+                return *other, moment, ended if moment in (begun, window) else moment
         return *first, begun, ended
 
     def tried(self, script, options, args, time_us):

@@ -244,7 +244,12 @@ impl Retention {
         if !quick {
             return keys.len() as f64;
         }
-        assert!(!keys.is_empty(), "the locks' states outlive their use for a while");
+        // With many rounds of the rows before this one, a quick run comes late, too.
+        let outlive = self.unused_since.elapsed() < Self::TIME / 2;
+        assert!(
+            !keys.is_empty() || !outlive,
+            "the locks' states outlive their use for a while"
+        );
         let mut left = 0.0;
         for key in keys {
             let ttl: i64 = redis::cmd("PTTL")

@@ -120,8 +120,9 @@ async fn a_key_of_another_type_under_a_locks_name_is_found_and_its_status_is_an_
     run(&server, redis::cmd("SET").arg("fairlock:{text}").arg("x")).await;
     assert_eq!(found(&client, "*").await, ["a", "text", "z"]);
     let status = client.rw_lock("text").status().await;
+    // Redis 6.2 tells the code of an error in a script only in its text.
     assert!(
-        matches!(&status, Err(Error::Server { source, .. }) if source.code() == Some("WRONGTYPE")),
+        matches!(&status, Err(Error::Server { source, .. }) if source.to_string().contains("WRONGTYPE")),
         "{status:?}"
     );
 }
