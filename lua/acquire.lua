@@ -104,7 +104,12 @@ else
       return answer(0, 0)
     end
     if longest and waiting >= longest then return answer(-5, waiting) end
-    if ticket then pass(ticket) else ticket = find(options, 'q', 1, true) and draw_alike() or draw() end
+    -- Other servers draw that ticket too, if they get the same votes in the same order: see PROTOCOL.md, Numbers.
+    if not ticket and find(options, 'q', 1, true) then
+      pass(us - us % 16384 + 16383)
+      pass(seq - seq % 16 + 15)
+    end
+    if ticket then pass(ticket) else ticket = draw() end
     spread()
     call('ZADD', QUEUE, int(ticket + band), request)
     call('ZADD', LEASES, int(deadline(lease_ms)), request)

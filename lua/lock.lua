@@ -8,7 +8,6 @@ local EXPIRY_BATCH = 200   -- expired requests a call
 local GRACE = 1000         -- ms of lease for a grant that nobody heard
 local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
 local BAND = 4503599627370496   -- 2^52: more than any ticket until the year 2112
-local WINDOW, STEP = 16384, 16   -- what the tickets of votes are multiples of: of the one by the clock (us), of the other by seq
 local LAYOUT, FORMAT, PACKED = 2, '<BBBI4I4I4dddddd', 63   -- its length
 local BOUNDED, MOST = 110, 1000000000   -- the policy n; the greatest limit, and the greatest weight
 local PLUS = 43
@@ -116,13 +115,6 @@ end
 -- A new ticket or token.
 local function draw()
   seq = seq < us and us or seq + 1
-  return seq
-end
-
--- A new ticket of a vote, rounded up: servers that get the same votes in the same order draw the same ticket.
-local function draw_alike()
-  local by_clock, by_seq = us - us % WINDOW + WINDOW, seq - seq % STEP + STEP
-  seq = by_seq < by_clock and by_clock or by_seq
   return seq
 end
 

@@ -89,6 +89,12 @@ pub(crate) enum Origin {
     Upgrade(u64),
 }
 
+impl Origin {
+    fn is_new(self) -> bool {
+        matches!(self, Self::New | Self::Vote)
+    }
+}
+
 impl ScriptCall<'_> {
     fn script(&self) -> &'static Script {
         let name = match self.ask {
@@ -129,7 +135,7 @@ impl ScriptCall<'_> {
                 Policy::Bounded => letters += &format!("n{}", ask.admission.limit),
             }
             // Who had a place keeps it, and an upgrade stands before everybody.
-            if let (Some(most), Origin::New | Origin::Vote) = (ask.max_queue, ask.origin) {
+            if let Some(most) = ask.max_queue.filter(|_| ask.origin.is_new()) {
                 letters += &format!("m{most}");
             }
         }
@@ -139,7 +145,7 @@ impl ScriptCall<'_> {
     /// The place of the rest of a quarantine, which only acquire takes.
     fn quarantine(&self) -> Option<Place> {
         match self.ask {
-            Ask::Acquire(ask) if matches!(ask.origin, Origin::New | Origin::Vote) => Some(Place::AfterNext),
+            Ask::Acquire(ask) if ask.origin.is_new() => Some(Place::AfterNext),
             Ask::Acquire(_) => Some(Place::Next),
             _ => None,
         }
@@ -458,50 +464,4 @@ impl Head {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(admission: Admission, max_queue: Option<usize>, origin: Origin) -> String {
-        let lock = Lock::new("p", "a".into());
-        let ask = Ask::Acquire(AskToAcquire {
-            request: "r0a:1",
-            lease: Duration::from_secs(1).into(),
-            only_now: false,
-            admission,
-            max_queue,
-            origin,
-        });
-        let (channel, listened) = (Channel::OfClient, true);
-        let call = ScriptCall {
-            lock: &lock,
-            channel,
-            listened,
-            ask,
-        };
-        let mut cmd = Cmd::new();
-        call.add_options(&mut cmd);
-        let mut args = cmd.args_iter();
-        match args.next() {
-            Some(Arg::Simple(options)) => String::from_utf8(options.to_vec()).unwrap(),
-            _ => panic!("no options"),
-        }
-    }
-
-    #[test]
-    fn a_bound_and_the_room_in_the_queue_stand_among_the_options() {
-        assert_eq!(options(Admission::bounded(4), None, Origin::New), "en4");
-        assert_eq!(options(Admission::bounded(4), Some(100), Origin::New), "en4m100");
-        assert_eq!(options(Admission::FIFO, Some(0), Origin::New), "em0");
-    }
-
-    #[test]
-    fn a_request_that_had_a_place_and_an_upgrade_need_no_room() {
-        assert_eq!(options(Admission::FIFO, Some(0), Origin::Requeued(9)), "e");
-        assert_eq!(options(Admission::FIFO, Some(0), Origin::Upgrade(9)), "eu");
-    }
-
-    #[test]
-    fn a_new_vote_says_so() {
-        assert_eq!(options(Admission::FIFO, None, Origin::Vote), "eq");
-    }
-}
+mod tests;

@@ -112,14 +112,14 @@ class Lock:
 
     # What changes it.
 
-    def number(self, time_us):
-        self.seq = max(self.seq + 1, time_us)
-        return self.seq
-
-    def new_ticket(self, how, time_us):
-        if how.is_vote:
+    def next_number(self, time_us, is_vote=False):
+        if is_vote:
             return max((self.seq // 16 + 1) * 16, (time_us // 16384 + 1) * 16384)
         return max(self.seq + 1, time_us)
+
+    def number(self, time_us):
+        self.seq = self.next_number(time_us)
+        return self.seq
 
     def enter(self, request, time_us, answer, admission=None):
         """`admission` has the number that readers share whom it lets in beside readers."""
@@ -255,7 +255,7 @@ class Lock:
             return (-4, 0)
         ticket = 0 if how.is_upgrade else number
         queue, band = self.queue(), self.band(request)
-        place = (band, ticket or self.new_ticket(how, time_us))
+        place = (band, ticket or self.next_number(time_us, how.is_vote))
         leads = not queue or (place, request.encode()) < (self.places[queue[0]], queue[0].encode())
         if self.fits(request) and (self.inside(request) or leads):
             self.seq = max(self.seq, ticket)

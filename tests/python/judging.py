@@ -268,9 +268,10 @@ class Story:
         told = [begun + number - expected for number, expected in zip(found, numbers(first[0]))]
         window = found[0] - 16384
         for moment in (begun, *told, *found, window):
-            other = self.tried(script, options, args, moment)
-            if begun <= moment <= ended and numbers(other[0]) == found:
-                return *other, moment, ended if moment in (begun, window) else moment
+            if begun <= moment <= ended:
+                other = self.tried(script, options, args, moment)
+                if numbers(other[0]) == found:
+                    return *other, moment, ended if moment in (begun, window) else moment
         return *first, begun, ended
 
     def tried(self, script, options, args, time_us):

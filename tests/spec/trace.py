@@ -110,10 +110,12 @@ class Batch:
 
     def how(self, args):
         _, _, when, policy, ticket = args
+        if ticket == "q":
+            raise SystemExit("trace: Trace.tla has no votes of a quorum: use a journal of one server")
         values = {
             "try": str(when == "try").upper(), "most": when[1:] if when[0] == "m" else "-1",
             "policy": f'"{policy[:1]}"', "limit": policy[1:] or "0",
-            "ticket": str(self.numbers.us(int(ticket))) if ticket and ticket[0] not in "uq" else "0",
+            "ticket": str(self.numbers.us(int(ticket))) if ticket and ticket[0] != "u" else "0",
             "upgrade": str(ticket.startswith("u")).upper(),
             "token": str(self.numbers.us(int(ticket[1:] or 0))) if ticket.startswith("u") else "0",
         }

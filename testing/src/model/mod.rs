@@ -65,10 +65,10 @@ pub const MOST_LOOKED_AT: usize = 200;
 pub const PULLED_BACK: usize = 200;
 
 /// The tickets of votes are multiples of it.
-pub const STEP: u64 = 16;
+const STEP: u64 = 16;
 
 /// The ticket of a vote that goes by the clock is the next multiple of so many us.
-pub const WINDOW: u64 = 1 << 14;
+const WINDOW: u64 = 1 << 14;
 
 /// What a number is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! the judge knows only that they expire. The model then goes on from what was seen.
 
 use crate::lua_world::{Hearing, Seen, Step};
-use crate::model::{Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, STEP, View, WINDOW, is_bare, owner_of, writes};
+use crate::model::{AtMost, Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
 use crate::record::{Note, Script, What, argv, grants};
 
 /// What the lock is after a call, or why the answer is wrong.
@@ -166,11 +166,10 @@ impl Choices for Observed<'_> {
             None
         };
         let number = told.unwrap_or_else(|| self.seen.reply.get(1).map_or(0, |number| number.unsigned_abs()));
-        // By the clock or by the numbers before it, it is the next one that other servers draw too.
-        let is_alike =
-            |number: u64| number.is_multiple_of(STEP) && (number <= floor + STEP || number.is_multiple_of(WINDOW));
+        // A vote's ticket is no choice.
         let is_votes = matches!(of, Draw::VotesTicket { .. });
-        if number <= floor || number < now_us || is_votes && !is_alike(number) {
+        let is_other = is_votes && number != AtMost::new(0).number(of, floor, now_us);
+        if number <= floor || number < now_us || is_other {
             let wrong = format!("{of:?}: {number} after {floor}, at {now_us}");
             self.wrong.get_or_insert(wrong);
         }

@@ -78,12 +78,9 @@ impl World {
         for _ in 0..20 {
             self.asked += 1;
             self.far.ask(self.asked, 'w', name, None);
-            let line = self.far.line().await;
-            let words: Vec<_> = line.split(' ').collect();
-            assert_eq!(words[1], self.asked.to_string(), "{line}");
-            match words[0] {
-                "entered" => return words[2].parse().expect("a token"),
-                _ => assert!(line.contains("did not answer"), "{line}"),
+            match self.far.answer(self.asked).await {
+                Ok(token) => return token,
+                Err(line) => assert!(line.contains("did not answer"), "{line}"),
             }
         }
         panic!("{name}: no request got a reply in time");

@@ -82,10 +82,18 @@ impl Process {
 
     /// The token with which user `id` entered, which must be what it says next.
     pub async fn entered(&mut self, id: usize) -> u64 {
+        self.answer(id).await.unwrap_or_else(|line| panic!("{line}"))
+    }
+
+    /// What it says next, of user `id`: the token with which the user entered, or the line that says why not.
+    pub async fn answer(&mut self, id: usize) -> Result<u64, String> {
         let line = self.line().await;
         let words: Vec<_> = line.split(' ').collect();
-        assert_eq!(words[..2], ["entered", &id.to_string()], "{line}");
-        words[2].parse().expect("a token")
+        assert_eq!(words[1], id.to_string(), "{line}");
+        match words[0] {
+            "entered" => Ok(words[2].parse().expect("a token")),
+            _ => Err(line),
+        }
     }
 
     /// SIGKILL.

@@ -963,7 +963,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-bound-for-those-who-had-a-place", file: "src/protocol/order.rs",
-        edits: &[("if let (Some(most), Origin::New | Origin::Vote) = (ask.max_queue, ask.origin) {", "if let Some(most) = ask.max_queue {")],
+        edits: &[("ask.max_queue.filter(|_| ask.origin.is_new())", "ask.max_queue")],
         seen: "invented",
         story: "A waiter that lost its place with its server's data finds the queue full of those who came after it.",
         check: Check::Lib("protocol::order::tests::a_request_that_had_a_place_and_an_upgrade_need_no_room"),
