@@ -8,6 +8,7 @@ use super::workload::{Workload, rounds};
 use super::{arm, connect_store, quorum, register};
 use fairlock::Client;
 use fairlock_support::random;
+use std::fmt::Display;
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use tokio::time::{sleep, timeout_at};
 pub const DRAINED_WITHIN: Duration = Duration::from_secs(900);
 const FLUSHED_EVERY: Duration = Duration::from_millis(20);
 /// A worker that cannot connect for so long says so, and goes on.
-pub(super) const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
+const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
@@ -120,10 +121,8 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
                 stopped: stopped.clone(),
             };
             if workload == Workload::Register {
-                match connect_store(&args.store).await {
-                    Ok(store) => tasks.push(tokio::spawn(register::rounds(task, store))),
-                    Err(error) => reporter.wrong(format!("the register's store: {error}")),
-                }
+                let store = connected(|| connect_store(&args.store)).await;
+                tasks.push(tokio::spawn(register::rounds(task, store)));
             } else {
                 tasks.push(tokio::spawn(rounds(task)));
             }
@@ -148,13 +147,18 @@ async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbounded
     }
 }
 
-/// Without limit, because faults go on around it. At the end of the run the parent waits only for so long.
 async fn connect(url: &str, workload: Workload) -> Client {
+    let builder = Client::builder().lease(workload.lease()).label(workload.name());
+    connected(|| builder.clone().connect(url)).await
+}
+
+/// Without limit, because faults go on around it: a process may have begun while it gets no descriptor.
+/// At the end of the run the parent waits only for so long.
+pub(super) async fn connected<C, E: Display>(connect: impl AsyncFn() -> Result<C, E>) -> C {
     let begun = Instant::now();
     loop {
-        let client = Client::builder().lease(workload.lease()).label(workload.name());
-        match client.connect(url).await {
-            Ok(client) => return client,
+        match connect().await {
+            Ok(connected) => return connected,
             Err(error) if begun.elapsed() > CONNECTED_WITHIN => eprintln!("torture-worker: {error}"),
             Err(_) => {}
         }

@@ -5,7 +5,7 @@ use crate::torture::clock::now_us;
 use crate::torture::sabotage::Sabotage;
 use crate::torture::task::{Hold, Inside, Reporter};
 use crate::torture::wire::Line;
-use crate::torture::worker::{Args, CONNECTED_WITHIN, DRAINED_WITHIN};
+use crate::torture::worker::{Args, DRAINED_WITHIN, connected};
 use crate::torture::workload::let_go;
 use crate::torture::{connect_store, register};
 use fairlock::{Access, Error, LostReason, Owner, Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumLock};
@@ -81,7 +81,7 @@ pub async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbou
     // All of the client's tasks run on this thread.
     fairlock::testing::break_rule(args.sabotage.and_then(Sabotage::rule));
     let (stop, stopped) = watch::channel(false);
-    let quorum = connect(&args.url).await;
+    let quorum = connected(|| builder().connect(&args.url)).await;
     let mut tasks = Vec::new();
     for (at, (team, name, number)) in TEAMS.into_iter().enumerate() {
         for number in 0..number {
@@ -96,10 +96,8 @@ pub async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbou
                 stopped: stopped.clone(),
             };
             if team == Team::Register {
-                match connect_store(&args.store).await {
-                    Ok(store) => tasks.push(tokio::spawn(task.increments(store))),
-                    Err(error) => reporter.wrong(format!("the register's store: {error}")),
-                }
+                let store = connected(|| connect_store(&args.store)).await;
+                tasks.push(tokio::spawn(task.increments(store)));
             } else {
                 tasks.push(tokio::spawn(task.rounds()));
             }
@@ -116,19 +114,6 @@ pub async fn work(args: &Args, reporter: &Arc<Reporter>, mut orders: mpsc::Unbou
             "leave" => quorum.shutdown().await,
             _ => reporter.wrong(format!("what is {order:?}?")),
         }
-    }
-}
-
-/// Without limit, because faults go on around it. At the end of the run the parent waits only for so long.
-async fn connect(urls: &[String]) -> Quorum {
-    let begun = Instant::now();
-    loop {
-        match builder().connect(urls).await {
-            Ok(quorum) => return quorum,
-            Err(error) if begun.elapsed() > CONNECTED_WITHIN => eprintln!("torture-worker: {error}"),
-            Err(_) => {}
-        }
-        sleep(Duration::from_millis(50)).await;
     }
 }
 
