@@ -373,13 +373,16 @@ impl Tally {
             self.phase = Phase::Over(End::Lost(LostReason::Evicted));
             return true;
         }
-        // A minority that refuses cannot deny what the others say.
-        let refusals = self.votes.iter().filter(|vote| vote.refused.is_some()).count();
-        let refusal = self.votes.iter_mut().find_map(|vote| vote.refused.take());
-        self.phase = Phase::Over(match refusal {
-            Some(refusal) if refusals > spare => End::Failed(Some(refusal.error)),
-            Some(_) | None => End::Busy,
-        });
+        let refusals = self.votes.iter_mut().filter_map(|vote| vote.refused.take());
+        let (silences, mut errors): (Vec<_>, Vec<_>) = refusals
+            .map(|refusal| refusal.error)
+            .partition(|error| matches!(error, Error::Unavailable { .. }));
+        // A minority that refuses cannot deny what the others say, nor is it why a majority is missing.
+        let is_busy = silences.len() + errors.len() <= spare;
+        if errors.len() <= spare {
+            errors = silences;
+        }
+        self.phase = Phase::Over(if is_busy { End::Busy } else { End::Failed(errors.pop()) });
         true
     }
 

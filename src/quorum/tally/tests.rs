@@ -215,6 +215,28 @@ fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
     assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
 }
 
+/// One server without memory, beside one that is away, is not what its user can mend.
+#[test]
+fn an_error_of_a_minority_is_not_told_when_others_are_away() {
+    let now = Instant::now();
+    let (refuses, is_away) = (redis::ErrorKind::UnexpectedReturnType, redis::ErrorKind::Io);
+    let told = |kinds: &[redis::ErrorKind]| {
+        let mut tally = answered(now, &[]);
+        for (at, &kind) in kinds.iter().enumerate() {
+            tally.on_refusal(at, Error::of_server("a", (kind, "said").into()), None);
+        }
+        assert!(tally.weigh(|| now, |_| Some(now)));
+        match tally.phase {
+            Phase::Over(End::Failed(Some(error))) => error,
+            _ => panic!("it did not fail"),
+        }
+    };
+    for kinds in [[refuses, is_away], [is_away, refuses]] {
+        assert!(matches!(told(&kinds), Error::Unavailable { .. }));
+    }
+    assert!(matches!(told(&[is_away, refuses, refuses]), Error::Server { .. }));
+}
+
 /// Memory that is exhausted at one server and later at another one leaves a majority at each moment.
 #[test]
 fn refusals_of_different_times_do_not_add_up() {
