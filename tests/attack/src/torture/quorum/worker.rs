@@ -19,9 +19,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 
-/// A waiter enters or gets an error within this time, whatever breaks around it, because a majority always votes. It waits for
-/// some holds of milliseconds, and now and then for the lease of one that was killed or stopped. Only a hang takes so long.
-const WAITS_AT_MOST: Duration = Duration::from_secs(120);
+/// A waiter enters or gets an error within so many steps, whatever breaks around it, because a majority always votes. It waits
+/// for some holds of milliseconds, and now and then for the lease of one that was killed or stopped. Only a hang takes so long.
+const WAITS_AT_MOST: usize = 120;
 
 const MANY: u64 = 20;
 
@@ -203,18 +203,29 @@ impl Task {
     /// Waits for a way to a guard, and counts.
     async fn entered<T>(&self, way: impl Future<Output = Result<Option<T>, Error>>) -> Result<Option<T>, Error> {
         let asked = now_us();
-        let Ok(got) = timeout(WAITS_AT_MOST, way).await else {
-            self.reporter.wrong(format!(
-                "{}: neither in nor told why not for {WAITS_AT_MOST:?}",
-                self.name
-            ));
-            return Ok(None);
+        let got = tokio::select! {
+            got = way => got?,
+            () = self.waits_at_most() => {
+                let name = self.name;
+                self.reporter.wrong(format!("{name}: neither in nor told why not for {WAITS_AT_MOST} steps"));
+                None
+            }
         };
-        let got = got?;
         if got.is_some() {
             self.reporter.granted(self.name, now_us() - asked);
         }
         Ok(got)
+    }
+
+    /// Each step is a second, and a call to a majority: it takes as long as calls take on a busy machine.
+    async fn waits_at_most(&self) {
+        let lock = self.lock(self.name);
+        for _ in 0..WAITS_AT_MOST {
+            sleep(Duration::from_secs(1)).await;
+            if lock.status().await.is_err() {
+                self.reporter.failed("status");
+            }
+        }
     }
 
     async fn pause(&mut self, most_ms: u64) {
