@@ -36,7 +36,7 @@ async fn has_room(server: &Server) {
 }
 
 const LOG: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "everysec"];
-const SNAPSHOTS: [&str; 2] = ["--save", "3600 1"];
+const SNAPSHOTS: [&str; 3] = ["--save", "3600", "1"];
 
 /// So often the server has refused to write.
 async fn refusals(server: &Server) -> u64 {
