@@ -3,6 +3,8 @@
 #[cfg(feature = "cluster")]
 mod cluster;
 mod operator;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod service;
 mod tenants;
 
@@ -38,7 +40,7 @@ pub async fn login(server: &Server, user: &str, rules: &[String]) -> String {
 }
 
 /// What the server has refused to the user.
-async fn refused(server: &Server, user: &str) -> Vec<String> {
+pub async fn refused(server: &Server, user: &str) -> Vec<String> {
     let log: Value = redis::cmd("ACL")
         .arg("LOG")
         .arg(1000)
@@ -139,7 +141,7 @@ fn without_one(rules: &[String]) -> Vec<(String, Vec<String>)> {
 }
 
 /// Whether it failed, was refused something, or did not come to an end.
-async fn breaks(server: &Server, user: &str, doing: impl Future<Output = Result<(), Error>>) -> bool {
+pub async fn breaks(server: &Server, user: &str, doing: impl Future<Output = Result<(), Error>>) -> bool {
     // It need not end: a connection that is refused is tried again and again.
     let refusal = eventually("a refusal", async || !refused(server, user).await.is_empty());
     tokio::select! {

@@ -9,6 +9,7 @@ mod metrics;
 mod order;
 mod outside;
 mod races;
+mod rights;
 mod storm;
 mod tokens;
 
