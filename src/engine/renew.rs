@@ -26,11 +26,12 @@ pub(crate) async fn renew_due(session: &Session) {
     loop {
         tokio::select! {
             biased;
-            () = registry.something_due(clock::watch_until) => {}
+            // First: with many locks whose calls are under way something is always due, and their replies end that.
             Some(lock) = calls.next() => {
                 under_way.end(&lock);
                 continue;
             }
+            () = registry.something_due(clock::watch_until) => {}
         }
         let due = registry.take_due(clock::look());
         for due in due {
@@ -67,6 +68,8 @@ pub(crate) async fn renew_due(session: &Session) {
                 }
             }
         }
+        // A round may take longer than the pause after which its first lock is due again.
+        tokio::task::yield_now().await;
     }
 }
 

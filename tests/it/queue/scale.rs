@@ -4,6 +4,8 @@ use crate::server::{Server, connected, eventually, in_time, soon};
 use crate::users::{passes, write};
 use fairlock::{Client, Guard, Owner, RwLock};
 use futures::stream::{self, StreamExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const MANY: usize = 10_000;
@@ -159,6 +161,40 @@ async fn ten_thousand_locks_held_by_one_client_are_renewed_once_an_interval() {
         assert_eq!((server.connections().await, channels(&server).await), (2, 2));
     })
     .await;
+}
+
+/// So many that a look at all of them takes longer than the pause after which the first one is looked at again.
+const EVEN_MORE: usize = 40_000;
+const TICK: Duration = Duration::from_millis(5);
+
+/// A server that does not answer leaves the calls of all locks under way. Their client then looks at each lock again and
+/// again, and leaves the thread to others all the same.
+#[tokio::test]
+async fn forty_thousand_locks_whose_server_is_silent_leave_the_thread_to_others() {
+    let server = Server::start().await;
+    let (lease, url) = (Duration::from_secs(10), server.url());
+    let (ready, all_held) = tokio::sync::oneshot::channel();
+    let ticks = Arc::new(AtomicUsize::new(0));
+    let ticked = Arc::clone(&ticks);
+    // On a thread of its own, which a client that keeps it does not give back.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let client = connected(Client::builder().lease(lease), &url).await;
+            let held = hold_many(&client, EVEN_MORE).await;
+            ready.send(()).expect("the test waits");
+            loop {
+                tokio::time::sleep(TICK).await;
+                ticked.fetch_add(1, Relaxed);
+                assert_eq!(held.len(), EVEN_MORE);
+            }
+        });
+    });
+    soon("all of them", all_held).await.expect("all are held");
+    server.freeze();
+    // All renewals begin in this time.
+    let lasts = (lease / 2).div_duration_f64(TICK) as usize;
+    eventually("others have their turns", async || ticks.load(Relaxed) > lasts).await;
 }
 
 /// Locks that somebody holds.

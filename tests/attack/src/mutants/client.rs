@@ -34,6 +34,17 @@ pub const ALL: &[Mutant] = &[
         check: Check::Testing("suspended", "a_grant_that_was_asked_for_before_a_suspend_is_proven_anew"),
     },
     Mutant {
+        name: "watchdog-keeps-the-thread", file: "src/engine/renew.rs",
+        edits: &[
+            ("            Some(lock) = calls.next() => {\n", "            () = registry.something_due(clock::watch_until) => {}\n            Some(lock) = calls.next() => {\n"),
+            ("                continue;\n            }\n            () = registry.something_due(clock::watch_until) => {}\n", "                continue;\n            }\n"),
+            ("        tokio::task::yield_now().await;\n", ""),
+        ],
+        seen: "`.ci/run` beside a build",
+        story: "The server is silent, and the calls of very many locks are under way. A look at all of them takes longer than the pause until the next look, so the watchdog looks for ever, hears no reply and gives the thread to nobody.",
+        check: Check::It("queue::scale::forty_thousand_locks_whose_server_is_silent_leave_the_thread_to_others"),
+    },
+    Mutant {
         name: "quorum-asleep", file: "src/quorum/ballot.rs",
         edits: &[("tally.weigh(clock::look, trusted)", "tally.weigh(clock::now, trusted)")],
         seen: "invented",
