@@ -33,8 +33,9 @@ pub(crate) async fn renew_due(session: &Session) {
             }
             () = registry.something_due(clock::watch_until) => {}
         }
-        let due = registry.take_due(clock::look());
-        for due in due {
+        let begun = clock::look();
+        let mut later = Vec::new();
+        for due in registry.take_due(begun) {
             let Due {
                 lock,
                 renew,
@@ -61,14 +62,17 @@ pub(crate) async fn renew_due(session: &Session) {
                 let call = |chunk| renew_chunk(session, Arc::clone(&lock), chunk, follow_up);
                 calls.extend(chunks.into_iter().map(call));
             } else {
-                let at = clock::now() + UNDER_WAY_PAUSE;
-                match follow_up {
-                    Some(FollowUp { until, .. }) => registry.follow_up(&lock, FollowUp { at, until }),
-                    None => registry.schedule_check(&lock, at),
-                }
+                later.push((lock, follow_up));
             }
         }
-        // A round may take longer than the pause after which its first lock is due again.
+        // With many locks a look at all takes longer than the pause: most of the time belongs to others.
+        let at = clock::now() + UNDER_WAY_PAUSE.max((clock::now() - begun) * 4);
+        for (lock, follow_up) in later {
+            match follow_up {
+                Some(FollowUp { until, .. }) => registry.follow_up(&lock, FollowUp { at, until }),
+                None => registry.schedule_check(&lock, at),
+            }
+        }
         tokio::task::yield_now().await;
     }
 }

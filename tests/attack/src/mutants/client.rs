@@ -38,6 +38,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[
             ("            Some(lock) = calls.next() => {\n", "            () = registry.something_due(clock::watch_until) => {}\n            Some(lock) = calls.next() => {\n"),
             ("                continue;\n            }\n            () = registry.something_due(clock::watch_until) => {}\n", "                continue;\n            }\n"),
+            ("UNDER_WAY_PAUSE.max((clock::now() - begun) * 4)", "UNDER_WAY_PAUSE"),
             ("        tokio::task::yield_now().await;\n", ""),
         ],
         seen: "`.ci/run` beside a build",
