@@ -113,11 +113,14 @@ async fn locks_of_a_node_that_is_slow_are_lines_with_errors_and_hide_no_others()
         &["CONFIG", "SET", "cluster-announce-port", &announced],
     )
     .await;
-    eventually("the others know", async || {
-        let owners = cluster.owners(&cluster.nodes[0]).await;
-        owners.iter().any(|(.., owner)| *owner == port)
-    })
-    .await;
+    // All of them: the command may ask any node for the slots, and would go round the silence by what a late one says.
+    for node in &cluster.nodes {
+        eventually("every node knows", async || {
+            let owners = cluster.owners(node).await;
+            owners.iter().any(|(.., owner)| *owner == port)
+        })
+        .await;
+    }
     let cli = Cli::of(&cluster.nodes[0]);
     let all_others = async || {
         let listed = cli.run(&["ls", "--json"]).await;
