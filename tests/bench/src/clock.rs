@@ -7,3 +7,11 @@ pub fn now() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
 }
+
+/// By a thread, because tokio's timer counts whole milliseconds and rounds up.
+pub async fn sleep_exactly(time: std::time::Duration) {
+    if !time.is_zero() {
+        let slept = tokio::task::spawn_blocking(move || std::thread::sleep(time)).await;
+        slept.expect("a thread that sleeps");
+    }
+}

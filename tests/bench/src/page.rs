@@ -2,7 +2,7 @@
 
 use crate::charts::{self, Picture};
 use crate::report::{Goal, shown};
-use crate::{answers, instructions_floor, languages, names};
+use crate::{answers, instructions_floor, languages, missed, names};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -61,126 +61,11 @@ fn write(dir: &Path, name: &str, text: &str, written: &mut Vec<String>) -> Resul
     Ok(())
 }
 
-/// What is behind a goal that is missed: the floor that proves it, where one was measured.
-fn why(results: &Results, key: &str) -> Option<String> {
-    let number = |key: &str| results.shown(key);
-    match key {
-        "p1" => {
-            let (floor, ours, theirs) = (
-                results.number("p1_floor")?,
-                results.number("p1_server")?,
-                results.number("p1_floor_server")?,
-            );
-            Some(format!(
-                "Of its {} us the floor spends {} in the server; fairlock spends {}. With all else equal this \
-                 alone makes {}. Without the client, our functions make {}, the least that share the state with all other \
-                 cases {}, and the least functions with these promises {}. The least client (`least_client.rs`), with the \
-                 second of these, makes {}. Ours adds owners, renewals, reconnects, a loss that is told, and a record for \
-                 spans and metrics.",
-                shown(floor),
-                shown(theirs),
-                shown(ours),
-                shown((floor - theirs + ours) / floor),
-                number("p1_scripts"),
-                number("p1_shared"),
-                number("p1_least"),
-                number("p1_least_client"),
-            ))
-        }
-        "p2" => Some(format!(
-            "The server is busy all the time here. Without the client, our functions reach {} of the floor's rate, \
-             the least that share the state with all other cases {}, and the least functions with these promises {}. The \
-             second of these, with the least client (`least_client.rs`), reach {}. An owner and a deadline need \
-             one command each way; a fair, reentrant and counted queue needs a packed state and the time.",
-            number("p2_scripts"),
-            number("p2_shared"),
-            number("p2_least"),
-            number("p2_least_client"),
-        )),
-        "p3" | "p3_of_bare" => Some(format!(
-            "The floor's script is two commands, a hand-over seven: the state is read and written, the \
-             time and the head of the queue are asked for, both sorted sets lose a member. From process to process, until \
-             the push arrives, a script of these commands takes {} of the floor's time, the least function with these \
-             promises {}, the least that shares the state with all other cases {}, and our function {}. With the least client \
-             on both ends the third of these takes {}. Every command costs microseconds in a server that has just slept, \
-             because nothing of it is in the caches.",
-            number("p3_bare"),
-            number("p3_least"),
-            number("p3_shared"),
-            number("p3_scripts"),
-            number("p3_least_client"),
-        )),
-        "p4" | "p4_64" | "p4_processes" => Some(format!(
-            "Grants of one lock follow one another, so their rate is at most the rate of hand-overs: 1 / {} of the \
-             floor's (p3), {}. The rest of the difference is the call of acquire, which each grant needs besides.",
-            number("p3"),
-            shown(1.0 / results.number("p3")?),
-        )),
-        "p4_peers" | "p4_64_peers" | "p4_processes_peers" => Some(format!(
-            "Without a queue there is no hand-over: a caller that releases asks again at once and gets the lock, \
-             while the others pause between two tries. So a polling lock's rate here is nearly that of p1, one \
-             process that serves itself. Row p7 and the picture of waits show what that costs the others. fairlock \
-             has {} and {} grants a second for tasks and processes. A token that goes around 8 processes, without any \
-             lock, makes {} turns a second here, {} of the best peer's grants (p4_ring_peers): no lock that is handed \
-             from process to process reaches the peers' rate on this machine.",
-            number("p4_grants"),
-            number("p4_processes_grants"),
-            number("p4_ring_turns"),
-            number("p4_ring_peers"),
-        )),
-        "p8" => {
-            let floor = results.number("p8_floor")?;
-            let Goal::AtMost(goal) = results.goal(key) else {
-                return None;
-            };
-            Some(format!(
-                "One push takes {} us, so the goal leaves {} us for each reader, in the server and the client together. The \
-                 one script that grants to all of them takes the server {} us, and a runtime that only wakes 1,000 \
-                 of its tasks needs {} us here: the two alone are {} times the push. The same functions with the least client, \
-                 which has 1,000 claims in a map and wakes each, make {}. The rest, up to {} us, is 1,000 guards with what \
-                 they promise, and other work on the cores.",
-                shown(floor),
-                shown(floor * goal / 1000.0),
-                number("p8_server_us"),
-                number("p8_wake_us"),
-                number("p8_least"),
-                number("p8_least_client"),
-                number("p8_us"),
-            ))
-        }
-        "quorum_3_8" | "quorum_3_64" | "quorum_5_8" | "quorum_5_64" => {
-            let ring = results.number(&format!("{key}_ring")).map(|ratio| {
-                format!(
-                    " A token that goes around as many tasks over these servers, without any lock, makes {} of the best \
-                     peer's grants ({key}_ring): no lock that is handed on does better here.",
-                    shown(ratio),
-                )
-            });
-            Some(format!(
-                "Nobody holds the lock for any time here. Redlock has no queue, so a caller that releases asks again at once and \
-                 gets the lock, while the others pause. The longest wait is {} times the mean wait with redsync, {} with redsync \
-                 that asks every millisecond, {} with rslock and {} with fairlock, whose callers enter in turn.{}",
-                number(&format!("{key}_redsync_waits")),
-                number(&format!("{key}_redsync-1ms_waits")),
-                number(&format!("{key}_rslock_waits")),
-                number(&format!("{key}_waits")),
-                ring.unwrap_or_default(),
-            ))
-        }
-        "p10_one_lock" => Some(
-            "A command renews at most 500 requests, so that no script keeps the server busy for more than about a \
-             millisecond or two. 10,000 waits of one process for one lock are therefore 20 commands per interval."
-                .to_owned(),
-        ),
-        _ => None,
-    }
-}
-
 /// bench.json.
 pub struct Results(Value);
 
 impl Results {
-    fn number(&self, key: &str) -> Option<f64> {
+    pub fn number(&self, key: &str) -> Option<f64> {
         self.0.get(key)?.as_f64()
     }
 
@@ -197,7 +82,7 @@ impl Results {
         values.iter().map(Value::as_f64).collect()
     }
 
-    fn goal(&self, key: &str) -> Goal {
+    pub fn goal(&self, key: &str) -> Goal {
         let goal = self.0.get("goals").and_then(|goals| goals.get(key));
         let bound = |name: &str| goal.and_then(|goal| goal.get(name)?.as_f64());
         match (bound("at_most"), bound("at_least")) {
@@ -315,10 +200,12 @@ impl Results {
         let is_missed = |key: &&&str| self.number(key).and_then(|number| self.goal(key).met(number)) == Some(false);
         let lines = rows.iter().filter(is_missed).map(|key| {
             // Without a figure that it names, an explanation explains nothing.
-            let why = why(self, key).filter(|why| !why.contains('?')).unwrap_or_else(|| {
-                let row = format!("{}_", key.split('_').next().unwrap_or(key));
-                format!("The figures beside it are below, at `{row}...`.")
-            });
+            let why = missed::why(self, key)
+                .filter(|why| !why.contains('?'))
+                .unwrap_or_else(|| {
+                    let row = format!("{}_", key.split('_').next().unwrap_or(key));
+                    format!("The figures beside it are below, at `{row}...`.")
+                });
             let (name, number, spread) = (self.name(key), self.shown(key), self.spread(key));
             format!("* **{name}** (`{key}`): {number} ({spread}). {why}\n")
         });

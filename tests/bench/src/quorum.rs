@@ -4,8 +4,9 @@
 
 use crate::clock;
 use crate::env::{Env, connection, plain};
-use crate::languages::{Contestant, Driver, DriverKind, Local, Side};
+use crate::languages::{Contention, Contestant, Driver, DriverKind, Local, Side};
 use crate::peers::{Locks, RETRY};
+use crate::quorum_contest::{CONTENDERS, Contest, Place};
 use crate::quorum_ring;
 use crate::report::{Goal, Report, median};
 use fairlock::Quorum;
@@ -19,9 +20,23 @@ use tokio::time::sleep;
 
 /// Cycles of one contestant before the next has its turn.
 const SLICE: usize = 50;
-const CONTENTION: Duration = Duration::from_millis(300);
-/// How many contend, and the ratio of grants that issue 5 asks for.
-const CONTENDERS: [(usize, Goal); 3] = [(2, Goal::None), (8, Goal::AtLeast(1.3)), (64, Goal::AtLeast(1.3))];
+pub const CONTENTION: Duration = Duration::from_millis(300);
+/// Over loopback it is the work of the processes that counts, and over links the number of round trips.
+const AT_ONCE: Place = Place {
+    key: "",
+    title: "",
+    hold: Duration::ZERO,
+};
+const HELD: Place = Place {
+    key: "_held",
+    title: " that hold for 1 ms",
+    hold: Duration::from_millis(1),
+};
+const LINKS: Place = Place {
+    key: "_links",
+    title: " that hold for 1 ms, over slower links",
+    hold: HELD.hold,
+};
 /// New servers vote after the longest lease.
 const LEASE: Duration = Duration::from_secs(2);
 /// Of a call, by that lease: see docs/leases.md.
@@ -82,6 +97,7 @@ async fn links(env: &Env, report: &mut Report, count: usize) {
     proxies.iter().for_each(|proxy| proxy.delay(LINK));
     let mut cycles = vec![Vec::new(); all.len()];
     let (mut pings, mut far) = (Vec::new(), Vec::new());
+    let mut contests = Contest::all(LINKS, all.len());
     for _ in env.rounds(&format!("links of a quorum of {count}")) {
         let mut times = vec![Vec::new(); all.len()];
         let (mut ping, mut farther) = (Vec::new(), Vec::new());
@@ -103,6 +119,11 @@ async fn links(env: &Env, report: &mut Report, count: usize) {
         }
         far.push(median(&farther) / median(&times[0]));
         pings.push(median(&ping));
+        for contest in &mut contests {
+            for at in 0..all.len() {
+                contest.turn(at, &mut all, &mut drivers).await;
+            }
+        }
     }
     let key = |what: &str| format!("quorum_{count}_links_{what}");
     report.beside(&key("ping"), "us of a PING over such a link", &pings);
@@ -115,15 +136,13 @@ async fn links(env: &Env, report: &mut Report, count: usize) {
             "redsync" => Goal::AtMost(1.1),
             _ => Goal::None,
         };
-        let ratios: Vec<f64> = cycles[0]
-            .iter()
-            .zip(&cycles[at])
-            .map(|(ours, theirs)| ours / theirs)
-            .collect();
-        report.row(&key(&contestant.name), &title, goal, &ratios);
+        report.row(&key(&contestant.name), &title, goal, &ratios(&cycles[0], &cycles[at]));
     }
     let title = format!("{count} servers: cycle of a free lock with one server 20 ms farther away / without");
     report.row(&key("far"), &title, Goal::AtMost(1.2), &far);
+    for contest in &contests {
+        contest.report(report, count, &all);
+    }
 }
 
 /// A server is killed while some contend for one lock, and while another lock is held.
@@ -175,9 +194,10 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
 
     let slices = env.times(10);
     let mut cycles = vec![Vec::new(); all.len()];
-    let mut grants = vec![vec![Vec::new(); all.len()]; CONTENDERS.len()];
-    let mut unevenness = grants.clone();
-    let mut rings = [const { Vec::new() }; CONTENDERS.len()];
+    let mut contests = [Contest::all(AT_ONCE, all.len()), Contest::all(HELD, all.len())]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
     let (mut calls, mut floor) = (Vec::new(), Vec::new());
     for _ in env.rounds(&format!("quorum of {count}")) {
         let mut times = vec![Vec::new(); all.len()];
@@ -189,21 +209,20 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
         for (cycles, times) in cycles.iter_mut().zip(&times) {
             cycles.push(median(times));
         }
-        for (((contenders, _), grants), uneven) in CONTENDERS.iter().zip(&mut grants).zip(&mut unevenness) {
-            for (at, contestant) in all.iter_mut().enumerate() {
-                let before = script_calls(&servers).await;
-                let got = contestant.contend(&mut drivers, *contenders, CONTENTION).await;
-                if at == 0 && *contenders == 8 {
-                    calls.push((script_calls(&servers).await - before) as f64 / got.all as f64);
-                }
-                grants[at].push((got.within as f64).max(1.0) / CONTENTION.as_secs_f64());
-                uneven[at].extend(got.unevenness);
+        for contest in &mut contests {
+            let before = script_calls(&servers).await;
+            let ours = contest.turn(0, &mut all, &mut drivers).await;
+            let Contention { contenders, hold, .. } = contest.contention;
+            if contenders == 8 && hold.is_zero() {
+                calls.push((script_calls(&servers).await - before) as f64 / ours as f64);
             }
+            for at in 1..all.len() {
+                contest.turn(at, &mut all, &mut drivers).await;
+            }
+            let turns = quorum_ring::rate(&urls, contenders, hold, CONTENTION).await;
+            contest.turns.push(turns);
         }
-        for ((contenders, _), rates) in CONTENDERS.iter().zip(&mut rings) {
-            rates.push(quorum_ring::rate(&urls, *contenders, CONTENTION).await);
-        }
-        floor.push(unevenness_of_pings(&urls, CONTENDERS[0].0).await);
+        floor.push(unevenness_of_pings(&urls, CONTENDERS[0]).await);
     }
 
     let key = |what: &str| format!("quorum_{count}_{what}");
@@ -226,63 +245,19 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
         } else {
             Goal::None
         };
-        let ratios: Vec<f64> = cycles[0]
-            .iter()
-            .zip(theirs)
-            .map(|(ours, theirs)| ours / theirs)
-            .collect();
-        report.row(&key(&contestant.name), &title, goal, &ratios);
+        report.row(&key(&contestant.name), &title, goal, &ratios(&cycles[0], theirs));
     }
-    for (((contenders, goal), grants), turns) in CONTENDERS.into_iter().zip(&grants).zip(&rings) {
-        for (contestant, grants) in all.iter().zip(grants) {
-            let unit = format!("grants per second, {contenders} contenders");
-            report.beside(&key(&format!("{contenders}_{}_grants", contestant.name)), &unit, grants);
-        }
-        let best = |round: usize, of: &str| {
-            let peers = all.iter().zip(grants).skip(1);
-            let theirs = peers.filter(|(peer, _)| peer.name.starts_with(of));
-            theirs.map(|(_, rates)| rates[round]).reduce(f64::max)
-        };
-        let beside = |ours: &[f64], of: &str| -> Vec<f64> {
-            let ratios = ours.iter().enumerate();
-            ratios
-                .filter_map(|(round, ours)| Some(ours / best(round, of)?.max(1.0)))
-                .collect()
-        };
-        let grants_of = format!("{count} servers: grants per second, {contenders} contenders");
-        let redsync = beside(&grants[0], "redsync");
-        if !redsync.is_empty() {
-            let title = format!("{grants_of} / redsync's best setting");
-            report.row(&key(&contenders.to_string()), &title, goal, &redsync);
-        }
-        let title = format!("{grants_of} / the best peer's");
-        report.row(
-            &key(&format!("{contenders}_best")),
-            &title,
-            Goal::None,
-            &beside(&grants[0], ""),
-        );
-        let ratios = beside(turns, "");
-        let title =
-            format!("{count} servers: turns per second of a token among {contenders} tasks / the best peer's grants");
-        report.row(&key(&format!("{contenders}_ring")), &title, Goal::None, &ratios);
-    }
-    for ((contenders, _), uneven) in CONTENDERS.into_iter().zip(&unevenness) {
-        for (contestant, uneven) in all.iter().zip(uneven).skip(1).filter(|(_, uneven)| !uneven.is_empty()) {
-            let unit = format!("longest wait / mean wait, {contenders} contenders");
-            report.beside(&key(&format!("{contenders}_{}_waits", contestant.name)), &unit, uneven);
-        }
-        let title = format!("{count} servers: longest wait / mean wait, {contenders} contenders");
-        report.row(
-            &key(&format!("{contenders}_waits")),
-            &title,
-            Goal::AtMost(2.5),
-            &uneven[0],
-        );
+    for contest in &contests {
+        contest.report(report, count, &all);
     }
     let title = format!("{count} servers: calls per grant, 8 contenders");
     let goal = if count == 3 { Goal::AtMost(8.0) } else { Goal::None };
     report.row(&key("calls"), &title, goal, &calls);
+}
+
+/// Of each round.
+fn ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
+    ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
 }
 
 /// How uneven the machine alone is: each task sends PING to all servers, and again when all have replied. A wait for a

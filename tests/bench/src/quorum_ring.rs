@@ -3,6 +3,7 @@
 //! every server publish the token to the next task, waits for a majority of replies, and begins again. There is no state, no
 //! place, no lease and no decision.
 
+use crate::clock;
 use crate::env::{connection, listening};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -24,8 +25,8 @@ fn channel(place: usize) -> String {
     format!("quorum-ring:{place}")
 }
 
-/// Turns per second of a token among so many tasks.
-pub async fn rate(urls: &[String], tasks: usize, length: Duration) -> f64 {
+/// Turns per second of a token among so many tasks. Each holds it for that time.
+pub async fn rate(urls: &[String], tasks: usize, hold: Duration, length: Duration) -> f64 {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..tasks).map(|_| mpsc::unbounded_channel()).unzip();
     let senders = Arc::new(senders);
     let listeners = join_all(urls.iter().map(|url| listener(url, Arc::clone(&senders)))).await;
@@ -33,7 +34,8 @@ pub async fn rate(urls: &[String], tasks: usize, length: Duration) -> f64 {
     let turns = Arc::new(AtomicUsize::new(0));
     let mut ring = JoinSet::new();
     for (place, tokens) in receivers.into_iter().enumerate() {
-        ring.spawn(go_round(servers.clone(), place, tasks, tokens, Arc::clone(&turns)));
+        let around = Around { place, tasks, hold };
+        ring.spawn(go_round(servers.clone(), around, tokens, Arc::clone(&turns)));
     }
     for server in &mut servers {
         server.publish(channel(0), "0").await.expect("a reply");
@@ -65,13 +67,15 @@ async fn listener(url: &str, tasks: Arc<Vec<mpsc::UnboundedSender<usize>>>) -> M
     listener
 }
 
-async fn go_round(
-    servers: Vec<MultiplexedConnection>,
+/// What one task does.
+struct Around {
     place: usize,
     tasks: usize,
-    mut tokens: Tokens,
-    turns: Arc<AtomicUsize>,
-) {
+    hold: Duration,
+}
+
+async fn go_round(servers: Vec<MultiplexedConnection>, around: Around, mut tokens: Tokens, turns: Arc<AtomicUsize>) {
+    let Around { place, tasks, hold } = around;
     let majority = servers.len() / 2 + 1;
     let pass = Script::new("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('PUBLISH', KEYS[1], ARGV[1])");
     let wait = Script::new("return redis.call('ZADD', KEYS[1], 1, ARGV[1])");
@@ -84,6 +88,7 @@ async fn go_round(
             come += usize::from(tokens.recv().await.expect("the ring goes on") == turn);
         }
         turns.fetch_add(1, Ordering::Relaxed);
+        clock::sleep_exactly(hold).await;
         let next = channel((place + 1) % tasks);
         everywhere(&servers, pass.key(next).arg(turn + 1), majority).await;
         turn += tasks;

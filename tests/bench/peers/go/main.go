@@ -62,8 +62,9 @@ func execute(ctx context.Context, peers []peer, words []string) string {
 		switch {
 		case len(words) == 3 && words[0] == "cycles" && words[1] == peer.name:
 			return strconv.FormatInt(cycles(ctx, peer.open(), number(words[2])).Nanoseconds(), 10)
-		case len(words) == 4 && words[0] == "contend" && words[1] == peer.name:
-			return contend(ctx, peer, number(words[2]), time.Duration(number(words[3]))*time.Millisecond)
+		case len(words) == 5 && words[0] == "contend" && words[1] == peer.name:
+			length, hold := time.Duration(number(words[3]))*time.Millisecond, time.Duration(number(words[4]))*time.Microsecond
+			return contend(ctx, peer, number(words[2]), length, hold)
 		}
 	}
 	panic(fmt.Sprintf("no such command: %q", words))
@@ -78,14 +79,14 @@ func cycles(ctx context.Context, lock handle, n int) time.Duration {
 	return time.Since(begun)
 }
 
-// The reply: grants within the time, all grants, those that went to another contender than the grant before, the longest wait
-// and the sum of all waits in nanoseconds.
-func contend(ctx context.Context, peer peer, contenders int, length time.Duration) string {
+// The reply: grants within the time, all grants, those that went to another contender than the grant before, the longest wait,
+// the sum of all waits and the sum of all holds in nanoseconds.
+func contend(ctx context.Context, peer peer, contenders int, length, hold time.Duration) string {
 	var ready, done sync.WaitGroup
 	begin := make(chan time.Time)
 	within := make([]int, contenders)
 	all, changed, last := 0, 0, -1
-	var longest, waits time.Duration
+	var longest, waits, holds time.Duration
 	ready.Add(contenders)
 	for me := range contenders {
 		lock := peer.open()
@@ -104,6 +105,10 @@ func contend(ctx context.Context, peer peer, contenders int, length time.Duratio
 					changed++
 				}
 				last = me
+				if hold > 0 {
+					time.Sleep(hold)
+				}
+				holds += time.Since(now)
 				check(lock.release(ctx))
 				if !now.Before(until) {
 					return
@@ -122,7 +127,7 @@ func contend(ctx context.Context, peer peer, contenders int, length time.Duratio
 	for _, grants := range within {
 		sum += grants
 	}
-	return fmt.Sprintf("%d %d %d %d %d", sum, all, changed, longest.Nanoseconds(), waits.Nanoseconds())
+	return fmt.Sprintf("%d %d %d %d %d %d", sum, all, changed, longest.Nanoseconds(), waits.Nanoseconds(), holds.Nanoseconds())
 }
 
 // Of several servers redsync wants a majority, and the floor knows the first.

@@ -26,6 +26,15 @@ pub struct Contestant {
     pub figures: BTreeMap<&'static str, Vec<f64>>,
 }
 
+/// Contenders want the lock again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct Contention {
+    pub contenders: usize,
+    pub time: Duration,
+    /// In other languages than Rust and Go none.
+    pub hold: Duration,
+}
+
 /// What contenders got.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Grants {
@@ -37,6 +46,8 @@ pub struct Grants {
     pub changed: usize,
     /// The longest wait of all / the mean wait. `None`: the driver does not tell.
     pub unevenness: Option<f64>,
+    /// The mean time from an acquire to its release, in microseconds, if the driver tells.
+    pub held: Option<f64>,
 }
 
 impl Contestant {
@@ -59,11 +70,10 @@ impl Contestant {
         }
     }
 
-    /// Contenders want the lock again and again, and hold it for no time.
-    pub async fn contend(&mut self, drivers: &mut [Driver], contenders: usize, time: Duration) -> Grants {
+    pub async fn contend(&mut self, drivers: &mut [Driver], contention: Contention) -> Grants {
         match &mut self.side {
-            Side::Here(local) => local.contend(contenders, time).await,
-            Side::There(driver) => drivers[*driver].contend(&self.name, contenders, time).await,
+            Side::Here(local) => local.contend(contention).await,
+            Side::There(driver) => drivers[*driver].contend(&self.name, contention).await,
         }
     }
 

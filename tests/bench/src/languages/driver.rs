@@ -1,9 +1,8 @@
 //! A driver: the process that runs the locks of one language. tests/bench/peers/README.md has what the two say.
 
-use super::contestant::{Contestant, Grants, Side};
+use super::contestant::{Contention, Contestant, Grants, Side};
 use super::toolchain;
 use crate::worker::Worker;
-use std::time::Duration;
 
 /// Each is built from a folder of tests/bench/peers.
 #[derive(Clone, Copy, Debug)]
@@ -97,14 +96,22 @@ impl Driver {
         nanoseconds as f64 / 1e3 / n as f64
     }
 
-    pub async fn contend(&mut self, name: &str, contenders: usize, time: Duration) -> Grants {
-        let command = format!("contend {name} {contenders} {}", time.as_millis());
+    pub async fn contend(&mut self, name: &str, contention: Contention) -> Grants {
+        let Contention { contenders, time, hold } = contention;
+        let mut command = format!("contend {name} {contenders} {}", time.as_millis());
+        if let Kind::Go = self.kind {
+            command += &format!(" {}", hold.as_micros());
+        }
         let (language, reply) = (self.kind.language(), self.numbers(&command).await);
-        let (within, all, changed, unevenness) = match reply[..] {
-            [within, all, changed] => (within, all, changed, None),
-            [within, all, changed, longest, sum] => {
-                let unevenness = longest as f64 * all as f64 / sum as f64;
-                (within, all, changed, Some(unevenness))
+        let (&[within, all, changed], more) = reply.split_first_chunk().expect("three numbers");
+        let (unevenness, held) = match *more {
+            [] => (None, None),
+            [longest, waits, holds] => {
+                let all = all as f64;
+                (
+                    Some(longest as f64 * all / waits as f64),
+                    Some(holds as f64 / 1e3 / all),
+                )
             }
             _ => panic!("the driver of {language} replied {reply:?} to {command:?}"),
         };
@@ -113,6 +120,7 @@ impl Driver {
             all,
             changed,
             unevenness,
+            held,
         }
     }
 

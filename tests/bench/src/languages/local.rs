@@ -1,12 +1,12 @@
 //! What runs in this process: fairlock, other locks of Rust, and the floor of their client.
 
-use super::contestant::{Contestant, FLOOR, Grants, Side};
+use super::contestant::{Contention, Contestant, FLOOR, Grants, Side};
 use crate::clock;
 use crate::env::connection;
 use crate::p1::Plain;
 use crate::peers::{Kind, Locks, Mutex};
 use std::sync::{Arc, Mutex as Shared, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::Barrier;
 
 pub const LANGUAGE: &str = "Rust";
@@ -73,7 +73,8 @@ impl Local {
         begun.elapsed().as_secs_f64() * 1e6 / n as f64
     }
 
-    pub async fn contend(&mut self, contenders: usize, time: Duration) -> Grants {
+    pub async fn contend(&mut self, contention: Contention) -> Grants {
+        let Contention { contenders, time, hold } = contention;
         let Self::Lock { locks, name, .. } = self else {
             panic!("a floor has no contenders");
         };
@@ -87,11 +88,15 @@ impl Local {
                 loop {
                     let asked = clock::now();
                     let held = mutex.acquire().await;
-                    let (waited, in_time) = (clock::now() - asked, clock::now() < until);
-                    tally
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .count(me, in_time, waited);
+                    let entered = clock::now();
+                    clock::sleep_exactly(hold).await;
+                    let (left, in_time) = (clock::now(), entered < until);
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).count(
+                        me,
+                        in_time,
+                        entered - asked,
+                        left - entered,
+                    );
                     held.release().await;
                     if !in_time {
                         return;
@@ -114,18 +119,22 @@ struct Tally {
     /// Of waits, in microseconds.
     sum: f64,
     longest: f64,
+    /// Of holds, in microseconds.
+    held: f64,
 }
 
 impl Tally {
     fn grants(&self) -> Grants {
         Grants {
             unevenness: Some(self.longest * self.grants.all as f64 / self.sum),
+            held: Some(self.held / self.grants.all as f64),
             ..self.grants
         }
     }
 
-    fn count(&mut self, contender: usize, in_time: bool, waited: f64) {
+    fn count(&mut self, contender: usize, in_time: bool, waited: f64, held: f64) {
         self.sum += waited;
+        self.held += held;
         self.longest = self.longest.max(waited);
         self.grants.all += 1;
         self.grants.within += usize::from(in_time);
@@ -141,13 +150,15 @@ mod tests {
     fn grants_that_change_hands_are_counted() {
         let mut tally = Tally::default();
         for (contender, in_time) in [(1, true), (1, true), (0, true), (1, false), (1, false)] {
-            tally.count(contender, in_time, if in_time { 10.0 } else { 25.0 });
+            let (waited, held) = if in_time { (10.0, 2.0) } else { (25.0, 7.0) };
+            tally.count(contender, in_time, waited, held);
         }
         let expected = Grants {
             within: 3,
             all: 5,
             changed: 3,
             unevenness: Some(25.0 / 16.0),
+            held: Some(4.0),
         };
         assert_eq!(tally.grants(), expected);
     }

@@ -13,7 +13,7 @@ mod toolchain;
 
 use crate::env::Env;
 use crate::report::{Report, median};
-pub use contestant::{Contestant, Side};
+pub use contestant::{Contention, Contestant, Side};
 pub use driver::{Driver, Kind as DriverKind};
 pub use local::Local;
 
@@ -29,9 +29,11 @@ const SLICE: usize = 200;
 /// Until the JVM and Node.js have compiled what is hot.
 const WARM_UP: usize = 3000;
 
-const CONTENDERS: usize = 8;
-
-const CONTENTION: Duration = Duration::from_millis(150);
+const CONTENTION: Contention = Contention {
+    contenders: 8,
+    time: Duration::from_millis(150),
+    hold: Duration::ZERO,
+};
 
 pub async fn run(env: &Env, report: &mut Report) {
     // Of its own, so that all its work is about this.
@@ -113,10 +115,10 @@ async fn uncontended(env: &Env, contestants: &mut [Contestant], drivers: &mut [D
 async fn contended(contestants: &mut [Contestant], drivers: &mut [Driver], meter: &mut Meter) {
     for contestant in contestants.iter_mut().filter(|contestant| contestant.name != FLOOR) {
         let before = meter.begin().await;
-        let grants = contestant.contend(drivers, CONTENDERS, CONTENTION).await;
+        let grants = contestant.contend(drivers, CONTENTION).await;
         let cost = meter.end(before).await;
         let all = grants.all as f64;
-        contestant.record("grants_per_s", grants.within as f64 / CONTENTION.as_secs_f64());
+        contestant.record("grants_per_s", grants.within as f64 / CONTENTION.time.as_secs_f64());
         contestant.record("changed_percent", 100.0 * grants.changed as f64 / all);
         contestant.record("grant_cpu_us", cost.cpu_us / all);
         contestant.record("grant_scripts_us", cost.scripts_us / all);
@@ -134,7 +136,7 @@ async fn count(server: &Server, contestant: &mut Contestant, drivers: &mut [Driv
         return;
     }
     let mut counter = cost::Counter::start(server).await;
-    let grants = contestant.contend(drivers, CONTENDERS, CONTENTION).await;
+    let grants = contestant.contend(drivers, CONTENTION).await;
     let counts = counter.end(server).await;
     contestant.record("grant_sent", counts.sent as f64 / grants.all as f64);
     contestant.record("grant_inner", counts.inner as f64 / grants.all as f64);
