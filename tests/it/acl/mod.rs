@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Its renewals come soon, and it outlives a pause of a busy machine.
 const LEASE: Duration = Duration::from_secs(3);
+/// What CLIENT LIST says of a connection for messages of locks that listens to no events.
+const NO_EVENTS: &str = " sub=2 psub=0 ";
 
 /// The rules of a user of the page, as words.
 pub fn rules(user: &str) -> Vec<String> {
@@ -62,18 +64,18 @@ pub async fn refused(server: &Server, user: &str) -> Vec<String> {
         .collect()
 }
 
-/// The user's connection that listens has sent a ping, and listens to no events any more; or something was refused.
-async fn until_quiet(server: &Server, user: &str) {
+/// A connection of the user has these subscriptions and has sent a ping since; or something was refused.
+async fn until_pinged(server: &Server, user: &str, subscriptions: &str) {
     let mark = format!(" user={user} ");
-    eventually("a ping and no events", async || {
+    eventually("subscriptions, and a ping since", async || {
         let clients: String = redis::cmd("CLIENT")
             .arg("LIST")
             .query_async(&mut server.redis().await)
             .await
             .expect("CLIENT LIST");
         let mut mine = clients.lines().filter(|line| line.contains(&mark));
-        let quiet = mine.any(|line| line.contains(" sub=2 psub=0 ") && line.contains(" cmd=ping "));
-        quiet || !refused(server, user).await.is_empty()
+        let pinged = mine.any(|line| line.contains(subscriptions) && line.contains(" cmd=ping "));
+        pinged || !refused(server, user).await.is_empty()
     })
     .await;
 }
@@ -113,7 +115,7 @@ pub async fn serve(server: &Server, url: &str, user: &str) -> Result<(), Error> 
     writing.release().await?;
     reading.release().await?;
     drop(events);
-    until_quiet(server, user).await;
+    until_pinged(server, user, NO_EVENTS).await;
     client.shutdown().await;
     Ok(())
 }

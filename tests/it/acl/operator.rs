@@ -1,6 +1,6 @@
 //! An operator who reads, and one who evicts.
 
-use super::{breaks, client, denied, evict, login, refused, rules, streams, until_quiet, without_one};
+use super::{NO_EVENTS, breaks, client, denied, evict, login, refused, rules, streams, until_pinged, without_one};
 use crate::conformance;
 use crate::lua::{Lock, STATUS};
 use crate::server::{Server, connected, soon};
@@ -29,7 +29,7 @@ async fn look(server: &Server, url: &str, user: &str) -> Result<(), Error> {
     let error = client.rw_lock(other).status().await.unwrap_err().to_string();
     assert!(error.contains("another version"), "{error}");
     drop(events);
-    until_quiet(server, user).await;
+    until_pinged(server, user, NO_EVENTS).await;
     client.shutdown().await;
     Ok(())
 }

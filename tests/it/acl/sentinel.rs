@@ -1,7 +1,7 @@
 //! A service whose master is named by a sentinel.
 
-use super::{LEASE, breaks, login, refused, rules, without_one};
-use crate::server::{Server, eventually, soon};
+use super::{LEASE, breaks, login, refused, rules, until_pinged, without_one};
+use crate::server::{Server, soon};
 use fairlock::{Client, Error};
 use redis::RedisConnectionInfo;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
@@ -40,17 +40,7 @@ async fn serve(
     master.until_queued(user, 1).await;
     writing.release().await?;
     waiting.await.expect("no panic")?.release().await?;
-    let mark = format!(" user={user} ");
-    eventually("a subscription, and a ping since", async || {
-        let clients: String = redis::cmd("CLIENT")
-            .arg("LIST")
-            .query_async(&mut sentinel.redis().await)
-            .await
-            .expect("CLIENT LIST");
-        let mut mine = clients.lines().filter(|line| line.contains(&mark));
-        mine.any(|line| line.contains(" sub=1 ") && line.contains(" cmd=ping "))
-    })
-    .await;
+    until_pinged(sentinel, user, " sub=1 ").await;
     client.shutdown().await;
     Ok(())
 }
