@@ -106,6 +106,14 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
                 beside_redlock(results, key),
             ))
         }
+        "quorum_3_2_waits" | "quorum_5_2_waits" => Some(format!(
+            "With two contenders there is a grant every {} us, and so short a time is mostly the machine's unevenness: of two tasks that \
+             only send PING to these servers and wait for all replies, the longest turn is {} times the mean. Where the two \
+             hold the lock for 1 ms the longest wait is {} times the mean wait.",
+            shown(1e6 / results.number(&key.replace("_waits", "_fairlock_grants"))?),
+            number(&key.replace("_waits", "_floor_waits")),
+            number(&key.replace("_2_waits", "_held_2_waits")),
+        )),
         "p10_one_lock" => Some(
             "A command renews at most 500 requests, so that no script keeps the server busy for more than about a \
              millisecond or two. 10,000 waits of one process for one lock are therefore 20 commands per interval."

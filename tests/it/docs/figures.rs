@@ -8,11 +8,12 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const MARK: &str = "<!-- bench ";
 
 /// Where users read what the lock costs.
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "src/lib.rs",
     "docs/comparison.md",
     "docs/faq.md",
     "docs/observing.md",
+    "docs/quorum.md",
     "docs/scale.md",
     "docs/scripts.md",
     "docs/tuning.md",
