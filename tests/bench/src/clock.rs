@@ -1,6 +1,9 @@
 //! CLOCK_MONOTONIC: one clock for all processes of a machine, so what one reads another may subtract.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::thread::sleep;
+use std::time::Duration;
+use tokio::task::spawn_blocking;
 
 /// Microseconds.
 pub fn now() -> f64 {
@@ -9,9 +12,9 @@ pub fn now() -> f64 {
 }
 
 /// By a thread, because tokio's timer counts whole milliseconds and rounds up.
-pub async fn sleep_exactly(time: std::time::Duration) {
+pub async fn sleep_exactly(time: Duration) {
     if !time.is_zero() {
-        let slept = tokio::task::spawn_blocking(move || std::thread::sleep(time)).await;
+        let slept = spawn_blocking(move || sleep(time)).await;
         slept.expect("a thread that sleeps");
     }
 }

@@ -97,9 +97,10 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
         "quorum_3_held_8" | "quorum_3_held_64" | "quorum_5_held_8" | "quorum_5_held_64" => {
             let hold = results.number(&format!("{key}_fairlock_holds"))?;
             Some(format!(
-                "Each hold lasts {} us here, so no lock can make more than {} grants a second, which is {} times the {} of \
-                 redsync. {}",
+                "Each hold lasts {} us here, and {} us with redsync. With holds like ours no lock can make more than {} grants a \
+                 second, which is {} times the {} of redsync. {}",
                 shown(hold),
+                number(&format!("{key}_redsync_holds")),
                 shown(1e6 / hold),
                 shown(1e6 / hold / results.number(&format!("{key}_redsync_grants"))?),
                 number(&format!("{key}_redsync_grants")),

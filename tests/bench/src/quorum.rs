@@ -6,7 +6,7 @@ use crate::clock;
 use crate::env::{Env, connection, plain};
 use crate::languages::{Contention, Contestant, Driver, DriverKind, Local, Side};
 use crate::peers::{Locks, RETRY};
-use crate::quorum_contest::{CONTENDERS, Contest, Place};
+use crate::quorum_contest::{CONTENDERS, CONTENTION, Contest, Place};
 use crate::quorum_ring;
 use crate::report::{Goal, Report, median};
 use fairlock::Quorum;
@@ -20,7 +20,6 @@ use tokio::time::sleep;
 
 /// Cycles of one contestant before the next has its turn.
 const SLICE: usize = 50;
-pub const CONTENTION: Duration = Duration::from_millis(300);
 /// Over loopback it is the work of the processes that counts, and over links the number of round trips.
 const AT_ONCE: Place = Place {
     key: "",
@@ -194,10 +193,10 @@ async fn measure(env: &Env, report: &mut Report, count: usize) {
 
     let slices = env.times(10);
     let mut cycles = vec![Vec::new(); all.len()];
-    let mut contests = [Contest::all(AT_ONCE, all.len()), Contest::all(HELD, all.len())]
+    let mut contests: Vec<Contest> = [AT_ONCE, HELD]
         .into_iter()
-        .flatten()
-        .collect::<Vec<_>>();
+        .flat_map(|place| Contest::all(place, all.len()))
+        .collect();
     let (mut calls, mut floor) = (Vec::new(), Vec::new());
     for _ in env.rounds(&format!("quorum of {count}")) {
         let mut times = vec![Vec::new(); all.len()];

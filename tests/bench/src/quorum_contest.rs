@@ -1,7 +1,6 @@
 //! Contenders for one lock of a quorum, of each contestant in turn: how many of them enter, and how unevenly.
 
 use crate::languages::{Contention, Contestant, Driver};
-use crate::quorum::CONTENTION;
 use crate::report::{Goal, Report};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ pub struct Place {
 }
 
 pub const CONTENDERS: [usize; 3] = [2, 8, 64];
+pub const CONTENTION: Duration = Duration::from_millis(300);
 
 pub struct Contest {
     place: Place,
@@ -92,6 +92,7 @@ impl Contest {
         let grants_of = format!("{count} servers: grants per second, {who}");
         let redsync = self.beside(&self.grants[0], all, "redsync");
         if !redsync.is_empty() {
+            // From 8 contenders on: issue 5.
             let goal = match contenders {
                 8.. => Goal::AtLeast(1.3),
                 _ => Goal::None,

@@ -99,18 +99,21 @@ impl Driver {
     pub async fn contend(&mut self, name: &str, contention: Contention) -> Grants {
         let Contention { contenders, time, hold } = contention;
         let mut command = format!("contend {name} {contenders} {}", time.as_millis());
-        if let Kind::Go = self.kind {
-            command += &format!(" {}", hold.as_micros());
+        match self.kind {
+            Kind::Go => command += &format!(" {}", hold.as_micros()),
+            Kind::Java | Kind::Node => assert!(hold.is_zero(), "only the driver of Go can hold a lock"),
         }
         let (language, reply) = (self.kind.language(), self.numbers(&command).await);
-        let (&[within, all, changed], more) = reply.split_first_chunk().expect("three numbers");
-        let (unevenness, held) = match *more {
-            [] => (None, None),
-            [longest, waits, holds] => {
-                let all = all as f64;
+        let (within, all, changed, unevenness, held) = match reply[..] {
+            [within, all, changed] => (within, all, changed, None, None),
+            [within, all, changed, longest, waits, holds] => {
+                let unevenness = longest as f64 * all as f64 / waits as f64;
                 (
-                    Some(longest as f64 * all / waits as f64),
-                    Some(holds as f64 / 1e3 / all),
+                    within,
+                    all,
+                    changed,
+                    Some(unevenness),
+                    Some(holds as f64 / 1e3 / all as f64),
                 )
             }
             _ => panic!("the driver of {language} replied {reply:?} to {command:?}"),
