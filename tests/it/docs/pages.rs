@@ -251,19 +251,36 @@ fn every_line_of_the_page_of_security_about_who_is_hostile_has_its_test() {
     assert!(lines > 20, "only {lines} lines were found: has their form changed?");
 }
 
+/// One section of a manifest, without its title.
+fn section<'a>(manifest: &'a str, title: &str) -> &'a str {
+    let (_, rest) = manifest.split_once(&format!("\n[{title}]\n")).expect("a section");
+    rest.split("\n[").next().unwrap_or_default()
+}
+
+/// `cargo install --path cli` leaves out what only tests need, and then refuses a feature that names it.
+#[test]
+fn no_feature_needs_a_crate_that_only_the_tests_have() {
+    for name in ["Cargo.toml", "cli/Cargo.toml"] {
+        let manifest = read_to_string(Path::new(ROOT).join(name)).expect(name);
+        let features = section(&manifest, "features");
+        for line in section(&manifest, "dev-dependencies").lines() {
+            let Some((of_tests, _)) = line.split_once(" = ").filter(|_| line.contains("path = ")) else {
+                continue;
+            };
+            assert!(
+                !features.contains(&format!("\"{of_tests}/")),
+                "{name}: a feature needs {of_tests}"
+            );
+        }
+    }
+}
+
 /// What users see of a feature is what Cargo has.
 #[test]
 fn the_crate_page_names_every_feature() {
     let root = Path::new(ROOT);
     let manifest = read_to_string(root.join("Cargo.toml")).expect("Cargo.toml");
-    let features = manifest
-        .split("[features]")
-        .nth(1)
-        .expect("features")
-        .split("\n[")
-        .next()
-        .unwrap_or_default();
-    let names = features
+    let names = section(&manifest, "features")
         .lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once(" = "));
