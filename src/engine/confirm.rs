@@ -5,13 +5,14 @@
 use super::attempt::Attempt;
 use super::session::Session;
 use crate::protocol::replication::Replication;
+use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::error::{Error, is_transient, shown};
+use crate::types::error::{Error, LostReason, is_transient, shown};
 
 /// Makes sure that enough replicas know of a hold, and withdraws the hold otherwise. `false`: the hold was lost before
-/// its user had it.
+/// its user had it, so the user asks again.
 pub(crate) async fn counts(attempt: &mut Attempt, wish: Replication) -> Result<bool, Error> {
     let counts = confirmed(attempt.session(), attempt.request(), wish).await;
     if counts.is_err() {
@@ -28,11 +29,13 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
     while is_held(request) {
         let sent = clock::now();
         let asked = request.claim().lease_to_renew(sent).unwrap_or(lease);
-        match session
-            .call(&request.lock, lease)
-            .confirm(&request.name, asked, wish)
-            .await
-        {
+        let call = session.call(&request.lock, lease);
+        let told = tokio::select! {
+            told = call.confirm(&request.name, asked, wish) => told,
+            // A server may wait for its replicas for an hour.
+            () = request.lost(clock::look, clock::sleep_until) => break,
+        };
+        match told {
             Ok((standing, reached)) => {
                 request.on_renewal(sent, clock::now(), asked, standing);
                 if is_held(request) && reached.master && reached.replicas >= wish.replicas {
@@ -47,11 +50,24 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
                     });
                 }
             }
-            Err(error) if is_transient(&error) && clock::since(begun) < wish.timeout => backoff.pause().await,
+            Err(error)
+                if is_transient(&error)
+                    && clock::since(begun) < wish.timeout
+                    && !session.shared.registry.has_ended() =>
+            {
+                backoff.pause().await;
+            }
             Err(error) => return Err(Error::of_server(&request.lock.name, error)),
         }
     }
-    Ok(false)
+    match request.claim().ended() {
+        // Whoever was evicted does not come back by itself.
+        Some(EndedBy::Lost(reason @ LostReason::Evicted)) => Err(Error::Lost {
+            lock: shown(&request.lock.name),
+            reason: *reason,
+        }),
+        _ => Ok(false),
+    }
 }
 
 fn is_held(request: &Request) -> bool {

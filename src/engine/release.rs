@@ -55,9 +55,11 @@ async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
 async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     let Some(first) = requests.first() else { return };
     let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
+    let now = clock::now();
+    // With the lock delay, for which the server keeps a hold as well.
     let longest = requests
         .iter()
-        .map(|request| request.claim().lease())
+        .map(|request| request.claim().lease_to_ask(now))
         .max()
         .unwrap_or_default();
     let shortest = requests
@@ -66,7 +68,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
         .min()
         .unwrap_or_default();
     let call = session.call(&first.lock, shortest);
-    let gone_by = clock::now() + longest + call_limit(longest);
+    let gone_by = now + longest + call_limit(longest);
     let mut backoff = Backoff::new();
     loop {
         let released = {

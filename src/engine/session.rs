@@ -179,6 +179,10 @@ impl Session {
         self.bid_farewell().await;
         self.stop();
         self.route.close();
+        // The releaser is gone, so whoever still waits for it need not.
+        for request in &requests {
+            shared.registry.remove(request);
+        }
         tracing::info!("client shut down");
     }
 

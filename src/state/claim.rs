@@ -343,11 +343,9 @@ impl Claim {
             Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Outcome::Renew,
             Phase::Granted { .. } if self.is_kept_too_short(now) => Outcome::Renew,
             &Phase::Granted { token, since, .. } => {
-                self.phase = Phase::Held {
-                    token,
-                    since,
-                    until: now.checked_add(self.max_hold),
-                };
+                // Its `max_hold` begins when the user has the guard: replicas may have to confirm the hold first.
+                let until = None;
+                self.phase = Phase::Held { token, since, until };
                 Outcome::HandOut { token }
             }
             Phase::Over(end) => Outcome::Ended(end.clone()),

@@ -150,12 +150,12 @@ impl Registry {
         request.is_some()
     }
 
-    /// Waits until a dropped request has been released.
+    /// Waits until a dropped request has been released, or nobody is left to release it.
     pub(crate) async fn out_of(&self, former: &Request) {
         loop {
             // Created before the check, as in Request::outcome().
             let released = former.changed.notified();
-            if !self.knows(former.number) {
+            if !self.knows(former.number) || self.has_ended() {
                 return;
             }
             released.await;
@@ -214,7 +214,22 @@ mod tests {
     use crate::protocol::reply::Answer;
     use crate::state::claim::Claim;
     use crate::types::mode::Admission;
+    use futures::FutureExt;
+    use std::pin::pin;
     use std::time::Duration;
+
+    #[test]
+    fn nobody_waits_for_a_release_that_nobody_is_left_to_send() {
+        let (registry, now) = (Registry::new(), Instant::now());
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
+        let request = Arc::new(Request::new(1, "w0a:1".to_owned(), lock, Admission::FIFO, claim));
+        registry.insert(Arc::clone(&request), now);
+        let mut out = pin!(registry.out_of(&request));
+        assert_eq!(out.as_mut().now_or_never(), None, "the releaser has it");
+        registry.end();
+        assert_eq!(out.now_or_never(), Some(()), "the releaser is gone");
+    }
 
     #[test]
     fn what_a_named_owner_has_and_not_what_it_has_left_is_known_beside_its_wait() {

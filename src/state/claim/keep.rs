@@ -65,8 +65,9 @@ impl Claim {
         (!left.is_zero()).then_some(left)
     }
 
-    /// The user has the guard: from now on the hold lasts for its least time.
+    /// The user has the guard: from now on the hold lasts for its least time, and for its `max_hold` at most.
     pub(crate) fn keep(&mut self, now: Instant) {
+        self.limit(now, self.max_hold);
         if !self.at_least.is_zero() {
             self.kept_until = self.kept_until.max(Some(now + self.at_least));
         }
@@ -119,7 +120,10 @@ impl Claim {
     /// Whether its user released it and the server may not know yet. For a lost hold this is false, because nobody
     /// releases that soon.
     pub(crate) fn is_leaving(&self, now: Instant) -> bool {
-        let left = matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)));
+        let left = matches!(
+            self.phase,
+            Phase::Over(EndedBy::Released | EndedBy::Failed(_) | EndedBy::Deadlocked(_))
+        );
         left && self.kept_for(now).is_none()
     }
 

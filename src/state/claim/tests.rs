@@ -35,6 +35,30 @@ fn a_lease_counts_from_the_sending_less_a_margin() {
 }
 
 #[test]
+fn a_max_hold_begins_when_the_user_has_the_guard() {
+    let now = Instant::now();
+    let mut claim = Claim::new(LEASE * 10, ms(100), now);
+    claim.on_reply(now, Answer::Granted { token: 1 });
+    assert_eq!(handed_out(&mut claim, now), Some(1));
+    // Replicas had to confirm the hold.
+    let later = now + ms(5000);
+    assert!(claim.held_until(later).is_some());
+    claim.keep(later);
+    assert_eq!(claim.held_until(later), Some(later + ms(100)));
+    assert_eq!(claim.held_until(later + ms(100)), None);
+}
+
+#[test]
+fn who_was_told_of_a_deadlock_is_still_leaving() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, QUEUED);
+    assert!(!claim.is_leaving(t));
+    assert!(claim.end(EndedBy::Deadlocked(Arc::from([]))));
+    claim.leave(t);
+    assert!(claim.is_leaving(t), "the server may still know it");
+}
+
+#[test]
 fn a_grant_has_one_source() {
     let granted = |steps: fn(&mut Claim, Instant)| {
         let (mut claim, t) = claim();
@@ -326,6 +350,7 @@ fn max_hold_cuts_renewals_and_ends_the_hold() {
     let mut claim = Claim::new(LEASE, ms(2500), t);
     claim.on_reply(t, Answer::Granted { token: 1 });
     assert!(handed_out(&mut claim, t).is_some());
+    claim.keep(t);
     for sent in [600, 1200, 1800] {
         let lease = claim.lease_to_renew(t + ms(sent)).expect("held");
         claim.on_renewal(

@@ -9,17 +9,31 @@ use crate::protocol::order::Order;
 use crate::protocol::replication::{Reached, Replication};
 use redis::{RedisError, Value};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 pub(super) struct Confirming {
     link: Link,
-    wishes: Mutex<VecDeque<Wish>>,
+    wishes: Mutex<Wishes>,
     wished: Notify,
-    /// Of the waits that were asked for.
-    longest_wait_ms: AtomicU64,
+}
+
+#[derive(Default)]
+struct Wishes {
+    in_line: VecDeque<Wish>,
+    /// How long the server may be waiting now.
+    under_way: Duration,
+    /// Nobody serves them any more.
+    closed: bool,
+}
+
+impl Wishes {
+    /// A renewal that is sent now stands behind at most one WAIT, which may be another caller's.
+    fn longest_wait(&self) -> Duration {
+        let in_line = self.in_line.iter().map(|wish| wish.what.timeout).max();
+        in_line.unwrap_or_default().max(self.under_way)
+    }
 }
 
 /// A caller has written over a connection, and waits for the replicas.
@@ -53,17 +67,20 @@ impl Confirming {
             link: Link { doubts: false, ..link },
             wishes: Mutex::default(),
             wished: Notify::new(),
-            longest_wait_ms: AtomicU64::new(0),
         }
     }
 
     pub(super) fn close(&self) {
         self.link.close();
-        let turned_away = std::mem::take(&mut *self.wishes());
+        let turned_away = {
+            let mut wishes = self.wishes();
+            wishes.closed = true;
+            std::mem::take(&mut wishes.in_line)
+        };
         drop(turned_away);
     }
 
-    fn wishes(&self) -> MutexGuard<'_, VecDeque<Wish>> {
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
         // No code that can panic runs while it is locked.
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,10 +91,7 @@ impl Confirming {
         what: Replication,
         renew: &Order<'_>,
     ) -> Result<(Value, Reached), RedisError> {
-        // The renewal stands behind at most one WAIT, which may be another caller's.
-        let wait = u64::try_from(what.timeout.as_millis()).unwrap_or(u64::MAX);
-        let longest = self.longest_wait_ms.fetch_max(wait, Ordering::Relaxed).max(wait);
-        let behind = limit + Duration::from_millis(longest);
+        let behind = limit + what.timeout.max(self.wishes().longest_wait());
         let how = How {
             patience: limit,
             ..How::plainly(Lane::Users, behind)
@@ -90,7 +104,13 @@ impl Confirming {
             what,
             answer,
         };
-        self.wishes().push_back(wish);
+        {
+            let mut wishes = self.wishes();
+            if wishes.closed {
+                return Err(self.link.down());
+            }
+            wishes.in_line.push_back(wish);
+        }
         self.wished.notify_one();
         // Dropped without a reply: the link was closed.
         let reached = answered.await.unwrap_or_else(|_| Err(self.link.down()))?;
@@ -117,6 +137,7 @@ impl Confirming {
                 continue;
             };
             let reached = self.ask(first, limit).await;
+            self.wishes().under_way = Duration::ZERO;
             for wish in batch {
                 // The caller may have gone.
                 let _ = wish.answer.send(reached.clone());
@@ -127,17 +148,18 @@ impl Confirming {
     fn next_batch(&self) -> Vec<Wish> {
         let mut wishes = self.wishes();
         let mut batch: Vec<Wish> = Vec::new();
-        for wish in std::mem::take(&mut *wishes) {
+        for wish in std::mem::take(&mut wishes.in_line) {
             if wish.answer.is_closed() {
                 continue;
             }
             match batch.first() {
                 Some(first) if first.what != wish.what || !Arc::ptr_eq(&first.connection, &wish.connection) => {
-                    wishes.push_back(wish);
+                    wishes.in_line.push_back(wish);
                 }
                 _ => batch.push(wish),
             }
         }
+        wishes.under_way = batch.first().map(|wish| wish.what.timeout).unwrap_or_default();
         batch
     }
 

@@ -1,10 +1,10 @@
 //! Grants that count only when replicas have them.
 
 use crate::failover::demotion::{info, replica_of, until_server_waits};
-use crate::observe::{LONG, keys, ms, until_free};
+use crate::observe::{LONG, View, keys, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
-use fairlock::{Client, ClientBuilder, Error, Owner, RwLock, WriteGuard};
+use fairlock::{Client, ClientBuilder, Error, LostReason, Owner, RwLock, WriteGuard};
 use fairlock_support::packed::Packed;
 use futures::future::join_all;
 use redis::Value;
@@ -103,6 +103,83 @@ async fn a_grant_without_replicas_is_withdrawn_before_its_error_is_seen() {
         .await
         .unwrap();
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_max_hold_that_is_shorter_than_the_wait_hides_no_missing_replica() {
+    let server = Server::start().await;
+    let strict = client(&server, |builder| builder.wait_for_replicas(1, ms(400))).await;
+    let short = strict.rw_lock("a").write().max_hold(ms(50));
+    let outcome = soon("an answer", short.acquire_fair()).await;
+    assert!(is_not_replicated(&outcome), "{outcome:?}");
+    assert_eq!(writer(&server, "a").await, None, "withdrawn");
+}
+
+#[tokio::test]
+async fn who_is_evicted_while_it_waits_for_a_replica_is_told_at_once_and_does_not_come_back() {
+    let (master, _replica, lock, asked) = asked_without_replica().await;
+    let owner = lock.status().await.unwrap().holders[0].owner;
+    assert_eq!(lock.evict(&owner).await.unwrap(), 1);
+    let outcome = soon("an answer", asked).await.unwrap();
+    assert!(
+        matches!(
+            outcome,
+            Err(Error::Lost {
+                reason: LostReason::Evicted,
+                ..
+            })
+        ),
+        "{outcome:?}"
+    );
+    assert_eq!(writer(&master, "a").await, None);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_every_wait_for_a_replica() {
+    let (master, _replica, lock, asked) = asked_without_replica().await;
+    let second = client(&master, |builder| builder.wait_for_replicas(1, PATIENT)).await;
+    let third = tokio::spawn(second.rw_lock("b").write().acquire_fair());
+    eventually("both servers' connections wait", async || {
+        info(&master, "clients").await.contains("blocked_clients:2")
+    })
+    .await;
+    // This one's renewal stands behind the other's WAIT.
+    let behind = tokio::spawn(second.rw_lock("c").write().acquire_fair());
+    eventually("granted", async || writer(&master, "c").await.is_some()).await;
+    second.shutdown().await;
+    for waiting in [third, behind] {
+        let outcome = soon("an answer", waiting).await.unwrap();
+        assert!(matches!(outcome, Err(Error::Shutdown { .. })), "{outcome:?}");
+    }
+    assert!(!asked.is_finished(), "another client's");
+    drop(lock);
+}
+
+/// The releaser, which tries for a lease, ends with the client.
+#[tokio::test]
+async fn a_shutdown_ends_the_withdrawal_of_a_grant_that_the_server_does_not_let_go() {
+    let server = Server::start().await;
+    let strict = client(&server, |builder| builder.wait_for_replicas(1, ms(500))).await;
+    let asked = tokio::spawn(strict.rw_lock("a").write().acquire_fair());
+    until_server_waits(&server).await;
+    wants_replicas(&server, 1).await;
+    // By then nobody asks the replicas any more, and only the releaser makes calls.
+    let begun = View::of(&server, "a").await.now_ms;
+    eventually("the wait is long over", async || {
+        View::of(&server, "a").await.now_ms > begun + 3000
+    })
+    .await;
+    let errors = info(&server, "errorstats").await;
+    eventually("the release is refused", async || {
+        info(&server, "errorstats").await != errors
+    })
+    .await;
+    strict.shutdown().await;
+    let outcome = soon("an answer", asked).await.unwrap();
+    assert!(
+        matches!(outcome, Err(Error::NotReplicated { .. } | Error::Server { .. })),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -305,6 +382,26 @@ async fn a_server_that_misses_its_replicas_for_a_while_does_not_end_who_waits() 
     wants_replicas(&server, 0).await;
     soon("the release", guard.release()).await.unwrap();
     drop(soon("the hand-over", waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_release_is_sent_again_for_as_long_as_the_server_keeps_the_hold() {
+    in_time(async || {
+        let server = Server::start().await;
+        let builder = Client::builder().lease(ms(200)).lock_delay(LONG);
+        let lock = connected(builder, server.url()).await.rw_lock("a");
+        let guard = lock.write().acquire_fair().await.unwrap();
+        wants_replicas(&server, 1).await;
+        drop(guard);
+        let begun = View::of(&server, "a").await.now_ms;
+        eventually("the lease alone is over", async || {
+            View::of(&server, "a").await.now_ms > begun + 1000
+        })
+        .await;
+        wants_replicas(&server, 0).await;
+        until_free(&server, "a").await;
+    })
+    .await;
 }
 
 /// A renewal is minutes away, so nobody but the releaser asks again.

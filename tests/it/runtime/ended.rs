@@ -1,7 +1,9 @@
 //! The runtime of a client ends before its guards, its waiters or the client itself.
 
 use super::{Elsewhere, LEASE, LONG, client, multi_thread, write};
-use crate::server::{Server, connected, in_time, soon};
+use crate::failover::demotion::until_server_waits;
+use crate::observe::View;
+use crate::server::{Server, connected, eventually, in_time, soon};
 use fairlock::{Client, Error, LostReason, Owner, WriteGuard};
 use std::time::{Duration, Instant};
 
@@ -140,6 +142,24 @@ async fn when_the_clients_runtime_ends_waits_and_calls_fail_at_once() {
     assert!(is_of_the_ended_runtime(&released), "{released:?}");
     soon("the shutdown", gone.shutdown()).await;
     held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_for_replicas_whose_runtime_ends_fails_at_once() {
+    let server = Server::start().await;
+    let mut elsewhere = Elsewhere::new();
+    let gone = elsewhere.client(&server, LONG).await;
+    let ask = |name: &str| tokio::spawn(gone.rw_lock(name).write().wait_for_replicas(1, LONG).acquire_fair());
+    let first = ask("a");
+    until_server_waits(&server).await;
+    // Its renewal stands behind the other's WAIT.
+    let second = ask("b");
+    eventually("granted", async || !View::of(&server, "b").await.leases.is_empty()).await;
+    elsewhere.end();
+    for waiting in [first, second] {
+        let ended = soon("the end of a wait", waiting).await.unwrap();
+        assert!(is_of_the_ended_runtime(&ended), "{ended:?}");
+    }
 }
 
 #[tokio::test]

@@ -146,6 +146,7 @@ fn what_time_ends_is_released_after_the_lock_delay_and_what_an_operator_ends_at_
         let mut claim = Claim::new(LEASE, max_hold, now).keeping(Duration::ZERO, delay);
         claim.on_reply(now, Answer::Granted { token: 1 });
         assert_eq!(handed_out(&mut claim, now), Some(1));
+        claim.keep(now);
         (claim, now)
     };
     let (mut claim, t) = held(Duration::MAX);
