@@ -268,6 +268,9 @@ impl Attempt {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
+            if self.session().is_closed() {
+                return Err(self.shut_down());
+            }
             let sent = clock::now();
             let call = self.session().call(&request.lock, self.lease);
             let lease = request.claim().lease_to_ask(sent);

@@ -149,6 +149,7 @@ impl Call<'_> {
             match self.route.call(how, key, &self.order(ask, false)).await {
                 // EVAL fills the server's cache of scripts again, on this server only. In a box, because it is rare.
                 Err(error) if is_unknown_script(&error) => {
+                    self.sent.store(false, Ordering::Relaxed);
                     Box::pin(self.route.call(how, key, &self.order(ask, true))).await
                 }
                 other => other,

@@ -20,6 +20,7 @@ use redis::{ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::slot_of;
@@ -150,6 +151,8 @@ impl Cluster {
                     },
                 },
             };
+            // No node has executed it so far.
+            order.sent.store(false, Ordering::Relaxed);
             if asked.is_none() && error.kind() != ErrorKind::Server(ServerErrorKind::TryAgain) {
                 self.stale.notify_one();
             }

@@ -1,9 +1,9 @@
 //! A slot that moves: to another node, by a fail-over, under load.
 
 use super::Parked;
-use crate::observe::{LONG, ms};
+use crate::observe::{LONG, View, keys, ms};
 use crate::server::{eventually, soon};
-use fairlock::{Client, FencingToken, LostReason};
+use fairlock::{Client, Error, FencingToken, LostReason};
 use fairlock_support::cluster::{Cluster, ask};
 use fairlock_support::random;
 use redis::Value;
@@ -85,6 +85,41 @@ async fn a_queue_that_was_replicated_keeps_its_order_over_a_failover() {
     let (order, tokens): (Vec<_>, Vec<_>) = entered.lock().unwrap().iter().copied().unzip();
     assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert!(tokens[0] > token && tokens.is_sorted_by(|a, b| a < b));
+}
+
+#[tokio::test]
+async fn a_release_that_was_only_redirected_does_not_hide_that_the_next_node_knows_nothing() {
+    let cluster = Cluster::of(3, 0).await;
+    let [name, another] = cluster.locks_on(0, 2).await.try_into().expect("two");
+    let slot = cluster.slot(&name).await;
+    let client = cluster.client(LONG).await;
+    let guard = client.rw_lock(&*name).write().acquire_fair().await.unwrap();
+    // A node to which the client has yet to connect: it has its introduction on one of the three.
+    let unused = async {
+        loop {
+            for n in [1, 2] {
+                if cluster.nodes[n].connections().await == 0 {
+                    return n;
+                }
+            }
+        }
+    };
+    let next = soon("a node that the client does not need", unused).await;
+    for key in keys(&name) {
+        ask::<Value>(&cluster.nodes[0], &["DEL", &key]).await;
+    }
+    cluster.migrate(slot, 0, next).await;
+    cluster.nodes[next].freeze();
+    let releasing = tokio::spawn(guard.release());
+    // In that time the first call has been redirected, and was given up without having been sent to the next node.
+    let begun = View::of(&cluster.nodes[0], &another).await.now_ms;
+    eventually("a call is over", async || {
+        View::of(&cluster.nodes[0], &another).await.now_ms > begun + 3000
+    })
+    .await;
+    cluster.nodes[next].thaw();
+    let released = soon("the release", releasing).await.unwrap();
+    assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
 }
 
 #[tokio::test]

@@ -98,3 +98,22 @@ async fn a_shutdown_with_many_locks_of_a_server_that_hangs_does_not_wait_for_eac
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_shutdown_ends_a_release_and_a_downgrade_that_get_no_reply() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let leaving = client(proxy.url(), LONG).await;
+    let released = leaving.rw_lock("a").write().acquire_fair().await.unwrap();
+    let downgraded = leaving.rw_lock("b").write().acquire_fair().await.unwrap();
+    proxy.stall(true);
+    let releasing = tokio::spawn(released.release());
+    let downgrading = tokio::spawn(downgraded.downgrade());
+    // There is one thread: both have asked.
+    tokio::task::yield_now().await;
+    soon("the shutdown", leaving.shutdown()).await;
+    let ended = soon("an end of the release", releasing).await.unwrap();
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+    let ended = soon("an end of the downgrade", downgrading).await.unwrap();
+    assert!(matches!(ended, Err(Error::Shutdown { .. })), "{ended:?}");
+}
