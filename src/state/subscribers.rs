@@ -116,8 +116,9 @@ impl EventSubscribers {
             if locked(&self.feeds).get(channel).is_some_and(|feed| feed.subscribed) {
                 return Ok(());
             }
-            if let Some(error) = locked(&self.refused).remove(channel) {
-                return Err(error);
+            // It stays for others that wait for the same channel, until somebody asks for it anew.
+            if let Some(error) = locked(&self.refused).get(channel) {
+                return Err(error.clone());
             }
             followed.await;
         }
@@ -125,8 +126,11 @@ impl EventSubscribers {
 
     /// Ends the streams of a subscription by which nothing will come.
     pub(crate) fn is_refused(&self, channel: &str, error: RedisError) {
-        locked(&self.refused).insert(channel.to_owned(), error);
-        locked(&self.feeds).remove(channel);
+        locked(&self.refused).insert(channel.to_owned(), error.clone());
+        if let Some(feed) = locked(&self.feeds).remove(channel) {
+            // Perhaps nobody reads.
+            let _ = feed.items.send(Item::Failed(error));
+        }
         self.followed.notify_waiters();
     }
 

@@ -160,6 +160,34 @@ async fn events_that_a_user_may_not_subscribe_to_are_refused_and_grants_still_co
 }
 
 #[tokio::test]
+async fn a_stream_whose_subscription_is_refused_later_ends_with_that_error() {
+    let server = Server::start().await;
+    let channels = async |channels: &[&str]| {
+        let mut rules = redis::cmd("ACL");
+        rules.arg(&[
+            "SETUSER",
+            "app",
+            "on",
+            ">s3cret",
+            "~fairlock:*",
+            "+@all",
+            "resetchannels",
+        ]);
+        let set: Result<(), _> = rules.arg(channels).query_async(&mut server.redis().await).await;
+        set.unwrap();
+    };
+    channels(&["&fairlock:*"]).await;
+    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
+    let client = connected(Client::builder().lease(LONG), url).await;
+    let mut events = client.rw_lock("a").events().await.unwrap();
+    // The server ends a subscription that is no longer allowed.
+    channels(&["&fairlock:c:*", "&fairlock:listen"]).await;
+    let ended = soon("an item", events.next()).await;
+    assert!(matches!(ended, Some(Err(Error::Server { .. }))), "{ended:?}");
+    assert!(soon("the end", events.next()).await.is_none());
+}
+
+#[tokio::test]
 async fn streams_end_when_their_client_is_shut_down() {
     in_time(async || {
         let server = Server::start().await;
