@@ -35,7 +35,11 @@ use crate::types::token::FencingToken;
 use crate::{ClientBuilder, Error, IntoServer, LostReason, Status};
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -65,10 +69,38 @@ impl Background {
     }
 
     /// Runs a future on the caller's thread, with the timers of the background thread. `Runtime::block_on` would panic
-    /// within another runtime.
+    /// within another runtime, and that of the crate futures within itself: a future may own a guard and drop it.
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _timers = self.0.0.as_ref().map(tokio::runtime::Runtime::enter);
-        futures::executor::block_on(future)
+        let blocked = Arc::new(Blocked {
+            thread: std::thread::current(),
+            woken: AtomicBool::new(false),
+        });
+        let waker = Waker::from(Arc::clone(&blocked));
+        let mut context = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            // An inner call may use up what unparks the thread. So `woken` counts.
+            while !blocked.woken.swap(false, Ordering::Acquire) {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// A call that blocks its thread.
+struct Blocked {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Blocked {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -254,7 +286,8 @@ impl<M: Access> Acquire<M> {
 /// A hold on a lock: see [`crate::Guard`].
 ///
 /// A drop releases the lock and waits for the server's confirmation, for at most two seconds. So a program may end right
-/// after it. What the server did not confirm by then, the background thread goes on to release.
+/// after it. What the server did not confirm by then, the background thread goes on to release for as long as the client, or a lock
+/// or guard of it, exists. In a child of fork() a drop does nothing, because the hold is its parent's.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<M> {
     /// Taken by what ends the guard.
@@ -335,6 +368,9 @@ impl Guard<Write> {
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(guard) = self.inner.take() {
+            if guard.handle.shared().is_a_childs_copy() {
+                return;
+            }
             // A loss is no news for who drops the guard, and the background releases what got no reply.
             let released = async { timeout(CONNECT_TIMEOUT, guard.release()).await };
             let _ = self.background.block_on(released);

@@ -95,13 +95,18 @@ impl Shared {
     /// too. In a child of fork() it does nothing to the server, where the request is the parent's.
     pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
         request.change(|claim| claim.leave(now));
-        if process::id() != self.process {
+        if self.is_a_childs_copy() {
             return self.registry.remove(&request);
         }
         // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
         if let Err(request) = self.release(request) {
             self.registry.remove(&request);
         }
+    }
+
+    /// Whether this is the copy in a child of fork(), where nothing runs for the client.
+    pub(crate) fn is_a_childs_copy(&self) -> bool {
+        process::id() != self.process
     }
 
     /// Hands a request to the releaser, and returns the request if the releaser is gone.

@@ -105,3 +105,25 @@ fn a_child_that_runs_a_copy_of_the_runtime_drops_a_guard_and_its_parent_holds_on
         is_untouched(&client, guard).await;
     });
 }
+
+/// The thread that runs the client's tasks is not in the child.
+#[test]
+fn a_child_drops_a_guard_of_the_blocking_client_and_its_parent_holds_on() {
+    let runtime = multi_thread();
+    let server = runtime.block_on(Server::start());
+    let settings = Client::builder().lease(LONG);
+    let client = fairlock::blocking::Client::connect_with(settings, server.url()).unwrap();
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().unwrap();
+    let Some(child) = fork() else {
+        drop(guard);
+        end();
+    };
+    runtime.block_on(ended(child));
+    assert_eq!(
+        lock.status().unwrap().holding,
+        1,
+        "the child has released its parent's hold"
+    );
+    guard.release().unwrap();
+}

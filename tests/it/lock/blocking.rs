@@ -85,3 +85,19 @@ async fn a_task_that_blocks_gets_its_lock() {
         .await
         .unwrap();
 }
+
+/// A future that this thread runs may own a guard, and a guard that is dropped blocks.
+#[test]
+fn a_thread_that_blocks_may_block_within() {
+    let server = server();
+    let client = Client::connect(server.url()).unwrap();
+    let mine = client.rw_lock("a");
+    let guard = mine.write().acquire_fair().unwrap();
+    client.block_on(async move { drop(guard) });
+    assert_eq!(mine.status().unwrap().holding, 0);
+    client.block_on(async {
+        let outer = client.inner().rw_lock("b").write().acquire_fair().await.unwrap();
+        mine.write().acquire_fair().unwrap().release().unwrap();
+        outer.release().await.unwrap();
+    });
+}
