@@ -50,13 +50,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
                     });
                 }
             }
-            Err(error)
-                if is_transient(&error)
-                    && clock::since(begun) < wish.timeout
-                    && !session.shared.registry.has_ended() =>
-            {
-                backoff.pause().await;
-            }
+            Err(error) if is_transient(&error) && clock::since(begun) < wish.timeout => backoff.pause().await,
             Err(error) => return Err(Error::of_server(&request.lock.name, error)),
         }
     }
