@@ -253,7 +253,9 @@ impl<M: Access> Acquire<M> {
     /// server refuses, [`Error::Shutdown`] after [`Client::shutdown`](crate::Client::shutdown), and
     /// [`Error::InvalidName`], [`Error::InvalidDuration`], [`Error::InvalidOwner`] or [`Error::Runtime`] before the
     /// client sends anything. [`Error::PolicyMismatch`] if others use the lock with another policy, and [`Error::Lost`]
-    /// if an operator evicted the waiting owner.
+    /// if an operator evicted the owner before it had the guard. [`Error::Deadlock`] concerns owners too,
+    /// [`Error::InvalidPermits`] semaphores, and [`Error::QueueFull`] and [`Error::NotReplicated`] requests that set
+    /// [`max_queue`](Self::max_queue) or [`wait_for_replicas`](Self::wait_for_replicas).
     pub async fn acquire_fair(self) -> Result<Guard<M>, Error> {
         match self.acquire(When::InTurn).await? {
             Some(guard) => Ok(guard),

@@ -368,7 +368,7 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::Connect`] as in [`Client::connect`]; [`Error::InvalidDuration`], [`Error::InvalidPrefix`] and
     /// [`Error::InvalidLabel`] for impossible settings; [`Error::Runtime`] outside of a tokio runtime with timers and
-    /// I/O.
+    /// I/O; [`Error::Unsupported`] for a [`quarantine`](Self::quarantine) on a cluster.
     pub async fn connect(self, server: impl IntoServer) -> Result<Client, Error> {
         runtime::check_timers()?;
         observe::begin();
