@@ -52,6 +52,11 @@ class Watch:
 
         await self.until(f"{holders} hold and {waiters} wait for {name}; {what}", right)
 
+    async def info(self, section: str, field: str) -> str:
+        """A field of INFO. Empty: the server does not have it."""
+        lines = str(await self.connection.call("INFO", section)).splitlines()
+        return next((line.removeprefix(f"{field}:") for line in lines if line.startswith(f"{field}:")), "")
+
     async def clients(self) -> int:
         listed = await self.connection.call("CLIENT", "LIST")
         return len(str(listed).splitlines())
@@ -377,6 +382,33 @@ class Refusals(OnAServer):
 
 
 class Connections(OnAServer):
+    async def test_an_idle_client_keeps_its_subscription(self) -> None:
+        async def pings() -> int:
+            return int((await self.watch.info("commandstats", "cmdstat_ping")).removeprefix("calls=").split(",")[0])
+
+        # A busy machine may be silent for longer than a short patience.
+        for lease in (0.3, 3.0, 10.0):
+            async with connected(lease=lease):
+                connections = await self.watch.info("stats", "total_connections_received")
+                # Two connections ping twice in the time of patience, so this is four times as long.
+                enough = await pings() + 16
+
+                async def idle_for_long(enough: int = enough) -> bool:
+                    return await pings() >= enough
+
+                await self.watch.until("pings of an idle client", idle_for_long)
+                if await self.watch.info("stats", "total_connections_received") == connections:
+                    return
+        self.fail("each client connected again")
+
+    async def test_a_label_is_for_users_without_the_right_to_name_their_connection(self) -> None:
+        user = f"nameless-{uuid.uuid4().hex}"
+        await self.watch.connection.call("ACL", "SETUSER", user, "on", ">SECRET", "~*", "&*", "+@all", "-client")
+        async with fairlock.Client(URL.replace("//", f"//{user}:SECRET@"), lease=LONG, label="billing") as client:
+            async with client.rw_lock(name()).write():
+                pass
+        await self.watch.connection.call("ACL", "DELUSER", user)
+
     async def test_a_waiter_renews_when_its_subscription_was_made_again(self) -> None:
         async with connected() as client, connected() as other:
             lock = name()
