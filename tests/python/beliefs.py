@@ -5,13 +5,14 @@ import unittest
 from unittest import mock
 
 from fairlock import _clock
-from fairlock._names import keys
-from fairlock._request import Phase, Request
+from fairlock._names import keys, read_message, read_request
+from fairlock._request import DISPLACED, Phase, Request
 from fairlock.guard import Guard
 
 
-def asked(lease=10.0):
-    return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease, time.monotonic())
+def asked(lease=10.0, made=None):
+    made = time.monotonic() if made is None else made
+    return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease, made)
 
 
 class Suspended(unittest.IsolatedAsyncioTestCase):
@@ -41,7 +42,7 @@ class AfterASubscription(unittest.TestCase):
 
     def setUp(self):
         self.now = time.monotonic()
-        self.request = asked()
+        self.request = asked(made=self.now - 1)
         self.request.queued(self.now - 1, ticket=5, seq=5)
         self.request.doubt(self.now)
 
@@ -69,6 +70,48 @@ class AfterASubscription(unittest.TestCase):
         proven = self.request.proven
         self.request.doubt(self.now)
         self.assertEqual(self.request.proven, proven)
+
+    def test_a_waiter_is_due_at_once_when_its_call_was_sent_before(self):
+        self.request.stands(self.now + 1, self.now - 0.5, -5, 3)
+        self.assertLessEqual(self.request.due, self.now)
+        self.request.stands(self.now + 1, self.now + 0.5, -5, 3)
+        self.assertGreater(self.request.due, self.now + 1)
+        # A later call has told more.
+        self.request.stands(self.now + 1, self.now - 0.5, -5, 3)
+        self.assertGreater(self.request.due, self.now + 1)
+
+    def test_a_waiter_is_due_at_once_when_its_acquire_was_sent_before(self):
+        request = asked(made=self.now - 1)
+        request.doubt(self.now)
+        request.queued(self.now - 0.5, ticket=5, seq=5)
+        self.assertLessEqual(request.due, self.now)
+
+
+class Messages(unittest.TestCase):
+    """Messages come over a connection of their own."""
+
+    def test_an_upgrade_that_ends_before_its_reply_asks_again_with_its_ticket(self):
+        request = asked()
+        request.heard(1, time.monotonic())
+        self.assertEqual(request.phase, Phase.ASKED)
+        request.queued(time.monotonic(), ticket=5, seq=5)
+        self.assertEqual((request.phase, request.why, request.ticket), (Phase.OVER, DISPLACED, 5))
+
+    def test_a_grant_after_the_end_of_an_upgrade_counts(self):
+        request = asked()
+        for number in (1, 7):
+            request.heard(number, time.monotonic())
+        request.queued(time.monotonic(), ticket=5, seq=5)
+        self.assertEqual((request.phase, request.token), (Phase.GRANTED, 7))
+
+    def test_numbers_that_no_server_sends_are_no_messages(self):
+        state = "fairlock:{a}"
+        self.assertIsNotNone(read_message(f"{2**53 - 1} wa:1\n{state}"))
+        for digits in (17, 5000):
+            self.assertIsNone(read_message(f"{'9' * digits} wa:1\n{state}"))
+        self.assertEqual(read_request(f"wa:{2**62 - 1}"), ("a", 2**62 - 1))
+        for digits in (20, 5000):
+            self.assertIsNone(read_request(f"wa:{'9' * digits}"))
 
 
 if __name__ == "__main__":
