@@ -5,8 +5,11 @@ import unittest
 from unittest import mock
 
 from fairlock import _clock
+from fairlock._connection import Address
+from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, _acquired, _released
 from fairlock._names import keys, read_message, read_request
 from fairlock._request import DISPLACED, Phase, Request
+from fairlock._session import Answer
 from fairlock.guard import Guard
 
 
@@ -112,6 +115,64 @@ class Messages(unittest.TestCase):
         self.assertEqual(read_request(f"wa:{2**62 - 1}"), ("a", 2**62 - 1))
         for digits in (20, 5000):
             self.assertIsNone(read_request(f"wa:{'9' * digits}"))
+
+
+class FollowUps(unittest.IsolatedAsyncioTestCase):
+    """A script cut a lease of somebody else. The client whose call did that looks when the lease ends."""
+
+    async def asyncSetUp(self):
+        self.now = _clock.now()
+        clock = mock.patch.object(_clock, "now", lambda: self.now)
+        clock.start()
+        self.addCleanup(clock.stop)
+        self.lock = keys("fairlock", "a")
+        self.engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        self.next_ms = -1
+        self.calls = []
+
+        async def script(name, lock, options, *args, about=None):
+            self.calls.append((name, lock, args))
+            return Answer([self.next_ms, 0], self.now)
+
+        self.engine._session.script = script
+
+    async def looks(self):
+        """Does what is due, and returns whether that was a look at the lock."""
+        self.calls.clear()
+        jobs, _ = self.engine._due(self.now)
+        for job in jobs:
+            await job()
+        return self.calls == [("renew", self.lock, ())]
+
+    async def test_a_reply_that_tells_no_time_leaves_the_look_as_it_is_planned(self):
+        for told in (_released(Answer(7, self.now))[1], _acquired(Answer(0, self.now))[2]):
+            self.assertIsNone(told)
+            self.engine._note_next(self.lock, 900)
+            self.engine._note_next(self.lock, told)
+            self.assertFalse(await self.looks(), "too early")
+            self.now += 1
+            self.assertTrue(await self.looks())
+            self.assertFalse(await self.looks(), "once")
+
+    async def test_a_later_cut_is_followed_for_a_minute_of_its_own(self):
+        self.engine._note_next(self.lock, 1000)
+        self.now += FOLLOWED_SECONDS - 1
+        self.engine._note_next(self.lock, 1000)
+        self.now += 2
+        self.next_ms = 1000
+        self.assertTrue(await self.looks())
+        self.now += 1
+        self.assertTrue(await self.looks())
+
+    async def test_looks_that_follow_each_other_end_after_a_minute(self):
+        self.engine._note_next(self.lock, 1000)
+        self.next_ms, looks = 1000, 0
+        while looks <= FOLLOWED_SECONDS:
+            self.now += 1
+            if not await self.looks():
+                return
+            looks += 1
+        self.fail("the looks never end")
 
 
 if __name__ == "__main__":

@@ -487,6 +487,26 @@ class Connections(OnAServer):
             async with client.rw_lock("b").write():
                 pass
 
+    async def test_a_try_after_a_release_does_not_forget_the_lease_that_the_release_cut(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            guard = await lock.write()
+            # A process that died while it waited.
+            text = lua("lock.lua") + lua("acquire.lua")
+            dead = f"w{uuid.uuid4().hex[:15]}:1"
+            await self.watch.connection.call("EVAL", text, 3, *keys("fairlock", lock.name), "", dead, int(LONG * 1000))
+            waiter = asyncio.create_task(other.rw_lock(lock.name).write()._acquire())
+            await self.watch.until_counts(lock.name, 1, 2)
+            await guard.release()
+            # The dead process holds the lock for a second. Only the client that released knows that.
+            self.assertIsNone(await lock.write().try_acquire())
+
+            async def entered() -> bool:
+                return waiter.done()
+
+            await self.watch.until("the waiter behind a dead one enters", entered)
+            await (await waiter).release()
+
 
 class Pages(OnAServer):
     async def test_the_first_program_of_the_readme_runs(self) -> None:

@@ -138,7 +138,10 @@ class Connection(asyncio.Protocol):
         return future
 
     def subscribe(self, *channels: str) -> None:
-        """Subscribes. No call may follow. The replies of earlier calls come first; all that follows goes to `on_push`."""
+        """Subscribes. No call may follow.
+
+        The replies to earlier calls come first. Whatever follows goes to `on_push`, with the confirmations.
+        """
         self._subscribed = True
         self._write("SUBSCRIBE", *channels)
 

@@ -10,8 +10,8 @@ from .errors import InvalidInputError
 MOST_PERMITS = 10**9
 LEAST_LEASE = 0.1
 MOST_LEASE = 365 * 24 * 3600.0
-# Tickets and tokens are less than 2^53, and the numbers of requests are less than 2^62. Python refuses to read a number of
-# several thousand digits.
+# Tickets and tokens are less than 2^53, and the numbers of requests are less than 2^62. Python refuses to read a number
+# of several thousand digits.
 TOKEN_DIGITS = 16
 REQUEST_DIGITS = 19
 
