@@ -373,6 +373,49 @@ class Refusals(OnAServer):
                     await lock.read()
             await (await waiter).release()
 
+    async def test_an_error_that_does_not_end_by_itself_ends_the_wait(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            holder = await other.rw_lock(lock.name).write()
+            waiters = [asyncio.create_task(lock.read()._acquire()) for _ in range(3)]
+            await self.watch.until_counts(lock.name, 1, 3)
+            (state, *_) = keys("fairlock", lock.name)
+            await self.watch.connection.call("RENAME", state, f"{state}:aside")
+            await self.watch.connection.call("SET", state, "another program's")
+            engine = client._connected()
+            for request in engine._requests.values():
+                request.due = 0.0
+            engine._kick.notify()
+
+            async def ended() -> bool:
+                return all(waiter.done() for waiter in waiters)
+
+            await self.watch.until("the waits end", ended)
+            for waiter in waiters:
+                with self.assertRaises(fairlock.ServerError) as refused:
+                    await waiter
+                self.assertEqual(refused.exception.code, "WRONGTYPE")
+            self.assertTrue(holder.is_held(), "a hold lasts for as long as it is proven")
+            await self.watch.connection.call("RENAME", f"{state}:aside", state)
+            await self.watch.until_counts(lock.name, 1, 0, "the waiters are released")
+            await holder.release()
+
+    async def test_closing_releases_what_it_can(self) -> None:
+        client = await fairlock.Client(URL, lease=LONG).connect()
+        locks = [client.rw_lock(name()) for _ in range(3)]
+        for lock in locks:
+            (await lock.write())._left = True
+        broken, *others = locks
+        await self.watch.connection.call("SET", keys("fairlock", broken.name).state, "another program's")
+        introduction = f"fairlock:client:{client._connected().id}"
+        with self.assertLogs("fairlock", "WARNING") as logged:
+            await client.close()
+        for lock in others:
+            self.assertEqual(await self.watch.counts(lock.name), (0, 0))
+        self.assertEqual(await self.watch.connection.call("EXISTS", introduction), 0)
+        self.assertIn("WRONGTYPE", "".join(logged.output))
+        await self.watch.connection.call("DEL", *keys("fairlock", broken.name))
+
     async def test_no_server(self) -> None:
         with self.assertRaises(fairlock.UnavailableError):
             await fairlock.Client("redis://127.0.0.1:1").connect()

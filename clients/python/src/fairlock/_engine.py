@@ -20,7 +20,7 @@ from typing import Any
 from . import _clock
 from ._connection import Address, Disconnected
 from ._names import LockKeys, owner_name, read_message, read_request
-from ._request import DISPLACED, RELEASED, Phase, Request, Signal
+from ._request import DISPLACED, RELEASED, Phase, Refused, Request, Signal
 from ._resp import MalformedError, ReplyError, Word, integers
 from ._session import Answer, Session, is_transient
 from ._subscription import Subscription
@@ -159,17 +159,24 @@ class Engine:
             task.cancel()
         for request in list(self._requests.values()):
             request.end(LostReason.CLOSED)
+        calls = [self._release_all(lock, chunk) for lock, chunk in _chunks(requests)]
+        calls.append(self._end_introduction())
         try:
             async with asyncio.timeout(max(2.0, self.settings.patience)):
-                for lock, chunk in _chunks(requests):
-                    await self._release_all(lock, chunk)
-                await self._session.command("DEL", f"{self.settings.prefix}:client:{self.id}")
+                # One failure keeps no other call from the server.
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            errors = [error for error in results if isinstance(error, BaseException)]
+            if errors:
+                raise next((error for error in errors if not isinstance(error, FAILURES)), errors[0])
         except (*FAILURES, TimeoutError) as error:
             log.warning("closed without the server's confirmation, so leases have to expire: %s", error)
         finally:
             self._session.close()
             self._subscription.close()
             self._forgotten.notify()
+
+    async def _end_introduction(self) -> None:
+        await self._session.command("DEL", f"{self.settings.prefix}:client:{self.id}")
 
     async def _release_all(self, lock: LockKeys, requests: list[Request]) -> None:
         answer = await self._script("release", lock, "", *(request.name for request in requests))
@@ -329,6 +336,8 @@ class Engine:
             elif request.phase is Phase.OVER:
                 if request.why is DISPLACED:
                     return False
+                if isinstance(request.why, Refused):
+                    raise ServerError(f"lock {name!r}", request.why.reply)
                 if request.why is LostReason.CLOSED:
                     raise ClosedError("the client was closed")
                 raise LostError(name, reason(request))
@@ -491,7 +500,12 @@ class Engine:
                 again = _clock.now() + RETRY_SECONDS
                 for request in requests:
                     request.due = max(request.due, again)
-                if until is not None and _passes(error):
+                if not _passes(error):
+                    # Without requests the call was a look, for all who wait for the lock.
+                    for request in requests or [r for r in self._requests.values() if r.lock == lock]:
+                        request.refuse(str(error))
+                    return
+                if until is not None:
                     self._note_next(lock, int(RETRY_SECONDS * 1000), until)
                 if not requests:
                     self._look(lock, int(RETRY_SECONDS * 1000))
@@ -534,7 +548,7 @@ class Engine:
     @staticmethod
     def _log_failure(what: str, lock: LockKeys, error: Exception) -> None:
         level = logging.DEBUG if _passes(error) else logging.WARNING
-        log.log(level, "%s about %s failed and is repeated: %s", what, lock.state, error)
+        log.log(level, "%s about %s failed: %s", what, lock.state, error)
 
     async def _introduce(self) -> None:
         """For status. It is optional, so a failure is not fatal."""

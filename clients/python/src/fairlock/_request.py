@@ -8,6 +8,7 @@ yet may turn out to be over. So the order in which the two connections deliver d
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from ._names import LockKeys
@@ -32,8 +33,15 @@ class Released:
     """Why a request is over that its user left."""
 
 
+@dataclass(frozen=True)
+class Refused:
+    """Why a waiter is over about which the server replies an error that does not end by itself."""
+
+    reply: str
+
+
 DISPLACED, RELEASED = Displaced(), Released()
-End = LostReason | Displaced | Released
+End = LostReason | Displaced | Released | Refused
 
 
 class Signal:
@@ -193,6 +201,11 @@ class Request:
             self.token = standing
         self._prove(sent, waits=standing <= 0)
         self.changed.notify()
+
+    def refuse(self, reply: str) -> None:
+        """A call about it got an error that does not end by itself. A hold lasts for as long as it is proven."""
+        if self.phase in (Phase.WAITING, Phase.GRANTED):
+            self.end(Refused(reply))
 
     def expire(self, now: float) -> None:
         """Ends a hold whose proof has ended. It is lost for ever, whatever a late reply says."""
