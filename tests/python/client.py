@@ -276,6 +276,67 @@ class Guards(OnAServer):
                     guard._request.proven = 0.0
                     raise KeyError
 
+    async def test_a_second_release_is_no_loss(self) -> None:
+        async with connected() as client:
+            guard = await client.rw_lock(name()).write()
+            await guard.release()
+            await guard.release()
+            # A release whose task was cancelled goes on in the background.
+            guard = await client.rw_lock(name()).write()
+            task = asyncio.create_task(guard.release())
+            await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            await guard.release()
+            await self.watch.until_counts(guard.name, 0, 0)
+            # A hold that was lost stays lost.
+            guard = await client.rw_lock(name()).write()
+            guard._request.proven = 0.0
+            for _ in range(2):
+                with self.assertRaises(fairlock.LostError):
+                    await guard.release()
+
+    async def test_an_acquisition_is_for_one_block_at_a_time(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            acquire = lock.read()
+            holder = await other.rw_lock(lock.name).write()
+            inside, leave = asyncio.Event(), asyncio.Event()
+
+            async def block() -> bool:
+                async with acquire as guard:
+                    inside.set()
+                    await leave.wait()
+                    return guard.is_held()
+
+            first = asyncio.create_task(block())
+            await self.watch.until_counts(lock.name, 1, 1)
+            second = asyncio.create_task(block())
+
+            async def refused_or_queued() -> bool:
+                return second.done() or await self.watch.counts(lock.name) == (1, 2)
+
+            await self.watch.until("the second block is refused", refused_or_queued)
+            await holder.release()
+            await inside.wait()
+            with self.assertRaises(RuntimeError):
+                leave.set()
+                await second
+            self.assertTrue(await first)
+            await self.watch.until_counts(lock.name, 0, 0)
+            # After a block, and after one that did not begin, the acquisition is free again.
+            async with acquire:
+                pass
+            async with other.rw_lock(lock.name).write():
+                waiter = asyncio.create_task(block())
+                await self.watch.until_counts(lock.name, 1, 1)
+                waiter.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await waiter
+            async with acquire as guard:
+                self.assertTrue(guard.is_held())
+
     async def test_a_dropped_guard_is_released_with_a_warning(self) -> None:
         async with connected() as client:
             lock = client.rw_lock(name())

@@ -348,8 +348,11 @@ class Engine:
     async def release(self, request: Request, name: str) -> None:
         """Ends a hold. Raises LostError if it was lost before.
 
-        Whatever becomes of this call, also if its task is cancelled, the watchdog releases what was not confirmed.
+        Whatever becomes of this call, also if its task is cancelled, the watchdog releases what was not confirmed. A
+        second call does nothing.
         """
+        if request.why is RELEASED:
+            return
         request.expire(_clock.now())
         if request.phase is not Phase.HELD:
             self.leave(request)
