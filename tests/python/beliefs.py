@@ -1,5 +1,6 @@
 """What a client believes: `python3 beliefs.py`. No server is needed."""
 
+import asyncio
 import time
 import unittest
 from unittest import mock
@@ -9,7 +10,10 @@ from fairlock._connection import Address
 from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, _acquired, _released
 from fairlock._names import keys, read_message, read_request
 from fairlock._request import DISPLACED, Phase, Request
-from fairlock._session import Answer
+from fairlock._resp import ReplyError
+from fairlock._scripts import scripts
+from fairlock._session import Answer, Link, Session, is_transient
+from fairlock.errors import ServerError
 from fairlock.guard import Guard
 
 
@@ -173,6 +177,77 @@ class FollowUps(unittest.IsolatedAsyncioTestCase):
                 return
             looks += 1
         self.fail("the looks never end")
+
+
+class Refusing:
+    """A connection whose server refuses commands. `errors`: the error reply to a command."""
+
+    def __init__(self, **errors):
+        self.errors = errors
+        self.calls = []
+        self.ended = asyncio.get_running_loop().create_future()
+
+    async def call(self, command, *words):
+        self.calls.append(command)
+        await asyncio.sleep(0)
+        if command in self.errors:
+            raise ReplyError(self.errors[command])
+        return 0
+
+    def close(self):
+        if not self.ended.done():
+            self.ended.set_result("closed")
+
+
+class Errors(unittest.IsolatedAsyncioTestCase):
+    """Error replies, as servers send them."""
+
+    # Redis 6.2 puts the error of a command into the error of its script, in two ways.
+    OLD = "ERR Error running script (call to f_beef354d): @user_script:"
+    OLD_READONLY = OLD + "1: @user_script: 1: -READONLY You can't write against a read only replica."
+    OLD_WRONGTYPE = OLD + "89: WRONGTYPE Operation against a key holding the wrong kind of value"
+
+    def test_the_error_of_a_script_has_the_code_of_the_command_that_failed(self):
+        for text, code, transient in (
+            ("READONLY You can't write against a read only replica.", "READONLY", True),
+            (self.OLD_READONLY, "READONLY", True),
+            (self.OLD_WRONGTYPE, "WRONGTYPE", False),
+            (self.OLD + " 3: not the name of a request: r", "ERR", False),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "OOM", False),
+            ("ERR Function not found", "ERR", False),
+        ):
+            error = ReplyError(text)
+            self.assertEqual((error.code, is_transient(error)), (code, transient), text)
+            self.assertEqual(ServerError("lock 'a'", text).code, code)
+
+    async def script(self, connection, functions=None):
+        """Calls a script over the connection: twice at the same time, and once more."""
+        session = Session(Address(), "fairlock", 1.0, 0.0)
+        session._link = Link(connection, scripts(True), functions, 0.0)
+        for calls in (2, 1):
+            await asyncio.gather(*(session.script("renew", keys("fairlock", "a"), "") for _ in range(calls)))
+
+    async def test_a_server_that_is_no_master_any_more_is_left(self):
+        for text in ("READONLY You can't write against a read only replica.", self.OLD_READONLY):
+            connection = Refusing(EVAL=text)
+            with self.assertRaises(ReplyError):
+                await self.script(connection)
+            self.assertTrue(connection.ended.done(), text)
+
+    async def test_a_user_without_the_right_to_functions_calls_scripts_by_their_texts(self):
+        for text in (
+            "NOPERM this user has no permissions to run the 'fcall' command",
+            "NOPERM User zz has no permissions to run the 'fcall' command",
+            "ERR unknown command 'FCALL', with args beginning with: 'x'",
+        ):
+            connection = Refusing(FCALL=text)
+            await self.script(connection, "fairlock_0")
+            self.assertEqual(connection.calls, ["FCALL", "FCALL", "EVAL", "EVAL", "EVALSHA"], text)
+        # Without the right to a key there is none by text either.
+        connection = Refusing(FCALL="NOPERM this user has no permissions to access one of the keys used as arguments")
+        with self.assertRaises(ReplyError):
+            await self.script(connection, "fairlock_0")
+        self.assertNotIn("EVAL", connection.calls)
 
 
 if __name__ == "__main__":

@@ -562,6 +562,20 @@ class Connections(OnAServer):
                 await self.watch.until_counts(lock.name, 0, 0)
                 self.assertFalse(link.connection.ended.done())
 
+    async def test_a_user_who_may_load_functions_and_not_call_them(self) -> None:
+        user = f"loader-{uuid.uuid4().hex}"
+        rules = ("on", ">SECRET", "~*", "&*", "+@all", "-fcall")
+        try:
+            await self.watch.connection.call("ACL", "SETUSER", user, *rules)
+        except ReplyError:
+            self.skipTest("servers before 7 have no functions")
+        async with fairlock.Client(URL.replace("//", f"//{user}:SECRET@"), lease=LONG) as client:
+            lock = client.rw_lock(name())
+            async with lock.write():
+                self.assertIsNone(await lock.read().try_acquire())
+            await self.watch.until_counts(lock.name, 0, 0)
+        await self.watch.connection.call("ACL", "DELUSER", user)
+
     async def test_the_rights_of_a_service_suffice(self) -> None:
         page = (ROOT / "SECURITY.md").read_text()
         rules = page.split("ACL SETUSER service on >SECRET ")[1].split("```")[0].split()
