@@ -1,17 +1,25 @@
 """What a client believes: `python3 beliefs.py`. No server is needed."""
 
+import asyncio
 import time
 import unittest
 from unittest import mock
 
 from fairlock import _clock
-from fairlock._names import keys
-from fairlock._request import Phase, Request
+from fairlock._connection import Address
+from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, _acquired, _released
+from fairlock._names import keys, read_message, read_request
+from fairlock._request import DISPLACED, Phase, Request
+from fairlock._resp import ReplyError
+from fairlock._scripts import scripts
+from fairlock._session import Answer, Link, Session, is_transient
+from fairlock.errors import ServerError
 from fairlock.guard import Guard
 
 
-def asked(lease=10.0):
-    return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease, time.monotonic())
+def asked(lease=10.0, made=None):
+    made = time.monotonic() if made is None else made
+    return Request(1, "w0123456789abcde:1", keys("fairlock", "a"), lease, made)
 
 
 class Suspended(unittest.IsolatedAsyncioTestCase):
@@ -41,7 +49,7 @@ class AfterASubscription(unittest.TestCase):
 
     def setUp(self):
         self.now = time.monotonic()
-        self.request = asked()
+        self.request = asked(made=self.now - 1)
         self.request.queued(self.now - 1, ticket=5, seq=5)
         self.request.doubt(self.now)
 
@@ -69,6 +77,177 @@ class AfterASubscription(unittest.TestCase):
         proven = self.request.proven
         self.request.doubt(self.now)
         self.assertEqual(self.request.proven, proven)
+
+    def test_a_waiter_is_due_at_once_when_its_call_was_sent_before(self):
+        self.request.stands(self.now + 1, self.now - 0.5, -5, 3)
+        self.assertLessEqual(self.request.due, self.now)
+        self.request.stands(self.now + 1, self.now + 0.5, -5, 3)
+        self.assertGreater(self.request.due, self.now + 1)
+        # A later call has told more.
+        self.request.stands(self.now + 1, self.now - 0.5, -5, 3)
+        self.assertGreater(self.request.due, self.now + 1)
+
+    def test_a_waiter_is_due_at_once_when_its_acquire_was_sent_before(self):
+        request = asked(made=self.now - 1)
+        request.doubt(self.now)
+        request.queued(self.now - 0.5, ticket=5, seq=5)
+        self.assertLessEqual(request.due, self.now)
+
+
+class Messages(unittest.TestCase):
+    """Messages come over a connection of their own."""
+
+    def test_an_upgrade_that_ends_before_its_reply_asks_again_with_its_ticket(self):
+        request = asked()
+        request.heard(1, time.monotonic())
+        self.assertEqual(request.phase, Phase.ASKED)
+        request.queued(time.monotonic(), ticket=5, seq=5)
+        self.assertEqual((request.phase, request.why, request.ticket), (Phase.OVER, DISPLACED, 5))
+
+    def test_a_grant_after_the_end_of_an_upgrade_counts(self):
+        request = asked()
+        for number in (1, 7):
+            request.heard(number, time.monotonic())
+        request.queued(time.monotonic(), ticket=5, seq=5)
+        self.assertEqual((request.phase, request.token), (Phase.GRANTED, 7))
+
+    def test_numbers_that_no_server_sends_are_no_messages(self):
+        state = "fairlock:{a}"
+        self.assertIsNotNone(read_message(f"{2**53 - 1} wa:1\n{state}"))
+        for digits in (17, 5000):
+            self.assertIsNone(read_message(f"{'9' * digits} wa:1\n{state}"))
+        self.assertEqual(read_request(f"wa:{2**62 - 1}"), ("a", 2**62 - 1))
+        for digits in (20, 5000):
+            self.assertIsNone(read_request(f"wa:{'9' * digits}"))
+
+
+class FollowUps(unittest.IsolatedAsyncioTestCase):
+    """A script cut a lease of somebody else. The client whose call did that looks when the lease ends."""
+
+    async def asyncSetUp(self):
+        self.now = _clock.now()
+        clock = mock.patch.object(_clock, "now", lambda: self.now)
+        clock.start()
+        self.addCleanup(clock.stop)
+        self.lock = keys("fairlock", "a")
+        self.engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        self.next_ms = -1
+        self.calls = []
+
+        async def script(name, lock, options, *args, about=None):
+            self.calls.append((name, lock, args))
+            return Answer([self.next_ms, 0], self.now)
+
+        self.engine._session.script = script
+
+    async def looks(self):
+        """Does what is due, and returns whether that was a look at the lock."""
+        self.calls.clear()
+        jobs, _ = self.engine._due(self.now)
+        for job in jobs:
+            await job()
+        return self.calls == [("renew", self.lock, ())]
+
+    async def test_a_reply_that_tells_no_time_leaves_the_look_as_it_is_planned(self):
+        for told in (_released(Answer(7, self.now))[1], _acquired(Answer(0, self.now))[2]):
+            self.assertIsNone(told)
+            self.engine._note_next(self.lock, 900)
+            self.engine._note_next(self.lock, told)
+            self.assertFalse(await self.looks(), "too early")
+            self.now += 1
+            self.assertTrue(await self.looks())
+            self.assertFalse(await self.looks(), "once")
+
+    async def test_a_later_cut_is_followed_for_a_minute_of_its_own(self):
+        self.engine._note_next(self.lock, 1000)
+        self.now += FOLLOWED_SECONDS - 1
+        self.engine._note_next(self.lock, 1000)
+        self.now += 2
+        self.next_ms = 1000
+        self.assertTrue(await self.looks())
+        self.now += 1
+        self.assertTrue(await self.looks())
+
+    async def test_looks_that_follow_each_other_end_after_a_minute(self):
+        self.engine._note_next(self.lock, 1000)
+        self.next_ms, looks = 1000, 0
+        while looks <= FOLLOWED_SECONDS:
+            self.now += 1
+            if not await self.looks():
+                return
+            looks += 1
+        self.fail("the looks never end")
+
+
+class Refusing:
+    """A connection whose server refuses commands. `errors`: the error reply to a command."""
+
+    def __init__(self, **errors):
+        self.errors = errors
+        self.calls = []
+        self.ended = asyncio.get_running_loop().create_future()
+
+    async def call(self, command, *words):
+        self.calls.append(command)
+        await asyncio.sleep(0)
+        if command in self.errors:
+            raise ReplyError(self.errors[command])
+        return 0
+
+    def close(self):
+        if not self.ended.done():
+            self.ended.set_result("closed")
+
+
+class Errors(unittest.IsolatedAsyncioTestCase):
+    """Error replies, as servers send them."""
+
+    # Redis 6.2 puts the error of a command into the error of its script, in two ways.
+    OLD = "ERR Error running script (call to f_beef354d): @user_script:"
+    OLD_READONLY = OLD + "1: @user_script: 1: -READONLY You can't write against a read only replica."
+    OLD_WRONGTYPE = OLD + "89: WRONGTYPE Operation against a key holding the wrong kind of value"
+
+    def test_the_error_of_a_script_has_the_code_of_the_command_that_failed(self):
+        for text, code, transient in (
+            ("READONLY You can't write against a read only replica.", "READONLY", True),
+            (self.OLD_READONLY, "READONLY", True),
+            (self.OLD_WRONGTYPE, "WRONGTYPE", False),
+            (self.OLD + " 3: not the name of a request: r", "ERR", False),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "OOM", False),
+            ("ERR Function not found", "ERR", False),
+        ):
+            error = ReplyError(text)
+            self.assertEqual((error.code, is_transient(error)), (code, transient), text)
+            self.assertEqual(ServerError("lock 'a'", text).code, code)
+
+    async def script(self, connection, functions=None):
+        """Calls a script over the connection: twice at the same time, and once more."""
+        session = Session(Address(), "fairlock", 1.0, 0.0)
+        session._link = Link(connection, scripts(True), functions, 0.0)
+        for calls in (2, 1):
+            await asyncio.gather(*(session.script("renew", keys("fairlock", "a"), "") for _ in range(calls)))
+
+    async def test_a_server_that_is_no_master_any_more_is_left(self):
+        for text in ("READONLY You can't write against a read only replica.", self.OLD_READONLY):
+            connection = Refusing(EVAL=text)
+            with self.assertRaises(ReplyError):
+                await self.script(connection)
+            self.assertTrue(connection.ended.done(), text)
+
+    async def test_a_user_without_the_right_to_functions_calls_scripts_by_their_texts(self):
+        for text in (
+            "NOPERM this user has no permissions to run the 'fcall' command",
+            "NOPERM User zz has no permissions to run the 'fcall' command",
+            "ERR unknown command 'FCALL', with args beginning with: 'x'",
+        ):
+            connection = Refusing(FCALL=text)
+            await self.script(connection, "fairlock_0")
+            self.assertEqual(connection.calls, ["FCALL", "FCALL", "EVAL", "EVAL", "EVALSHA"], text)
+        # Without the right to a key there is none by text either.
+        connection = Refusing(FCALL="NOPERM this user has no permissions to access one of the keys used as arguments")
+        with self.assertRaises(ReplyError):
+            await self.script(connection, "fairlock_0")
+        self.assertNotIn("EVAL", connection.calls)
 
 
 if __name__ == "__main__":

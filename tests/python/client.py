@@ -52,6 +52,11 @@ class Watch:
 
         await self.until(f"{holders} hold and {waiters} wait for {name}; {what}", right)
 
+    async def info(self, section: str, field: str) -> str:
+        """A field of INFO. Empty: the server does not have it."""
+        lines = str(await self.connection.call("INFO", section)).splitlines()
+        return next((line.removeprefix(f"{field}:") for line in lines if line.startswith(f"{field}:")), "")
+
     async def clients(self) -> int:
         listed = await self.connection.call("CLIENT", "LIST")
         return len(str(listed).splitlines())
@@ -271,6 +276,67 @@ class Guards(OnAServer):
                     guard._request.proven = 0.0
                     raise KeyError
 
+    async def test_a_second_release_is_no_loss(self) -> None:
+        async with connected() as client:
+            guard = await client.rw_lock(name()).write()
+            await guard.release()
+            await guard.release()
+            # A release whose task was cancelled goes on in the background.
+            guard = await client.rw_lock(name()).write()
+            task = asyncio.create_task(guard.release())
+            await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            await guard.release()
+            await self.watch.until_counts(guard.name, 0, 0)
+            # A hold that was lost stays lost.
+            guard = await client.rw_lock(name()).write()
+            guard._request.proven = 0.0
+            for _ in range(2):
+                with self.assertRaises(fairlock.LostError):
+                    await guard.release()
+
+    async def test_an_acquisition_is_for_one_block_at_a_time(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            acquire = lock.read()
+            holder = await other.rw_lock(lock.name).write()
+            inside, leave = asyncio.Event(), asyncio.Event()
+
+            async def block() -> bool:
+                async with acquire as guard:
+                    inside.set()
+                    await leave.wait()
+                    return guard.is_held()
+
+            first = asyncio.create_task(block())
+            await self.watch.until_counts(lock.name, 1, 1)
+            second = asyncio.create_task(block())
+
+            async def refused_or_queued() -> bool:
+                return second.done() or await self.watch.counts(lock.name) == (1, 2)
+
+            await self.watch.until("the second block is refused", refused_or_queued)
+            await holder.release()
+            await inside.wait()
+            with self.assertRaises(RuntimeError):
+                leave.set()
+                await second
+            self.assertTrue(await first)
+            await self.watch.until_counts(lock.name, 0, 0)
+            # After a block, and after one that did not begin, the acquisition is free again.
+            async with acquire:
+                pass
+            async with other.rw_lock(lock.name).write():
+                waiter = asyncio.create_task(block())
+                await self.watch.until_counts(lock.name, 1, 1)
+                waiter.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await waiter
+            async with acquire as guard:
+                self.assertTrue(guard.is_held())
+
     async def test_a_dropped_guard_is_released_with_a_warning(self) -> None:
         async with connected() as client:
             lock = client.rw_lock(name())
@@ -368,6 +434,49 @@ class Refusals(OnAServer):
                     await lock.read()
             await (await waiter).release()
 
+    async def test_an_error_that_does_not_end_by_itself_ends_the_wait(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            holder = await other.rw_lock(lock.name).write()
+            waiters = [asyncio.create_task(lock.read()._acquire()) for _ in range(3)]
+            await self.watch.until_counts(lock.name, 1, 3)
+            (state, *_) = keys("fairlock", lock.name)
+            await self.watch.connection.call("RENAME", state, f"{state}:aside")
+            await self.watch.connection.call("SET", state, "another program's")
+            engine = client._connected()
+            for request in engine._requests.values():
+                request.due = 0.0
+            engine._kick.notify()
+
+            async def ended() -> bool:
+                return all(waiter.done() for waiter in waiters)
+
+            await self.watch.until("the waits end", ended)
+            for waiter in waiters:
+                with self.assertRaises(fairlock.ServerError) as refused:
+                    await waiter
+                self.assertEqual(refused.exception.code, "WRONGTYPE")
+            self.assertTrue(holder.is_held(), "a hold lasts for as long as it is proven")
+            await self.watch.connection.call("RENAME", f"{state}:aside", state)
+            await self.watch.until_counts(lock.name, 1, 0, "the waiters are released")
+            await holder.release()
+
+    async def test_closing_releases_what_it_can(self) -> None:
+        client = await fairlock.Client(URL, lease=LONG).connect()
+        locks = [client.rw_lock(name()) for _ in range(3)]
+        for lock in locks:
+            (await lock.write())._left = True
+        broken, *others = locks
+        await self.watch.connection.call("SET", keys("fairlock", broken.name).state, "another program's")
+        introduction = f"fairlock:client:{client._connected().id}"
+        with self.assertLogs("fairlock", "WARNING") as logged:
+            await client.close()
+        for lock in others:
+            self.assertEqual(await self.watch.counts(lock.name), (0, 0))
+        self.assertEqual(await self.watch.connection.call("EXISTS", introduction), 0)
+        self.assertIn("WRONGTYPE", "".join(logged.output))
+        await self.watch.connection.call("DEL", *keys("fairlock", broken.name))
+
     async def test_no_server(self) -> None:
         with self.assertRaises(fairlock.UnavailableError):
             await fairlock.Client("redis://127.0.0.1:1").connect()
@@ -377,6 +486,33 @@ class Refusals(OnAServer):
 
 
 class Connections(OnAServer):
+    async def test_an_idle_client_keeps_its_subscription(self) -> None:
+        async def pings() -> int:
+            return int((await self.watch.info("commandstats", "cmdstat_ping")).removeprefix("calls=").split(",")[0])
+
+        # A busy machine may be silent for longer than a short patience.
+        for lease in (0.3, 3.0, 10.0):
+            async with connected(lease=lease):
+                connections = await self.watch.info("stats", "total_connections_received")
+                # Two connections ping twice in the time of patience, so this is four times as long.
+                enough = await pings() + 16
+
+                async def idle_for_long(enough: int = enough) -> bool:
+                    return await pings() >= enough
+
+                await self.watch.until("pings of an idle client", idle_for_long)
+                if await self.watch.info("stats", "total_connections_received") == connections:
+                    return
+        self.fail("each client connected again")
+
+    async def test_a_label_is_for_users_without_the_right_to_name_their_connection(self) -> None:
+        user = f"nameless-{uuid.uuid4().hex}"
+        await self.watch.connection.call("ACL", "SETUSER", user, "on", ">SECRET", "~*", "&*", "+@all", "-client")
+        async with fairlock.Client(URL.replace("//", f"//{user}:SECRET@"), lease=LONG, label="billing") as client:
+            async with client.rw_lock(name()).write():
+                pass
+        await self.watch.connection.call("ACL", "DELUSER", user)
+
     async def test_a_waiter_renews_when_its_subscription_was_made_again(self) -> None:
         async with connected() as client, connected() as other:
             lock = name()
@@ -426,6 +562,20 @@ class Connections(OnAServer):
                 await self.watch.until_counts(lock.name, 0, 0)
                 self.assertFalse(link.connection.ended.done())
 
+    async def test_a_user_who_may_load_functions_and_not_call_them(self) -> None:
+        user = f"loader-{uuid.uuid4().hex}"
+        rules = ("on", ">SECRET", "~*", "&*", "+@all", "-fcall")
+        try:
+            await self.watch.connection.call("ACL", "SETUSER", user, *rules)
+        except ReplyError:
+            self.skipTest("servers before 7 have no functions")
+        async with fairlock.Client(URL.replace("//", f"//{user}:SECRET@"), lease=LONG) as client:
+            lock = client.rw_lock(name())
+            async with lock.write():
+                self.assertIsNone(await lock.read().try_acquire())
+            await self.watch.until_counts(lock.name, 0, 0)
+        await self.watch.connection.call("ACL", "DELUSER", user)
+
     async def test_the_rights_of_a_service_suffice(self) -> None:
         page = (ROOT / "SECURITY.md").read_text()
         rules = page.split("ACL SETUSER service on >SECRET ")[1].split("```")[0].split()
@@ -454,6 +604,26 @@ class Connections(OnAServer):
         async with connected(prefix=prefix, quarantine=LONG) as client:
             async with client.rw_lock("b").write():
                 pass
+
+    async def test_a_try_after_a_release_does_not_forget_the_lease_that_the_release_cut(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            guard = await lock.write()
+            # A process that died while it waited.
+            text = lua("lock.lua") + lua("acquire.lua")
+            dead = f"w{uuid.uuid4().hex[:15]}:1"
+            await self.watch.connection.call("EVAL", text, 3, *keys("fairlock", lock.name), "", dead, int(LONG * 1000))
+            waiter = asyncio.create_task(other.rw_lock(lock.name).write()._acquire())
+            await self.watch.until_counts(lock.name, 1, 2)
+            await guard.release()
+            # The dead process holds the lock for a second. Only the client that released knows that.
+            self.assertIsNone(await lock.write().try_acquire())
+
+            async def entered() -> bool:
+                return waiter.done()
+
+            await self.watch.until("the waiter behind a dead one enters", entered)
+            await (await waiter).release()
 
 
 class Pages(OnAServer):

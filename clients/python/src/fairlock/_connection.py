@@ -138,7 +138,10 @@ class Connection(asyncio.Protocol):
         return future
 
     def subscribe(self, *channels: str) -> None:
-        """From now on whatever comes goes to `on_push`, with the confirmations."""
+        """Subscribes. No call may follow.
+
+        The replies to earlier calls come first. Whatever follows goes to `on_push`, with the confirmations.
+        """
         self._subscribed = True
         self._write("SUBSCRIBE", *channels)
 
@@ -163,7 +166,7 @@ class Connection(asyncio.Protocol):
             self._end(str(error))
 
     def _take(self, reply: Reply) -> None:
-        if self._subscribed:
+        if self._subscribed and not self._calls:
             if self._on_push is not None:
                 self._on_push(reply)
             return

@@ -20,7 +20,7 @@ from typing import Any
 from . import _clock
 from ._connection import Address, Disconnected
 from ._names import LockKeys, owner_name, read_message, read_request
-from ._request import DISPLACED, RELEASED, Phase, Request, Signal
+from ._request import DISPLACED, RELEASED, Phase, Refused, Request, Signal
 from ._resp import MalformedError, ReplyError, Word, integers
 from ._session import Answer, Session, is_transient
 from ._subscription import Subscription
@@ -109,10 +109,10 @@ class Engine:
         self._requests: dict[int, Request] = {}
         # By number: what to release in the background, each with the end of its lease and the next attempt.
         self._left: dict[int, tuple[Request, float, float]] = {}
-        # When to call the scripts of a lock though nothing of ours is due, and until when for locks without a waiter
-        # here.
+        # Locks with a waiter here: when a lease of somebody else ends.
         self._looks: dict[LockKeys, float] = {}
-        self._followed: dict[LockKeys, float] = {}
+        # Locks with or without a waiter here: when a cut lease ends, and until when such looks may follow each other.
+        self._follow_ups: dict[LockKeys, tuple[float, float]] = {}
         self._forgotten = Signal()
         self._kick = Signal()
         self._wakes_at = 0.0
@@ -159,17 +159,24 @@ class Engine:
             task.cancel()
         for request in list(self._requests.values()):
             request.end(LostReason.CLOSED)
+        calls = [self._release_all(lock, chunk) for lock, chunk in _chunks(requests)]
+        calls.append(self._end_introduction())
         try:
             async with asyncio.timeout(max(2.0, self.settings.patience)):
-                for lock, chunk in _chunks(requests):
-                    await self._release_all(lock, chunk)
-                await self._session.command("DEL", f"{self.settings.prefix}:client:{self.id}")
+                # One failure keeps no other call from the server.
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            errors = [error for error in results if isinstance(error, BaseException)]
+            if errors:
+                raise next((error for error in errors if not isinstance(error, FAILURES)), errors[0])
         except (*FAILURES, TimeoutError) as error:
             log.warning("closed without the server's confirmation, so leases have to expire: %s", error)
         finally:
             self._session.close()
             self._subscription.close()
             self._forgotten.notify()
+
+    async def _end_introduction(self) -> None:
+        await self._session.command("DEL", f"{self.settings.prefix}:client:{self.id}")
 
     async def _release_all(self, lock: LockKeys, requests: list[Request]) -> None:
         answer = await self._script("release", lock, "", *(request.name for request in requests))
@@ -279,7 +286,7 @@ class Engine:
                 return False
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _stands(self, request: Request, sent: float, status: int, value: int, next_ms: int, seq: int) -> None:
+    def _stands(self, request: Request, sent: float, status: int, value: int, next_ms: int | None, seq: int) -> None:
         """Takes in that the server has queued or granted the request."""
         if status == 2:
             request.entered(sent, value)
@@ -329,6 +336,8 @@ class Engine:
             elif request.phase is Phase.OVER:
                 if request.why is DISPLACED:
                     return False
+                if isinstance(request.why, Refused):
+                    raise ServerError(f"lock {name!r}", request.why.reply)
                 if request.why is LostReason.CLOSED:
                     raise ClosedError("the client was closed")
                 raise LostError(name, reason(request))
@@ -339,8 +348,11 @@ class Engine:
     async def release(self, request: Request, name: str) -> None:
         """Ends a hold. Raises LostError if it was lost before.
 
-        Whatever becomes of this call, also if its task is cancelled, the watchdog releases what was not confirmed.
+        Whatever becomes of this call, also if its task is cancelled, the watchdog releases what was not confirmed. A
+        second call does nothing.
         """
+        if request.why is RELEASED:
+            return
         request.expire(_clock.now())
         if request.phase is not Phase.HELD:
             self.leave(request)
@@ -400,20 +412,28 @@ class Engine:
         if at < self._wakes_at:
             self._kick.notify()
 
-    def _look(self, lock: LockKeys, next_ms: int) -> None:
+    def _look(self, lock: LockKeys, next_ms: int | None) -> None:
         """A lease of another request ends then: checks whether one of ours enters."""
-        if next_ms >= 0:
+        if next_ms is not None and next_ms >= 0:
             at = _clock.now() + next_ms / 1000
             self._looks[lock] = min(self._looks.get(lock, at), at)
             self._schedule(at)
 
-    def _note_next(self, lock: LockKeys, next_ms: int) -> None:
-        """A script stopped at its limit, or cut a lease that ends soon. Perhaps nobody else knows."""
-        if 0 <= next_ms <= GRACE_MS:
-            self._followed.setdefault(lock, _clock.now() + FOLLOWED_SECONDS)
-            self._look(lock, next_ms)
-        else:
-            self._followed.pop(lock, None)
+    def _note_next(self, lock: LockKeys, next_ms: int | None, until: float | None = None) -> None:
+        """A script stopped at its limit, or cut a lease that ends soon. Perhaps nobody else knows.
+
+        `until`: when this chain of looks ends, because leases that are short follow each other for ever. None: a chain
+        begins. A look that is planned already stays planned, whatever this reply tells.
+        """
+        now = _clock.now()
+        until = now + FOLLOWED_SECONDS if until is None else until
+        if next_ms is not None and 0 <= next_ms <= GRACE_MS and now < until:
+            self._follow_up(lock, now + next_ms / 1000, until)
+
+    def _follow_up(self, lock: LockKeys, at: float, until: float) -> None:
+        planned_at, planned_until = self._follow_ups.get(lock, (at, until))
+        self._follow_ups[lock] = (min(planned_at, at), max(planned_until, until))
+        self._schedule(at)
 
     async def _keep(self) -> None:
         while True:
@@ -446,18 +466,20 @@ class Engine:
                     next_at = min(next_at, request.proven)
         leaving = [request for request, _, at in self._left.values() if at <= now]
         next_at = min([next_at, *(at for _, _, at in self._left.values() if at > now)])
-        looks: set[LockKeys] = set()
+        chains = {lock: until for lock, (at, until) in self._follow_ups.items() if at <= now}
+        for lock in chains:
+            del self._follow_ups[lock]
+        next_at = min([next_at, *(at for at, _ in self._follow_ups.values())])
+        looks = set(chains)
         for lock, at in list(self._looks.items()):
-            if lock not in waiting and self._followed.get(lock, 0.0) <= now:
-                del self._looks[lock]
-                self._followed.pop(lock, None)
-            elif at <= now:
-                del self._looks[lock]
-                looks.add(lock)
-            else:
+            if lock in waiting and at > now:
                 next_at = min(next_at, at)
-        jobs = [self._renewal(lock, chunk) for lock, chunk in _chunks(due)]
-        jobs += [self._renewal(lock, []) for lock in looks - {request.lock for request in due}]
+                continue
+            del self._looks[lock]
+            if lock in waiting:
+                looks.add(lock)
+        jobs = [self._renewal(lock, chunk, chains.get(lock)) for lock, chunk in _chunks(due)]
+        jobs += [self._renewal(lock, [], chains.get(lock)) for lock in looks - {request.lock for request in due}]
         jobs += [self._departure(lock, chunk) for lock, chunk in _chunks(leaving)]
         return jobs, next_at
 
@@ -466,7 +488,11 @@ class Engine:
         if request.phase is Phase.OVER and isinstance(request.why, LostReason):
             self.leave(request)
 
-    def _renewal(self, lock: LockKeys, requests: list[Request]) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _renewal(
+        self, lock: LockKeys, requests: list[Request], until: float | None
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Renews the requests. `until`: the call also belongs to a chain of looks, which ends then."""
+
         async def renew() -> None:
             pairs: list[Word] = [word for request in requests for word in (request.name, request.lease_ms)]
             try:
@@ -477,6 +503,13 @@ class Engine:
                 again = _clock.now() + RETRY_SECONDS
                 for request in requests:
                     request.due = max(request.due, again)
+                if not _passes(error):
+                    # Without requests the call was a look, for all who wait for the lock.
+                    for request in requests or [r for r in self._requests.values() if r.lock == lock]:
+                        request.refuse(str(error))
+                    return
+                if until is not None:
+                    self._note_next(lock, int(RETRY_SECONDS * 1000), until)
                 if not requests:
                     self._look(lock, int(RETRY_SECONDS * 1000))
                 return
@@ -486,8 +519,8 @@ class Engine:
                 self._settle(request)
             if any(standing <= 0 and standing != -1 for standing in standings):
                 self._look(lock, next_ms)
-            if next_ms == 0 or not requests:
-                self._note_next(lock, next_ms)
+            if next_ms == 0 or not requests or until is not None:
+                self._note_next(lock, next_ms, until)
             if not requests and any(r.lock == lock and r.phase is Phase.WAITING for r in self._requests.values()):
                 self._look(lock, next_ms)
 
@@ -517,9 +550,8 @@ class Engine:
 
     @staticmethod
     def _log_failure(what: str, lock: LockKeys, error: Exception) -> None:
-        passes = isinstance(error, Disconnected) or (isinstance(error, ReplyError) and is_transient(error))
-        level = logging.DEBUG if passes else logging.WARNING
-        log.log(level, "%s about %s failed and is repeated: %s", what, lock.state, error)
+        level = logging.DEBUG if _passes(error) else logging.WARNING
+        log.log(level, "%s about %s failed: %s", what, lock.state, error)
 
     async def _introduce(self) -> None:
         """For status. It is optional, so a failure is not fatal."""
@@ -567,6 +599,11 @@ def reason(request: Request) -> LostReason:
     return request.why if isinstance(request.why, LostReason) else LostReason.LEASE_EXPIRED
 
 
+def _passes(error: Exception) -> bool:
+    """Whether the same call may succeed a little later."""
+    return isinstance(error, Disconnected) or (isinstance(error, ReplyError) and is_transient(error))
+
+
 def _chunks(requests: Iterable[Request]) -> list[tuple[LockKeys, list[Request]]]:
     """The requests by lock, as many as go into one call."""
     by_lock: dict[LockKeys, list[Request]] = {}
@@ -575,18 +612,18 @@ def _chunks(requests: Iterable[Request]) -> list[tuple[LockKeys, list[Request]]]
     return [(lock, all_[at : at + CHUNK]) for lock, all_ in by_lock.items() for at in range(0, len(all_), CHUNK)]
 
 
-def _acquired(answer: Answer) -> tuple[int, int, int, int]:
-    """Status, value, next ms and seq in the reply of acquire."""
+def _acquired(answer: Answer) -> tuple[int, int, int | None, int]:
+    """Status, value, next ms and seq in the reply of acquire. None: the reply does not tell next ms."""
     if isinstance(answer.reply, int):  # a token; or 0: busy
-        return (2 if answer.reply else 0), answer.reply, -1, 0
+        return (2 if answer.reply else 0), answer.reply, None, 0
     status, value, next_ms, seq, *_ = integers(_long(answer, 4))
     return status, value, next_ms, seq
 
 
-def _released(answer: Answer) -> tuple[list[int], int]:
-    """How each request stood, and next ms, in the reply of release."""
-    if isinstance(answer.reply, int):  # of one request, and there is nothing left to do
-        return [answer.reply], -1
+def _released(answer: Answer) -> tuple[list[int], int | None]:
+    """How each request stood, and next ms, in the reply of release. None: the reply does not tell next ms."""
+    if isinstance(answer.reply, int):  # of one request
+        return [answer.reply], None
     next_ms, *stood = integers(_long(answer, 2))
     return stood, next_ms
 

@@ -10,6 +10,10 @@ from .errors import InvalidInputError
 MOST_PERMITS = 10**9
 LEAST_LEASE = 0.1
 MOST_LEASE = 365 * 24 * 3600.0
+# Tickets and tokens are less than 2^53, and the numbers of requests are less than 2^62. Python refuses to read a number
+# of several thousand digits.
+TOKEN_DIGITS = 16
+REQUEST_DIGITS = 19
 
 
 class LockKeys(NamedTuple):
@@ -79,6 +83,8 @@ def read_message(payload: str) -> tuple[list[Grant], str] | None:
     grants: list[Grant] = []
     for word in groups.split(" "):
         if word.isascii() and word.isdigit():
+            if len(word) > TOKEN_DIGITS:
+                return None
             number = int(word)
         elif number is None or not word:
             return None
@@ -92,5 +98,7 @@ def read_request(name: str) -> tuple[str, int] | None:
     client, _, rest = name[1:].partition(":")
     number = rest.partition(":")[0]
     if name[:1] not in ("r", "w") or not client or not (number.isascii() and number.isdigit()):
+        return None
+    if len(number) > REQUEST_DIGITS:
         return None
     return client, int(number)

@@ -8,6 +8,7 @@ yet may turn out to be over. So the order in which the two connections deliver d
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from ._names import LockKeys
@@ -32,8 +33,15 @@ class Released:
     """Why a request is over that its user left."""
 
 
+@dataclass(frozen=True)
+class Refused:
+    """Why a waiter is over about which the server replies an error that does not end by itself."""
+
+    reply: str
+
+
 DISPLACED, RELEASED = Displaced(), Released()
-End = LostReason | Displaced | Released
+End = LostReason | Displaced | Released | Refused
 
 
 class Signal:
@@ -97,7 +105,9 @@ class Request:
         if not waits or sent >= self.doubted:
             self.proven = max(self.proven, sent + self.lease - max(self.lease / 50, 0.002))
         self.renewed = max(self.renewed, sent)
-        self.due = self.renewed + self.lease / 3
+        # A waiter about which no call was sent since the subscription is due already.
+        doubtful = waits and self.renewed < self.doubted
+        self.due = self.doubted if doubtful else self.renewed + self.lease / 3
 
     def doubt(self, now: float) -> None:
         """A subscription was confirmed. Before it nobody heard the client's messages, and scripts may have cut leases.
@@ -128,7 +138,10 @@ class Request:
 
     def queued(self, sent: float, ticket: int, seq: int) -> None:
         """The acquire that was sent at that time was answered: it waits."""
-        if self.phase is Phase.ASKED and self.token > seq:  # its message came first
+        if self.phase is Phase.ASKED and self.token == 1:  # an upgrade, and its end came first
+            self.ticket = ticket
+            self.end(DISPLACED)
+        elif self.phase is Phase.ASKED and self.token > seq:  # its message came first
             self.ticket = ticket
             self._grant(self.token, sent)
         elif self.phase is Phase.ASKED:
@@ -157,11 +170,12 @@ class Request:
         """A message has this number for the request."""
         if number == 0:
             self.end(LostReason.EVICTED)
+        elif self.phase is Phase.ASKED:
+            # The reply decides what the greatest number means.
+            self.token = max(self.token, number)
         elif number == 1:  # an upgrade, and its owner's read hold has ended
             if self.phase is Phase.WAITING:
                 self.end(DISPLACED)
-        elif self.phase is Phase.ASKED:
-            self.token = max(self.token, number)
         elif self.phase is Phase.WAITING and number > self.seq:  # otherwise it is of a former life
             self._grant(number, now)
             self.changed.notify()
@@ -187,6 +201,11 @@ class Request:
             self.token = standing
         self._prove(sent, waits=standing <= 0)
         self.changed.notify()
+
+    def refuse(self, reply: str) -> None:
+        """A call about it got an error that does not end by itself. A hold lasts for as long as it is proven."""
+        if self.phase in (Phase.WAITING, Phase.GRANTED):
+            self.end(Refused(reply))
 
     def expire(self, now: float) -> None:
         """Ends a hold whose proof has ended. It is lost for ever, whatever a late reply says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import TypeAlias
 
@@ -14,13 +15,23 @@ MOST_DEPTH = 8
 MOST_LINE = 64 * 1024
 
 
+# Redis 6.2 puts the error of a command into the error of the script that called it.
+_OF_A_COMMAND = re.compile(r"ERR Error running script .*@user_script: ?\d+: -?([A-Z]{2,}) ")
+
+
+def error_code(text: str) -> str:
+    """The first word of an error reply, such as NOSCRIPT. In a script of Redis 6.2: that of the command that failed."""
+    found = _OF_A_COMMAND.match(text)
+    return found[1] if found else text.split(" ", 1)[0]
+
+
 class ReplyError(Exception):
     """An error reply. `code` is its first word, such as NOSCRIPT."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.code = text.split(" ", 1)[0]
+        self.code = error_code(text)
 
 
 class MalformedError(Exception):

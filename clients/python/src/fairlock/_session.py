@@ -23,8 +23,12 @@ TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "MISCONF", "NOREPLICAS
 
 def is_transient(error: ReplyError) -> bool:
     """Whether the same call may succeed a little later."""
-    # Redis 6.2 puts the words of a command that failed into the error of its script.
-    return any(error.code == code or f"-{code} " in error.text for code in TRANSIENT)
+    return error.code in TRANSIENT
+
+
+def refuses_functions(error: ReplyError) -> bool:
+    """Whether the server refuses FCALL itself: the user may not call it, or the server has renamed it."""
+    return error.code in ("NOPERM", "ERR") and "'fcall'" in error.text.lower()
 
 
 class Answer(NamedTuple):
@@ -58,8 +62,11 @@ class Link:
                 return Answer(await self.connection.call("EVALSHA", script.sha1, *rest), sent)
             self.seen.add(name)
         except ReplyError as error:
-            # In both cases nothing was executed.
-            if "Function not found" in error.text:
+            # In these cases nothing was executed.
+            if refuses_functions(error):
+                self.functions = None
+                self.seen.add(name)
+            elif "Function not found" in error.text:
                 self.connection.send("FUNCTION", "LOAD", library()[1]).add_done_callback(_ignore)
             elif error.code != "NOSCRIPT":
                 raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ._resp import error_code
+
 
 class LostReason(Enum):
     """Why a hold, or a place in the queue, is gone."""
@@ -43,7 +45,7 @@ class ServerError(FairlockError):
     """The server refused a call, for a reason that does not end by itself. `code` is the reply's first word."""
 
     def __init__(self, what: str, reply: str) -> None:
-        self.code = reply.split(" ", 1)[0]
+        self.code = error_code(reply)
         remedy = _REMEDIES.get(self.code, "see the server's log")
         super().__init__(f"{what}: the server replied {reply!r}; {remedy}")
         self.reply = reply

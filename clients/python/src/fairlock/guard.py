@@ -82,6 +82,8 @@ class Guard:
         Raises LostError if the lock had been lost before: others may have been inside at the same time.
         UnavailableError or ServerError if the server did not confirm: then the client repeats the release in the
         background until the lease must have ended.
+
+        A second release does nothing, also if the first one was cancelled or has not been confirmed yet.
         """
         self._left = True
         await self._engine.release(self._request, self._name)

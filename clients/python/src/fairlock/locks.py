@@ -44,6 +44,8 @@ class Acquire:
         self._engine = engine
         self._wish = wish
         self._guard: Guard | None = None
+        # A block has begun to acquire, and has not ended.
+        self._in_use = False
 
     def __await__(self) -> Generator[Any, Any, Guard]:
         return self._acquire().__await__()
@@ -62,15 +64,20 @@ class Acquire:
         return None if request is None else Guard(self._engine, request, self._wish.name)
 
     async def __aenter__(self) -> Guard:
-        if self._guard is not None:
-            raise RuntimeError("this acquisition is in use; call write() or read() once for each block")
-        self._guard = await self._acquire()
+        if self._in_use:
+            raise RuntimeError("this acquisition is in use; call write(), read() or permits() once for each block")
+        self._in_use = True
+        try:
+            self._guard = await self._acquire()
+        except BaseException:
+            self._in_use = False
+            raise
         return self._guard
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        guard, self._guard = self._guard, None
+        guard, self._guard, self._in_use = self._guard, None, False
         if guard is not None:
             await guard.__aexit__(kind, error, trace)
 
