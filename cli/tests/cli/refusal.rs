@@ -110,3 +110,25 @@ async fn a_server_that_the_environment_names_in_other_bytes_than_utf8_is_not_gue
     assert_eq!(ended.status, 64, "{ended:?}");
     assert!(said(&ended.stderr, &["REDIS_URL", "not UTF-8"]), "{ended:?}");
 }
+
+#[tokio::test]
+async fn an_empty_url_is_refused_and_an_empty_redis_url_counts_as_unset() {
+    let server = Server::start().await;
+    // Each would use the server of the environment, or the default one.
+    for urls in [
+        &["--url", ""][..],
+        &["--url", " "],
+        &["--url", "redis://h", "--url", ""],
+    ] {
+        let mut command = Command::new(BINARY);
+        command.args(urls).args(["ls"]);
+        let ended = ended(piped(command).env("REDIS_URL", server.url()).spawn().unwrap()).await;
+        assert_eq!(ended.status, 64, "{urls:?}: {ended:?}");
+        assert!(said(&ended.stderr, &["--url is empty", "REDIS_URL"]), "{ended:?}");
+    }
+    // What stands at the default address is unknown, so a subcommand that asks no server first tells the difference.
+    let mut command = Command::new(BINARY);
+    command.args(["--quorum", "q", "ls"]);
+    let ended = ended(piped(command).env("REDIS_URL", "").spawn().unwrap()).await;
+    assert!(said(&ended.stderr, &["1 server is named"]), "{ended:?}");
+}
