@@ -92,9 +92,9 @@ const URLS: Section = (
 redis+cluster://HOST:6379,HOST:6379      nodes of a cluster
 redis+sentinel://HOST:26379,HOST/MASTER  sentinels and their master; /MASTER/3 for its database 3
 rediss, rediss+cluster, rediss+sentinel  the same with TLS
-The login USER:PASSWORD@ stands once, before the first host. It is that of the servers that keep
-the locks. Sentinels have their own: ?sentinel_username=USER&sentinel_password=PASSWORD. Write an
-@ of a password as %40.",
+The login, USER:PASSWORD@ or :PASSWORD@, stands once, before the first host. It is that of the
+servers that keep the locks. Sentinels have their own:
+?sentinel_username=USER&sentinel_password=PASSWORD. Write an @ of a password as %40.",
 );
 
 const EXAMPLES: Section = (

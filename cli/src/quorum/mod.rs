@@ -59,11 +59,13 @@ impl Target {
         }
         let keys = format!("{}.q", args.prefix);
         let each: Vec<_> = urls.into_iter().map(|url| args.at(url, keys.clone())).collect();
-        let is_several = |server: &ServerArgs| server.place().is_ok_and(|place| place.named != Named::Server);
-        if let Some(server) = each.iter().find(|server| is_several(server)) {
-            let what = format!("several --url are a quorum, and {} is no single server", server.shown());
-            let remedy = "name a cluster, or the sentinels of a master, by one URL with commas between the hosts";
-            return Err(Failure::usage(format!("{what}: {remedy}")));
+        for server in &each {
+            let place = server.place()?;
+            if place.named != Named::Server {
+                let what = format!("several --url are a quorum, and {} is no single server", place.shown);
+                let remedy = "name a cluster, or the sentinels of a master, by one URL with commas between the hosts";
+                return Err(Failure::usage(format!("{what}: {remedy}")));
+            }
         }
         Ok(Self::Several(Servers {
             each,
