@@ -25,6 +25,24 @@ pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
         .collect()
 }
 
+/// A message that this program wrote around words of a server: the same, but the message keeps its line breaks, and its
+/// backslashes, because names in it may be escaped already.
+pub(crate) fn safe_lines(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push(c),
+            _ if is_unprintable(c) => shown.extend(c.escape_debug()),
+            _ => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn is_unprintable(c: char) -> bool {
+    !matches!(c, '"' | '\'' | '\\') && c.escape_debug().len() > 1
+}
+
 /// The text as one word of a shell.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
