@@ -9,7 +9,7 @@ use crate::evict::Evicted;
 use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
-use crate::text::{count, safe};
+use crate::text::{count, quoted};
 use crate::url::Named;
 use fairlock::{Client, Owner, Quorum};
 use futures::StreamExt;
@@ -85,7 +85,7 @@ impl Target {
         let remedy = match command {
             None => "name a single server by --url, whose locks are other ones".to_owned(),
             Some(command) => {
-                let prefix = safe(&format!("{}.q", servers.prefix));
+                let prefix = quoted(&format!("{}.q", servers.prefix));
                 format!("look at one server: fairlock --url URL --prefix {prefix} {command}")
             }
         };
