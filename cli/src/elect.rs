@@ -7,7 +7,8 @@ use crate::outcome::{Failure, Outcome};
 use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
-use fairlock::{Client, Error};
+use crate::text::safe;
+use fairlock::{Client, Error, LostReason};
 
 pub(crate) async fn run(server: &ServerArgs, args: ElectArgs) -> Outcome {
     let connecting = server.connect(builder(Some(args.lease), args.label.as_deref(), &args.command));
@@ -39,6 +40,14 @@ async fn while_leading(
             // Candidates that wait outlast an outage. So does the one that led when it began; each try takes a lease.
             Err(away @ Error::Unavailable { .. }) if led => {
                 complaints.add(format!("{away}: campaigning again"));
+                continue;
+            }
+            // Nobody led: only the place in the queue is gone.
+            Err(Error::Lost { reason, .. }) if reason == LostReason::Evicted => {
+                let name = safe(&args.name);
+                complaints.add(format!(
+                    "{name}: the candidate's place is gone: {reason}; campaigning again"
+                ));
                 continue;
             }
             guard => guard?,

@@ -31,7 +31,8 @@ const RUN_STATUSES: Section = (
 64   wrong usage, or a lock's name or a time that cannot be
 69   the server does not answer or refuses (--unavailable-status)
 70   something else went wrong
-75   the lock is busy, or the wait timed out (--busy-status, -E)
+75   the lock is busy, the wait timed out, or an operator evicted the waiting request; COMMAND has
+     not run (--busy-status, -E)
 76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)
 126  COMMAND cannot be executed
 127  COMMAND was not found

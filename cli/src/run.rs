@@ -296,7 +296,7 @@ pub(crate) async fn run_under<H: Held>(
         biased;
         // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-        acquired = Box::pin(acquiring) => acquired?,
+        acquired = Box::pin(acquiring) => acquired.map_err(not_entered)?,
     };
     let Some((guard, variables)) = acquired else {
         let why = match args.wait {
@@ -307,6 +307,20 @@ pub(crate) async fn run_under<H: Held>(
     };
     let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
     settle(guard, &ended, signals, complaints).await
+}
+
+/// The request failed while it waited. One that an operator evicted has lost no lock, because COMMAND has not run.
+fn not_entered(error: Error) -> Failure {
+    match error {
+        Error::Lost { lock, reason } => {
+            let message = format!(
+                "{}: the request ended while it waited: {reason}; COMMAND has not run",
+                safe(&lock)
+            );
+            Failure::new(Status::BUSY, message)
+        }
+        error => error.into(),
+    }
 }
 
 /// Runs a command while the guard holds its lock.
