@@ -2,7 +2,7 @@
 
 use crate::args::ElectArgs;
 use crate::complaints::Complaints;
-use crate::nested;
+use crate::nested::{self, By};
 use crate::outcome::{Failure, Outcome};
 use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
@@ -54,7 +54,7 @@ async fn while_leading(
         };
         led = true;
         let mut variables = variables(&args.name, Some(guard.fencing_token()));
-        variables.push(nested::variable(prefix, &[&args.name], Some(guard.owner())));
+        variables.push(nested::variable(prefix, &[&args.name], &By::Owner(guard.owner())));
         let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
         match settle(guard, &ended, signals, complaints).await {
             Err(failure) if ended.lost && !ended.told_to_end => {

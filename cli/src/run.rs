@@ -3,7 +3,7 @@
 use crate::args::RunArgs;
 use crate::child::{Child, status_of};
 use crate::complaints::Complaints;
-use crate::nested;
+use crate::nested::{self, By};
 use crate::outcome::{Failure, Outcome, Status};
 use crate::progress;
 use crate::quorum::{self, Target};
@@ -186,7 +186,7 @@ async fn under<M: Access>(
         };
         Ok(guard.map(|guard| {
             let mut variables = variables(&args.name, Some(guard.fencing_token()));
-            variables.push(nested::variable(prefix, &args.locks(), Some(guard.owner())));
+            variables.push(nested::variable(prefix, &args.locks(), &By::Owner(guard.owner())));
             (guard, variables)
         }))
     };
@@ -235,7 +235,7 @@ async fn under_all(
         let lines: Vec<_> = lines.collect();
         let mut variables = variables(&args.name, all.fencing_token(&first));
         variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
-        variables.push(nested::variable(prefix, &args.locks(), Some(all.owner())));
+        variables.push(nested::variable(prefix, &args.locks(), &By::Owner(all.owner())));
         variables
     };
     let acquiring = async {

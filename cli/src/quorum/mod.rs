@@ -135,6 +135,15 @@ impl Servers {
         self.each.len() / 2 + 1
     }
 
+    /// Where each server is, without logins.
+    fn addresses(&self) -> Result<Vec<String>, Failure> {
+        let address = |server: &ServerArgs| {
+            let place = server.place()?;
+            Ok(format!("{}/{}", place.hosts[0].addr(), place.settings.db()))
+        };
+        self.each.iter().map(address).collect()
+    }
+
     pub(crate) fn shown(&self) -> String {
         let all: Vec<_> = self.each.iter().map(ServerArgs::shown).collect();
         all.join(" ")
