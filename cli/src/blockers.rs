@@ -1,7 +1,7 @@
 //! `fairlock blockers`
 
 use crate::args::BlockersArgs;
-use crate::circle::{self, Edge, Reading};
+use crate::circle::{self, Edge, Reading, Waits};
 use crate::json;
 use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
@@ -149,38 +149,48 @@ pub(crate) async fn document(
     Ok(chain.document(&unread))
 }
 
-/// All deadlocks, but at most so many, each as a list of its waits; and the locks that could not be read a second time.
-pub(crate) async fn deadlocks(client: &Client, found: &[Found]) -> Result<(Vec<Value>, Vec<Unread>), Failure> {
+/// The deadlocks among all locks.
+#[derive(Default)]
+pub(crate) struct Deadlocks {
+    /// Each as a list of its waits.
+    pub(crate) deadlocks: Vec<Value>,
+    /// The locks that could not be read a second time.
+    pub(crate) unread: Vec<Unread>,
+    /// So many owners hold and wait in what may be further circles, and nobody looked.
+    pub(crate) unsearched: usize,
+}
+
+/// All deadlocks, but at most so many. A second reading costs calls, so their number has a bound too.
+pub(crate) async fn deadlocks(client: &Client, found: &[Found]) -> Result<Deadlocks, Failure> {
     const MOST: usize = 32;
-    let of_holders = found.iter().flat_map(|lock| &lock.status.holders);
-    let holders: BTreeSet<Owner> = of_holders.map(|holder| holder.owner).collect();
-    let of_waiters = found.iter().flat_map(|lock| &lock.status.waiters);
-    // Only who holds and waits can be in a circle.
-    let both: BTreeSet<Owner> = of_waiters
-        .map(|waiter| waiter.owner)
-        .filter(|owner| holders.contains(owner))
-        .collect();
-    let (mut known, mut deadlocks, mut unread) = (BTreeSet::new(), Vec::new(), Vec::new());
-    for owner in both.into_iter().take(MOST) {
+    const MOST_READINGS: usize = 128;
+    let waits = Waits::of(found);
+    let (mut known, mut all, mut readings) = (BTreeSet::new(), Deadlocks::default(), 0);
+    for owner in waits.may_be_in_circles() {
         if known.contains(&owner) {
             continue;
         }
-        let Some(circle) = circle::circle(found, owner) else {
+        if all.deadlocks.len() == MOST || readings == MOST_READINGS {
+            all.unsearched += 1;
+            continue;
+        }
+        let Some(circle) = waits.circle(owner) else {
             continue;
         };
+        readings += 1;
         match circle::read_again(client, &circle).await? {
             Reading::Changed => {}
             Reading::Deadlock => {
                 known.extend(circle.iter().map(Edge::owner));
-                deadlocks.push(circle::described(&circle));
+                all.deadlocks.push(circle::described(&circle));
             }
             Reading::Unread(lock) => {
                 known.extend(circle.iter().map(Edge::owner));
-                add(&mut unread, lock);
+                add(&mut all.unread, lock);
             }
         }
     }
-    Ok((deadlocks, unread))
+    Ok(all)
 }
 
 /// A circle through an owner that waits here: the subject's, or another one that blocks it.
@@ -190,11 +200,11 @@ async fn deadlock<'a>(
     waits: &[Wait<'_>],
     unread: &mut Vec<Unread>,
 ) -> Result<Option<Vec<Edge<'a>>>, Failure> {
-    let mut seen = BTreeSet::new();
+    let (mut seen, all) = (BTreeSet::new(), Waits::of(found));
     let owners = waits.iter().flat_map(|wait| &wait.places).map(|place| place.owner);
     // The subject's own waits come first.
     for owner in owners.filter(|owner| seen.insert(*owner)) {
-        let Some(circle) = circle::circle(found, owner) else {
+        let Some(circle) = all.circle(owner) else {
             continue;
         };
         match circle::read_again(client, &circle).await? {

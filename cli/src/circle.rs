@@ -10,7 +10,7 @@ use crate::outcome::Failure;
 use crate::text::{origin_in_short, safe};
 use fairlock::{Client, Error, Holder, Owner, Status, Waiter};
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An owner waits for a lock that another owner holds.
 #[derive(Clone, Copy)]
@@ -20,37 +20,115 @@ pub(crate) struct Edge<'a> {
     holder: &'a Holder,
 }
 
-/// The waits of an owner, each with one of its holders. A lease that is over holds nobody up.
-fn edges(found: &[Found], owner: Owner) -> impl Iterator<Item = Edge<'_>> {
-    found.iter().flat_map(move |lock| {
-        let mut waiters = lock.status.waiters.iter();
-        let waiter = waiters.find(|waiter| waiter.owner == owner && waiter.expired_for.is_none());
-        let holders = lock.status.holders.iter();
-        let holders = holders.filter(move |holder| holder.owner != owner && holder.expired_for.is_none());
-        holders.filter_map(move |holder| {
-            Some(Edge {
-                lock,
-                waiter: waiter?,
-                holder,
-            })
-        })
-    })
+/// Which owner waits for which locks. A lease that is over makes nobody wait, and holds nobody up.
+pub(crate) struct Waits<'a> {
+    of: BTreeMap<Owner, Vec<(&'a Found, &'a Waiter)>>,
+    /// Who holds a lock.
+    holders: BTreeSet<Owner>,
 }
 
-/// The shortest circle that leads back to an owner.
-pub(crate) fn circle(found: &[Found], owner: Owner) -> Option<Vec<Edge<'_>>> {
-    let mut seen = BTreeSet::new();
-    let mut open: VecDeque<Vec<Edge<'_>>> = edges(found, owner).map(|edge| vec![edge]).collect();
-    while let Some(path) = open.pop_front() {
-        let next = path.last()?.holder.owner;
-        if next == owner {
-            return Some(path);
+impl<'a> Waits<'a> {
+    pub(crate) fn of(found: &'a [Found]) -> Self {
+        let mut waits: BTreeMap<Owner, Vec<(&Found, &Waiter)>> = BTreeMap::new();
+        for lock in found {
+            let waiters = lock.status.waiters.iter();
+            for waiter in waiters.filter(|waiter| waiter.expired_for.is_none()) {
+                let of_owner = waits.entry(waiter.owner).or_default();
+                // An owner waits once for a lock.
+                if of_owner.last().is_none_or(|(last, _)| !std::ptr::eq(*last, lock)) {
+                    of_owner.push((lock, waiter));
+                }
+            }
         }
-        if seen.insert(next) {
-            open.extend(edges(found, next).map(|edge| [&path[..], &[edge]].concat()));
+        let holders = found.iter().flat_map(|lock| &lock.status.holders);
+        let holders = holders.map(|holder| holder.owner).collect();
+        Self { of: waits, holders }
+    }
+
+    /// The waits of an owner, each with one of its holders.
+    fn edges(&self, owner: Owner) -> impl Iterator<Item = Edge<'a>> {
+        let waits = self.of.get(&owner).into_iter().flatten();
+        waits.flat_map(move |&(lock, waiter)| {
+            let holders = lock.status.holders.iter();
+            let holders = holders.filter(move |holder| holder.owner != owner && holder.expired_for.is_none());
+            holders.map(move |holder| Edge { lock, waiter, holder })
+        })
+    }
+
+    /// Owners that hold and wait, without those that wait for none of the others, again and again. All owners of circles
+    /// are left then, and of a chain that ends nobody is.
+    pub(crate) fn may_be_in_circles(&self) -> BTreeSet<Owner> {
+        let mut left: BTreeSet<Owner> = self
+            .of
+            .keys()
+            .copied()
+            .filter(|owner| self.holders.contains(owner))
+            .collect();
+        // For each owner, how many of its edges lead to those that are left, and whose edges lead to it.
+        let mut ahead: BTreeMap<Owner, usize> = BTreeMap::new();
+        let mut behind: BTreeMap<Owner, Vec<Owner>> = BTreeMap::new();
+        for owner in &left {
+            for next in self.edges(*owner).map(|edge| edge.holder.owner) {
+                if left.contains(&next) {
+                    *ahead.entry(*owner).or_default() += 1;
+                    behind.entry(next).or_default().push(*owner);
+                }
+            }
+        }
+        let mut gone: Vec<Owner> = left
+            .iter()
+            .copied()
+            .filter(|owner| !ahead.contains_key(owner))
+            .collect();
+        while let Some(owner) = gone.pop() {
+            left.remove(&owner);
+            for before in behind.remove(&owner).unwrap_or_default() {
+                let edges = ahead.entry(before).or_default();
+                *edges -= 1;
+                if *edges == 0 {
+                    gone.push(before);
+                }
+            }
+        }
+        // Nobody waits for the others.
+        left.retain(|owner| behind.contains_key(owner));
+        left
+    }
+
+    /// The shortest circle that leads back to an owner.
+    pub(crate) fn circle(&self, owner: Owner) -> Option<Vec<Edge<'a>>> {
+        let mut reached_by: BTreeMap<Owner, Edge<'a>> = BTreeMap::new();
+        let mut open = VecDeque::from([owner]);
+        while let Some(at) = open.pop_front() {
+            for edge in self.edges(at) {
+                let next = edge.holder.owner;
+                if reached_by.contains_key(&next) {
+                    continue;
+                }
+                reached_by.insert(next, edge);
+                if next == owner {
+                    return Some(way_back(&reached_by, owner));
+                }
+                open.push_back(next);
+            }
+        }
+        None
+    }
+}
+
+/// The edges of a circle through an owner, from that owner on.
+fn way_back<'a>(reached_by: &BTreeMap<Owner, Edge<'a>>, owner: Owner) -> Vec<Edge<'a>> {
+    let mut circle = Vec::new();
+    let mut at = owner;
+    while let Some(edge) = reached_by.get(&at) {
+        circle.push(*edge);
+        at = edge.waiter.owner;
+        if at == owner {
+            break;
         }
     }
-    None
+    circle.reverse();
+    circle
 }
 
 /// What the second reading of a circle showed.

@@ -2,12 +2,13 @@
 
 use crate::args::ElectArgs;
 use crate::complaints::Complaints;
-use crate::nested;
+use crate::nested::{self, By};
 use crate::outcome::{Failure, Outcome};
 use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
-use fairlock::{Client, Error};
+use crate::text::safe;
+use fairlock::{Client, Error, LostReason};
 
 pub(crate) async fn run(server: &ServerArgs, args: ElectArgs) -> Outcome {
     let connecting = server.connect(builder(Some(args.lease), args.label.as_deref(), &args.command));
@@ -41,11 +42,19 @@ async fn while_leading(
                 complaints.add(format!("{away}: campaigning again"));
                 continue;
             }
+            // Nobody led: only the place in the queue is gone.
+            Err(Error::Lost { reason, .. }) if reason == LostReason::Evicted => {
+                let name = safe(&args.name);
+                complaints.add(format!(
+                    "{name}: the candidate's place is gone: {reason}; campaigning again"
+                ));
+                continue;
+            }
             guard => guard?,
         };
         led = true;
         let mut variables = variables(&args.name, Some(guard.fencing_token()));
-        variables.push(nested::variable(prefix, &[&args.name], Some(guard.owner())));
+        variables.push(nested::variable(prefix, &[&args.name], &By::Owner(guard.owner())));
         let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
         match settle(guard, &ended, signals, complaints).await {
             Err(failure) if ended.lost && !ended.told_to_end => {

@@ -31,7 +31,8 @@ const RUN_STATUSES: Section = (
 64   wrong usage, or a lock's name or a time that cannot be
 69   the server does not answer or refuses (--unavailable-status)
 70   something else went wrong
-75   the lock is busy, or the wait timed out (--busy-status, -E)
+75   the lock is busy, the wait timed out, or an operator evicted the waiting request; COMMAND has
+     not run (--busy-status, -E)
 76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)
 126  COMMAND cannot be executed
 127  COMMAND was not found
@@ -92,9 +93,9 @@ const URLS: Section = (
 redis+cluster://HOST:6379,HOST:6379      nodes of a cluster
 redis+sentinel://HOST:26379,HOST/MASTER  sentinels and their master; /MASTER/3 for its database 3
 rediss, rediss+cluster, rediss+sentinel  the same with TLS
-The login USER:PASSWORD@ stands once, before the first host. It is that of the servers that keep
-the locks. Sentinels have their own: ?sentinel_username=USER&sentinel_password=PASSWORD. Write an
-@ of a password as %40.",
+The login, USER:PASSWORD@ or :PASSWORD@, stands once, before the first host. It is that of the
+servers that keep the locks. Sentinels have their own:
+?sentinel_username=USER&sentinel_password=PASSWORD. Write an @ of a password as %40.",
 );
 
 const EXAMPLES: Section = (

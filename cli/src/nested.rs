@@ -16,12 +16,19 @@ fn inherited() -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// The variable for a command under these locks. `owner`: `None` of a quorum.
-pub(crate) fn variable(prefix: &str, locks: &[&str], owner: Option<Owner>) -> (&'static str, String) {
-    let owner = owner.map(|owner| owner.to_string());
-    let own = locks
-        .iter()
-        .map(|lock| json!({"prefix": prefix, "lock": lock, "owner": owner}));
+/// By what an inner command knows the locks of an outer one.
+pub(crate) enum By<'a> {
+    Owner(Owner),
+    /// Of a quorum, whose guards do not tell their owners: the addresses of its servers.
+    Servers(&'a [String]),
+}
+
+/// The variable for a command under these locks.
+pub(crate) fn variable(prefix: &str, locks: &[&str], by: &By<'_>) -> (&'static str, String) {
+    let own = locks.iter().map(|lock| match by {
+        By::Owner(owner) => json!({"prefix": prefix, "lock": lock, "owner": owner.to_string()}),
+        By::Servers(servers) => json!({"prefix": prefix, "lock": lock, "servers": servers}),
+    });
     let all: Vec<Value> = inherited().into_iter().chain(own).collect();
     (VARIABLE, Value::from(all).to_string())
 }
@@ -29,7 +36,8 @@ pub(crate) fn variable(prefix: &str, locks: &[&str], owner: Option<Owner>) -> (&
 /// Fails if an outer command holds one of these locks. The server confirms that, because a process that outlived its outer
 /// command still has the variable.
 pub(crate) async fn refuse(client: &Client, prefix: &str, locks: &[&str]) -> Result<(), Failure> {
-    for (lock, owner) in held_outside(prefix, locks) {
+    for (lock, held) in held_outside(prefix, locks) {
+        let owner = held["owner"].as_str().and_then(|owner| owner.parse::<Owner>().ok());
         let Some(owner) = owner else { continue };
         let status = match client.rw_lock(lock).status().await {
             Ok(status) => status,
@@ -45,25 +53,28 @@ pub(crate) async fn refuse(client: &Client, prefix: &str, locks: &[&str]) -> Res
     Ok(())
 }
 
-/// The same of a quorum, whose guards do not tell their owners.
-pub(crate) fn refuse_of_quorum(prefix: &str, locks: &[&str]) -> Result<(), Failure> {
-    match held_outside(prefix, locks).find(|(_, owner)| owner.is_none()) {
+/// The same of a quorum. Nobody confirms it, because no server knows the quorum's holders by what the variable has. One
+/// common server is enough, because a server votes in one quorum of a prefix, and may have several names.
+pub(crate) fn refuse_of_quorum(prefix: &str, locks: &[&str], servers: &[String]) -> Result<(), Failure> {
+    let is_same = |held: &Value| {
+        let outside = held["servers"].as_array().into_iter().flatten();
+        let mut outside = outside.filter_map(Value::as_str);
+        outside.any(|server| servers.iter().any(|own| own == server))
+    };
+    match held_outside(prefix, locks).into_iter().find(|(_, held)| is_same(held)) {
         Some((lock, _)) => Err(waits_for_itself(lock)),
         None => Ok(()),
     }
 }
 
-fn held_outside<'a>(prefix: &str, locks: &'a [&str]) -> impl Iterator<Item = (&'a str, Option<Owner>)> {
-    let inherited = inherited();
-    let outside = locks.iter().flat_map(move |lock| {
-        let same = |held: &&Value| held["prefix"] == prefix && held["lock"] == *lock;
-        let owners = inherited
-            .iter()
-            .filter(same)
-            .map(|held| held["owner"].as_str()?.parse().ok());
-        owners.map(|owner| (*lock, owner)).collect::<Vec<_>>()
+/// What the outer commands hold of these locks.
+fn held_outside<'a>(prefix: &str, locks: &[&'a str]) -> Vec<(&'a str, Value)> {
+    let all = inherited().into_iter().filter(|held| held["prefix"] == prefix);
+    let named = all.filter_map(|held| {
+        let lock = locks.iter().find(|lock| held["lock"] == **lock)?;
+        Some((*lock, held))
     });
-    outside.collect::<Vec<_>>().into_iter()
+    named.collect()
 }
 
 fn waits_for_itself(lock: &str) -> Failure {

@@ -1,5 +1,6 @@
 //! How the command ends: its exit statuses and its last message. A closed output ends the command and never panics.
 
+use crate::text::safe_lines;
 use fairlock::Error;
 use std::io::{self, Write as _};
 
@@ -79,7 +80,7 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes a line to stderr.
+/// Writes a message to stderr. It may have words of a server, so nothing in it acts on the terminal.
 pub(crate) fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "fairlock: {text}");
+    let _ = writeln!(io::stderr(), "fairlock: {}", safe_lines(text));
 }

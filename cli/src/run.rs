@@ -3,7 +3,7 @@
 use crate::args::RunArgs;
 use crate::child::{Child, status_of};
 use crate::complaints::Complaints;
-use crate::nested;
+use crate::nested::{self, By};
 use crate::outcome::{Failure, Outcome, Status};
 use crate::progress;
 use crate::quorum::{self, Target};
@@ -186,7 +186,7 @@ async fn under<M: Access>(
         };
         Ok(guard.map(|guard| {
             let mut variables = variables(&args.name, Some(guard.fencing_token()));
-            variables.push(nested::variable(prefix, &args.locks(), Some(guard.owner())));
+            variables.push(nested::variable(prefix, &args.locks(), &By::Owner(guard.owner())));
             (guard, variables)
         }))
     };
@@ -235,7 +235,7 @@ async fn under_all(
         let lines: Vec<_> = lines.collect();
         let mut variables = variables(&args.name, all.fencing_token(&first));
         variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
-        variables.push(nested::variable(prefix, &args.locks(), Some(all.owner())));
+        variables.push(nested::variable(prefix, &args.locks(), &By::Owner(all.owner())));
         variables
     };
     let acquiring = async {
@@ -296,7 +296,7 @@ pub(crate) async fn run_under<H: Held>(
         biased;
         // The dropped future leaves the queue; the client's shutdown waits until the server has confirmed that.
         signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-        acquired = Box::pin(acquiring) => acquired?,
+        acquired = Box::pin(acquiring) => acquired.map_err(not_entered)?,
     };
     let Some((guard, variables)) = acquired else {
         let why = match args.wait {
@@ -307,6 +307,20 @@ pub(crate) async fn run_under<H: Held>(
     };
     let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;
     settle(guard, &ended, signals, complaints).await
+}
+
+/// The request failed while it waited. One that an operator evicted has lost no lock, because COMMAND has not run.
+fn not_entered(error: Error) -> Failure {
+    match error {
+        Error::Lost { lock, reason } => {
+            let message = format!(
+                "{}: the request ended while it waited: {reason}; COMMAND has not run",
+                safe(&lock)
+            );
+            Failure::new(Status::BUSY, message)
+        }
+        error => error.into(),
+    }
 }
 
 /// Runs a command while the guard holds its lock.

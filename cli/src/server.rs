@@ -67,8 +67,14 @@ pub(crate) struct Reached {
 }
 
 impl ServerArgs {
-    /// All URLs that are named.
+    /// All URLs that are named. An empty `REDIS_URL` counts as unset. An empty --url is what a script makes of a variable
+    /// that is not set, so nobody knows which server it means.
     pub(crate) fn urls(&self) -> Result<Vec<String>, Failure> {
+        if self.url.iter().any(|url| url.trim().is_empty()) {
+            return Err(Failure::usage(format!(
+                "--url is empty: write a server like {DEFAULT_URL}, or leave --url out to use REDIS_URL"
+            )));
+        }
         let urls = match (self.url.is_empty(), std::env::var("REDIS_URL")) {
             (false, _) => self.url.clone(),
             (true, Ok(urls)) => urls.split_whitespace().map(str::to_owned).collect(),
@@ -79,7 +85,7 @@ impl ServerArgs {
                 return Err(Failure::usage(format!("{what}; write it like {DEFAULT_URL}")));
             }
         };
-        Ok(match urls.concat().is_empty() {
+        Ok(match urls.is_empty() {
             true => vec![DEFAULT_URL.to_owned()],
             false => urls,
         })

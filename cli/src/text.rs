@@ -25,13 +25,46 @@ pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// The text as one word of a shell.
+/// A message that this program wrote around words of a server: the same, but the message keeps its line breaks, and its
+/// backslashes, because names in it may be escaped already.
+pub(crate) fn safe_lines(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push(c),
+            _ if is_unprintable(c) => shown.extend(c.escape_debug()),
+            _ => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn is_unprintable(c: char) -> bool {
+    !matches!(c, '"' | '\'' | '\\') && c.escape_debug().len() > 1
+}
+
+/// The text as one word of a shell. For what cannot be printed that is `$'...'`, which bash, zsh and ksh know: with the
+/// bytes in octal, because those have the same length in all of them.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", safe(text).replace('\'', "'\\''")),
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
     }
+    if !text.chars().any(is_unprintable) {
+        return format!("'{}'", text.replace('\'', "'\\''"));
+    }
+    let mut word = "$'".to_owned();
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => word.extend(['\\', c]),
+            _ if is_unprintable(c) => {
+                let mut bytes = [0; 4];
+                word.extend(c.encode_utf8(&mut bytes).bytes().map(|byte| format!("\\{byte:03o}")));
+            }
+            _ => word.push(c),
+        }
+    }
+    word + "'"
 }
 
 /// A duration in at most five characters or so: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
@@ -238,6 +271,10 @@ mod tests {
         assert_eq!(quoted("a b; rm -r $HOME"), "'a b; rm -r $HOME'");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("a\\b c"), "'a\\b c'", "a quoted backslash stands for itself");
+        assert_eq!(quoted("d\u{e9}p\u{f4}t"), "'d\u{e9}p\u{f4}t'");
+        assert_eq!(quoted("a\u{1b}[2J\n1'\\"), r"$'a\033[2J\0121\'\\'");
+        assert_eq!(quoted("\u{202e}1"), r"$'\342\200\2561'");
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) enum UrlError {
     SeveralHosts,
     /// A further host has a login of its own, or the password has an `@`.
     SeveralLogins,
+    /// The login has no colon: a user without a password, or a password that its writer took for one without a user.
+    Login,
     /// There is nothing between two commas, or no host at all.
     NoHost,
     /// The URL of a cluster has a path.
@@ -70,6 +72,10 @@ impl fmt::Display for UrlError {
             Self::SeveralLogins => write!(
                 f,
                 "it has several @; name the login once, before the first host, and write an @ of the password as %40"
+            ),
+            Self::Login => write!(
+                f,
+                "its login has no colon; a login is USER:PASSWORD@ or :PASSWORD@, and USER:@ is a user without a password"
             ),
             Self::NoHost => write!(f, "a host is missing; write it like {CLUSTER} or {SENTINEL}"),
             Self::PathOfCluster => write!(
@@ -134,13 +140,15 @@ impl Place {
         if parsed.host_str().is_some_and(|host| host.contains(',')) {
             return Err(UrlError::SeveralHosts);
         }
-        let host = url.into_connection_info()?;
         let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
-        let login = rest
-            .split(['/', '?', '#'])
-            .next()
-            .and_then(|host| host.rsplit_once('@'));
+        let authority = rest.split(['/', '?', '#']).next();
+        let login = authority.and_then(|authority| authority.rsplit_once('@'));
         let login = login.map(|(login, _)| format!("{login}@")).unwrap_or_default();
+        // The parsed URL does not tell `USER:@` from `USER@`. It leaves out tabs and line breaks, so its user counts.
+        if !parsed.username().is_empty() && !login.contains(':') {
+            return Err(UrlError::Login);
+        }
+        let host = url.into_connection_info()?;
         let fragment = parsed.fragment().map(|fragment| format!("#{fragment}"));
         let around = (format!("{scheme}://{login}"), fragment.unwrap_or_default());
         // Not every kind of URL can have one.
@@ -256,6 +264,9 @@ impl<'a> Parts<'a> {
         };
         if login.is_some_and(|login| login.contains('@')) {
             return Err(UrlError::SeveralLogins);
+        }
+        if login.is_some_and(|login| !login.is_empty() && !login.contains(':')) {
+            return Err(UrlError::Login);
         }
         let hosts: Vec<_> = hosts.split(',').collect();
         if hosts.iter().any(|host| host.is_empty() || host.starts_with(':')) {
@@ -388,6 +399,37 @@ mod tests {
         assert_eq!(place.at("b", 2), "redis://app:s3cret@b:2");
         assert_eq!(read("unix:///tmp/redis.sock").named, Named::Server);
         assert_eq!(read("redis://app:6379#s3cret@a").shown, "redis://app:6379");
+    }
+
+    #[test]
+    fn a_user_without_a_password_has_a_colon_and_a_login_without_a_colon_may_be_a_password() {
+        for scheme in ["redis", "redis+cluster", "redis+sentinel"] {
+            let place = read(&format!("{scheme}://app:@a:1"));
+            assert_eq!(place.settings.username(), Some("app"));
+            assert_eq!(place.settings.password().unwrap_or_default(), "");
+            let place = read(&format!("{scheme}://:s3cret@a:1"));
+            assert_eq!(
+                (place.settings.username(), place.settings.password()),
+                (None, Some("s3cret"))
+            );
+            assert_eq!(place.shown, format!("{scheme}://a:1"));
+        }
+        for url in [
+            "redis://s3cret@a",
+            "valkey://s3cret@a:1/3",
+            "redis://s3cret%3Apart@a",
+            "redis://s3cret@[::1]",
+            "REDIS://s3cret@a",
+            "redis:/\t/s3cret@a",
+            "re\ndis://s3cret@a",
+            "unix://s3cret@a/tmp/socket",
+            "redis+cluster://s3cret@a,b",
+            "redis+sentinel://s3cret@a,b/mine",
+        ] {
+            let error = Place::read(url).expect_err(url).to_string();
+            assert!(!error.contains("s3cret"), "{url:?}: {error}");
+            assert!(error.contains("USER:PASSWORD@ or :PASSWORD@"), "{url:?}: {error}");
+        }
     }
 
     #[cfg(feature = "tls-rustls")]

@@ -9,7 +9,7 @@ use crate::evict::Evicted;
 use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
-use crate::text::{count, safe};
+use crate::text::{count, quoted};
 use crate::url::Named;
 use fairlock::{Client, Owner, Quorum};
 use futures::StreamExt;
@@ -59,11 +59,13 @@ impl Target {
         }
         let keys = format!("{}.q", args.prefix);
         let each: Vec<_> = urls.into_iter().map(|url| args.at(url, keys.clone())).collect();
-        let is_several = |server: &ServerArgs| server.place().is_ok_and(|place| place.named != Named::Server);
-        if let Some(server) = each.iter().find(|server| is_several(server)) {
-            let what = format!("several --url are a quorum, and {} is no single server", server.shown());
-            let remedy = "name a cluster, or the sentinels of a master, by one URL with commas between the hosts";
-            return Err(Failure::usage(format!("{what}: {remedy}")));
+        for server in &each {
+            let place = server.place()?;
+            if place.named != Named::Server {
+                let what = format!("several --url are a quorum, and {} is no single server", place.shown);
+                let remedy = "name a cluster, or the sentinels of a master, by one URL with commas between the hosts";
+                return Err(Failure::usage(format!("{what}: {remedy}")));
+            }
         }
         Ok(Self::Several(Servers {
             each,
@@ -83,7 +85,7 @@ impl Target {
         let remedy = match command {
             None => "name a single server by --url, whose locks are other ones".to_owned(),
             Some(command) => {
-                let prefix = safe(&format!("{}.q", servers.prefix));
+                let prefix = quoted(&format!("{}.q", servers.prefix));
                 format!("look at one server: fairlock --url URL --prefix {prefix} {command}")
             }
         };
@@ -131,6 +133,15 @@ impl Stamp {
 impl Servers {
     pub(crate) fn majority(&self) -> usize {
         self.each.len() / 2 + 1
+    }
+
+    /// Where each server is, without logins.
+    fn addresses(&self) -> Result<Vec<String>, Failure> {
+        let address = |server: &ServerArgs| {
+            let place = server.place()?;
+            Ok(format!("{}/{}", place.hosts[0].addr(), place.settings.db()))
+        };
+        self.each.iter().map(address).collect()
     }
 
     pub(crate) fn shown(&self) -> String {

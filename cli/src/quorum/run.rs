@@ -3,7 +3,7 @@
 use super::Servers;
 use crate::args::RunArgs;
 use crate::complaints::Complaints;
-use crate::nested;
+use crate::nested::{self, By};
 use crate::outcome::{Failure, Outcome};
 use crate::run::{Connected, Held, chosen, label, run_under, variables, with_signals};
 use crate::signals::Signals;
@@ -28,16 +28,17 @@ impl Connected for Quorum {
 pub(crate) async fn run(servers: &Servers, args: RunArgs) -> Outcome {
     refuse(&args)?;
     let prefix = servers.each[0].prefix.as_str();
+    let at = servers.addresses()?;
     if args.waits_for_ever() {
-        nested::refuse_of_quorum(prefix, &args.locks())?;
+        nested::refuse_of_quorum(prefix, &args.locks(), &at)?;
     }
     let label = label(args.label.as_deref(), &args.command);
     let connecting = servers.quorum(args.lease, &label);
     let outcome = with_signals(connecting, async |quorum: &Quorum, signals, complaints| {
         let lock = quorum.rw_lock(args.name.as_str()).policy(args.policy.into());
         match args.read {
-            true => under(lock.read(), prefix, &args, signals, complaints).await,
-            false => under(lock.write(), prefix, &args, signals, complaints).await,
+            true => under(lock.read(), (prefix, &at), &args, signals, complaints).await,
+            false => under(lock.write(), (prefix, &at), &args, signals, complaints).await,
         }
     });
     outcome.await.map_err(|failure| chosen(&args, failure))
@@ -75,7 +76,7 @@ fn refuse(args: &RunArgs) -> Result<(), Failure> {
 
 async fn under<M: Access>(
     request: QuorumAcquire<M>,
-    prefix: &str,
+    (prefix, servers): (&str, &[String]),
     args: &RunArgs,
     signals: &mut Signals,
     complaints: &Complaints,
@@ -94,7 +95,7 @@ async fn under<M: Access>(
         // A majority knows the token before the command does.
         let token = guard.fencing_token().await?;
         let mut variables = variables(&args.name, Some(token));
-        variables.push(nested::variable(prefix, &args.locks(), None));
+        variables.push(nested::variable(prefix, &args.locks(), &By::Servers(servers)));
         Ok(Some((guard, variables)))
     };
     run_under(acquiring, args, signals, complaints).await

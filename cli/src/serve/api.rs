@@ -206,18 +206,16 @@ impl Site<'_> {
         let Findings { found, unread, .. } = &look.findings;
         let (trees, more) = blame::trees(found);
         let mut unread = unread.clone();
-        let deadlocks = match self.looks.eye() {
-            Eye::One(_, client) => {
-                let (deadlocks, further) = blockers::deadlocks(client, found).await?;
-                unread.extend(further);
-                Some(deadlocks)
-            }
+        let all = match self.looks.eye() {
+            Eye::One(_, client) => Some(blockers::deadlocks(client, found).await?),
             Eye::Several(_) => None,
         };
+        unread.extend(all.iter().flat_map(|all| all.unread.iter().cloned()));
         Ok(json!({
             "trees": trees,
             "more": more,
-            "deadlocks": deadlocks,
+            "deadlocks": all.as_ref().map(|all| &all.deadlocks),
+            "unsearched": all.as_ref().map(|all| all.unsearched),
             "unread": unread.iter().take(COMPLAINTS).map(Unread::described).collect::<Value>(),
             "further_unread": unread.len().saturating_sub(COMPLAINTS),
             "looked_ms_ago": json::ms(look.ended.elapsed()),

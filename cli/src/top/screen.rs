@@ -4,7 +4,7 @@ use super::keys::Key;
 use crate::locks::{Findings, Found, Unread};
 use crate::ls::{longest_hold, longest_wait};
 use crate::outcome::Failure;
-use crate::text::{self, safe};
+use crate::text::{self, safe, safe_lines};
 use fairlock::{ClientInfo, Event, FencingToken, Mode, Owner};
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -251,7 +251,7 @@ impl Screen {
 
     pub(super) fn on_failure(&mut self, failure: &Failure) {
         // Further lines say what to do.
-        self.trouble = failure.message.lines().next().map(str::to_owned);
+        self.trouble = failure.message.lines().next().map(safe_lines);
     }
 
     pub(super) fn on_event(&mut self, event: &Event) {

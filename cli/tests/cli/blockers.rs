@@ -1,7 +1,7 @@
 //! `fairlock blockers`: from "it is stuck" to the owner to blame.
 
-use crate::command::{Cli, ended, said};
-use crate::scene::{LONG, client, queue};
+use crate::command::{BINARY, Cli, ended, piped, said};
+use crate::scene::{HOSTILE, LONG, client, queue};
 use fairlock::{Client, Owner};
 use fairlock_support::server::{Server, connected, eventually};
 use std::time::Duration;
@@ -199,4 +199,25 @@ async fn of_a_lock_that_nobody_waits_for_it_blames_nobody() {
         said(&unknown.stderr, &["nothing is no lock", "nobody of that name"]),
         "{unknown:?}"
     );
+}
+
+#[tokio::test]
+async fn the_command_that_it_prints_evicts_from_a_lock_whatever_its_name() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    for name in ["back\\slash", "it's $HOME", HOSTILE] {
+        let (_, _clients) = queue(&server, name).await;
+        let text = cli.says(&["blockers", name]).await;
+        let line = text
+            .lines()
+            .find_map(|line| line.split_once("type:"))
+            .expect("a command")
+            .1;
+        // Not every `sh` knows $'...'.
+        let line = line.trim().replace("fairlock ", &format!("{BINARY} ")) + " --yes";
+        let mut bash = tokio::process::Command::new("bash");
+        bash.args(["-c", &line]);
+        let ended = ended(piped(bash).spawn().unwrap()).await;
+        assert_eq!(ended.status, 0, "{line}: {ended:?}");
+    }
 }

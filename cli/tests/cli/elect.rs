@@ -1,6 +1,6 @@
 //! `fairlock elect` and `fairlock leader`
 
-use crate::command::{Cli, ended};
+use crate::command::{Cli, ended, said};
 use crate::scene::client;
 use fairlock_support::server::{Server, soon};
 use rustix::process::{Pid, Signal, kill_process};
@@ -87,4 +87,32 @@ async fn a_command_that_ends_by_itself_resigns_and_an_observer_sees_both() {
     drop(child.stdin.take());
     assert_eq!(ended(child).await.status, 3);
     assert_eq!(line(&mut seen).await, "a: nobody leads");
+}
+
+#[tokio::test]
+async fn a_candidate_that_is_evicted_while_it_waits_campaigns_again() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server, "leader").await);
+    let guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
+    let options = ["elect", "--lease", "600s", "--label", "one", "a", "--"];
+    let mut child = cli
+        .command(&[&options[..], &["echo", "it leads"]].concat())
+        .spawn()
+        .unwrap();
+    let mut told = lines(&mut child);
+    let mut complaints = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    server.until_queued("a", 1).await;
+    let owner = async || Some(client.rw_lock("a").status().await.unwrap().waiters.first()?.owner);
+    let first = owner().await.expect("a candidate");
+    assert_eq!(client.rw_lock("a").evict(&first).await.unwrap(), 1);
+    let complaint = soon("a complaint", complaints.next_line()).await.unwrap();
+    let complaint = complaint.expect("it campaigns on");
+    assert!(
+        said(&complaint, &["a: ", "evicted", "campaigning again"]),
+        "{complaint}"
+    );
+    server.until_queued("a", 1).await;
+    guard.release().await.unwrap();
+    assert_eq!(line(&mut told).await, "it leads");
+    assert_eq!(ended(child).await.status, 0);
 }

@@ -1,6 +1,6 @@
 //! The command on several servers that are a quorum.
 
-use crate::command::{Cli, said};
+use crate::command::{BINARY, Cli, ended, said};
 use crate::scene::{LONG, spoil};
 use fairlock::{Client, LostReason, Owner, Quorum};
 use fairlock_support::server::{Server, connected, eventually, soon};
@@ -268,6 +268,31 @@ async fn what_a_quorum_does_not_have_is_refused_with_what_to_do() {
         assert!(
             said(&ended.stderr, &["a quorum has 3, 5, 7 or 9", "--url"]),
             "{ended:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_run_inside_another_one_is_refused_on_the_same_quorum_and_not_on_another_one() {
+    let (servers, others) = (fleet(3).await, fleet(3).await);
+    let (_outer, _inner) = (quorum(&servers, "outer").await, quorum(&others, "inner").await);
+    let inside = async |inner: String| {
+        let script = "for url in $INNER; do set -- \"$@\" --url \"$url\"; done; exec \"$0\" \"$@\" run a -- true";
+        let arguments = ["run", "a", "--", "sh", "-c", script, BINARY];
+        let mut command = Cli::of_all(&servers).command(&arguments);
+        ended(command.env("INNER", inner).spawn().unwrap()).await
+    };
+    let other = inside(Cli::of_all(&others).url).await;
+    assert_eq!(other.status, 0, "{other:?}");
+    let urls: Vec<_> = servers.iter().rev().map(Server::url).collect();
+    // In another order, and with another name of a server.
+    let same = [urls.join(" "), urls.join(" ").replacen("127.0.0.1", "localhost", 1)];
+    for urls in same {
+        let refused = inside(urls.clone()).await;
+        assert_eq!(refused.status, 64, "{urls}: {refused:?}");
+        assert!(
+            said(&refused.stderr, &["already runs under a", "--wait"]),
+            "{refused:?}"
         );
     }
 }

@@ -110,3 +110,64 @@ async fn a_server_that_the_environment_names_in_other_bytes_than_utf8_is_not_gue
     assert_eq!(ended.status, 64, "{ended:?}");
     assert!(said(&ended.stderr, &["REDIS_URL", "not UTF-8"]), "{ended:?}");
 }
+
+#[tokio::test]
+async fn an_empty_url_is_refused_and_an_empty_redis_url_counts_as_unset() {
+    let server = Server::start().await;
+    // Each would use the server of the environment, or the default one.
+    for urls in [
+        &["--url", ""][..],
+        &["--url", " "],
+        &["--url", "redis://h", "--url", ""],
+    ] {
+        let mut command = Command::new(BINARY);
+        command.args(urls).args(["ls"]);
+        let ended = ended(piped(command).env("REDIS_URL", server.url()).spawn().unwrap()).await;
+        assert_eq!(ended.status, 64, "{urls:?}: {ended:?}");
+        assert!(said(&ended.stderr, &["--url is empty", "REDIS_URL"]), "{ended:?}");
+    }
+    // What stands at the default address is unknown, so a subcommand that asks no server first tells the difference.
+    let mut command = Command::new(BINARY);
+    command.args(["--quorum", "q", "ls"]);
+    let ended = ended(piped(command).env("REDIS_URL", "").spawn().unwrap()).await;
+    assert!(said(&ended.stderr, &["1 server is named"]), "{ended:?}");
+}
+
+/// A server that refuses every command in words that a terminal would act on.
+async fn hostile_server() -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut some = [0; 4096];
+                while let Ok(1..) = stream.read(&mut some).await {
+                    // As many replies as a pipeline may want.
+                    let refusal = b"-ERR \x1b]0;owned\x07 \x1b[2J\xc2\x9b31m\xe2\x80\xae back\\slash\r\n".repeat(4);
+                    let _ = stream.write_all(&refusal).await;
+                }
+            });
+        }
+    });
+    (port, serving)
+}
+
+#[tokio::test]
+async fn the_words_of_a_hostile_server_reach_the_terminal_escaped() {
+    let (port, serving) = hostile_server().await;
+    let cli = Cli::at(format!("redis://127.0.0.1:{port}"));
+    for arguments in [
+        &["ls"][..],
+        &["run", "a", "--", "true"],
+        &["show", "a"],
+        &["evict", "a", "00000000-0000-0000-0000-000000000000", "--yes"],
+        &["doctor"],
+    ] {
+        let ended = cli.run(arguments).await;
+        assert_eq!(ended.status, UNAVAILABLE, "{arguments:?}: {ended:?}");
+        let acts = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!ended.stderr.contains(acts), "{arguments:?}: {ended:?}");
+        assert!(said(&ended.stderr, &["\\u{1b}]0;owned", "back\\slash"]), "{ended:?}");
+    }
+    serving.abort();
+}

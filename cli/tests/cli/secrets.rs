@@ -75,6 +75,38 @@ async fn no_command_shows_the_password_whether_it_succeeds_is_refused_or_finds_n
 }
 
 #[tokio::test]
+async fn a_password_that_stands_where_a_user_belongs_is_refused_and_not_shown() {
+    let port = fairlock_support::server::free_port();
+    let hosts = format!("{PASSWORD}@127.0.0.1:{port}");
+    let other = format!("redis://127.0.0.1:{port}");
+    let quorum = format!("redis://{hosts} {other}1 {other}2");
+    let urls = ["redis", "rediss", "redis+cluster", "redis+sentinel"].map(|scheme| format!("{scheme}://{hosts}"));
+    for url in urls.into_iter().chain([quorum]) {
+        let of_quorum = ["--quorum", "q", "--longest-lease", "30s", "run", "a", "--", "true"];
+        for arguments in [
+            &["ls"][..],
+            &["top", "--once"],
+            &["doctor"],
+            &["serve", "--listen", "127.0.0.1:0"],
+            &["run", "a", "--", "true"],
+            &of_quorum[if url.contains(' ') { 0 } else { 4 }..],
+        ] {
+            let mut command = Command::new(BINARY);
+            command.args(arguments);
+            let by_variable = ended(piped(command).env("REDIS_URL", &url).spawn().unwrap()).await;
+            for refused in [by_variable, Cli::at(url.clone()).run(arguments).await] {
+                assert_eq!(refused.status, 64, "{url} {arguments:?}: {refused:?}");
+                assert!(
+                    refused.stderr.contains(":PASSWORD@"),
+                    "{url} {arguments:?}: {refused:?}"
+                );
+                is_clean(arguments, &refused);
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn neither_ps_nor_the_server_shows_a_password_of_redis_url() {
     let server = Server::start().await;
     let cli = locked(&server).await;

@@ -2,7 +2,7 @@
 
 use crate::command::{Cli, Ended, ended, said};
 use crate::scene::{client, queue};
-use fairlock_support::server::{Server, soon};
+use fairlock_support::server::{Server, eventually, soon};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 #[tokio::test]
@@ -121,8 +121,39 @@ async fn a_process_that_outlived_the_outer_run_may_wait_for_its_lock() {
     let mut command = cli.command(&["run", "a", "--", "sh", "-c", script, crate::command::BINARY]);
     command.env("REDIS_URL", &cli.url).env("FILE", &file);
     assert_eq!(ended(command.spawn().unwrap()).await.status, 0);
-    fairlock_support::server::eventually("it has run", async || {
+    eventually("it has run", async || {
         std::fs::read_to_string(&file).is_ok_and(|status| status == "0\n")
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_evicted_while_it_waits_was_busy_and_lost_nothing() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let holder = client(&server, "holder").await;
+    let _guard = holder.rw_lock("a").write().acquire_fair().await.unwrap();
+    for options in [&[][..], &["--wait", "600s"], &["--verbose"], &["--and", "b"]] {
+        let arguments = [&["run", "--label", "late"], options, &["a", "--", "echo", "it ran"]].concat();
+        let waiting = cli.command(&arguments).spawn().unwrap();
+        server.until_queued("a", 1).await;
+        // It may still be about to introduce itself.
+        let evicted = async || cli.run(&["evict", "a", "late", "--yes"]).await.status == 0;
+        eventually("it is evicted", evicted).await;
+        let ended = ended(waiting).await;
+        assert_eq!(
+            (ended.status, ended.stdout.as_str()),
+            (75, ""),
+            "{options:?}: {ended:?}"
+        );
+        let words = ["a: ", "evicted", "COMMAND has not run"];
+        assert!(said(&ended.stderr, &words), "{options:?}: {ended:?}");
+        assert!(!ended.stderr.contains("lost"), "{options:?}: {ended:?}");
+    }
+    let chosen = ["run", "--label", "late", "--busy-status", "4", "a", "--", "true"];
+    let waiting = cli.command(&chosen).spawn().unwrap();
+    server.until_queued("a", 1).await;
+    let evicted = async || cli.run(&["evict", "a", "late", "--yes"]).await.status == 0;
+    eventually("it is evicted", evicted).await;
+    assert_eq!(ended(waiting).await.status, 4);
 }

@@ -321,6 +321,8 @@ async function lookAtWaits(isMine) {
     lock.circle ? make("p", { class: "bad" }, "The holders of this lock wait for others in a circle of processes.") : null, ...tree(lock)));
   if (trees.length === 0) trees.push(make("p", { class: "quiet" }, "Nobody waits for a lock."));
   if (waits.more > 0) trees.push(make("p", { class: "quiet" }, `${waits.more} more locks are waited for.`));
+  if (waits.unsearched > 0) trees.unshift(make("p", { class: "bad" },
+    `There may be more deadlocks: ${count(waits.unsearched, "owner", "owners")} not searched.`));
   trees.push(...unread(waits.unread, waits.further_unread));
   redraw(byId("trees"), waits, [...(waits.deadlocks ?? []).map(deadlock), ...trees]);
 }

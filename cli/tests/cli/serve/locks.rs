@@ -7,6 +7,7 @@ use fairlock::{Client, Owner};
 use fairlock_support::server::{Server, connected};
 use futures::future::join_all;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 #[tokio::test]
 async fn the_documents_are_those_of_ls_show_and_blockers() {
@@ -222,6 +223,83 @@ async fn owners_that_wait_for_each_other_are_a_deadlock() {
         (&Value::Null, &"b".into()),
         "{chain}"
     );
+}
+
+#[tokio::test]
+async fn a_deadlock_is_found_behind_many_owners_that_hold_and_wait_without_one() {
+    let server = Server::start().await;
+    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
+    let (one, other) = (
+        connected(builder(), server.url()).await,
+        connected(builder(), server.url()).await,
+    );
+    // Owners are searched in the order of their UUIDs.
+    let owner = |number: u128| Owner::from_uuid(Uuid::from_u128(number));
+    let root = one.rw_lock("root").write().acquire_fair().await.unwrap();
+    let mut guards = vec![];
+    for number in 1..=100 {
+        let (name, owner) = (format!("chain{number}"), owner(number));
+        guards.push(
+            one.rw_lock(name)
+                .with_owner(&owner)
+                .write()
+                .acquire_fair()
+                .await
+                .unwrap(),
+        );
+        // One long chain, and many owners that wait for its end.
+        let next = match number {
+            1..60 => format!("chain{}", number + 1),
+            _ => "root".to_owned(),
+        };
+        stay(one.rw_lock(next).with_owner(&owner).write());
+    }
+    server.until_queued("root", 41).await;
+    let last = [u128::MAX - 1, u128::MAX].map(owner);
+    let lock = |at: usize, name: &str| [&one, &other][at].rw_lock(name).with_owner(&last[at]);
+    let _a = lock(0, "a").write().acquire_fair().await.unwrap();
+    let _b = lock(1, "b").write().acquire_fair().await.unwrap();
+    stay(lock(0, "b").write());
+    stay(lock(1, "a").write());
+    for lock in ["a", "b"] {
+        server.until_queued(lock, 1).await;
+    }
+    let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
+    let waits = served.document("/api/waits").await;
+    let deadlocks = &waits["deadlocks"];
+    assert_eq!(deadlocks.as_array().map(Vec::len), Some(1), "{deadlocks}");
+    assert_eq!(deadlocks[0][0]["owner"], last[0].to_string(), "{deadlocks}");
+    assert_eq!(waits["unsearched"], 0);
+    drop(root);
+}
+
+#[tokio::test]
+async fn of_many_deadlocks_some_are_shown_and_the_number_of_owners_that_were_not_searched() {
+    let server = Server::start().await;
+    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
+    let (one, other) = (
+        connected(builder(), server.url()).await,
+        connected(builder(), server.url()).await,
+    );
+    let mut guards = vec![];
+    for number in 0..40 {
+        let names = ["a", "b"].map(|name| format!("{name}{number}"));
+        let owners = [Owner::new(), Owner::new()];
+        let lock = |at: usize, name: usize| [&one, &other][at].rw_lock(&*names[name]).with_owner(&owners[at]);
+        for at in 0..2 {
+            guards.push(lock(at, at).write().acquire_fair().await.unwrap());
+        }
+        (0..2).for_each(|at| stay(lock(at, 1 - at).write()));
+        for name in &names {
+            server.until_queued(name, 1).await;
+        }
+    }
+    let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
+    let waits = served.document("/api/waits").await;
+    assert_eq!(waits["deadlocks"].as_array().map(Vec::len), Some(32), "{waits}");
+    let unsearched = waits["unsearched"].as_u64().unwrap();
+    // Owners in a circle that is shown are known, wherever their turn is.
+    assert!((8..=16).contains(&unsearched), "{unsearched}");
 }
 
 #[tokio::test]
