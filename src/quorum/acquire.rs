@@ -136,6 +136,8 @@ impl<M: Access> QuorumAcquire<M> {
     async fn acquire(self, when: When) -> Result<Option<QuorumGuard<M>>, Error> {
         self.check()?;
         runtime::check_timers()?;
+        // The caller's patience begins now, also if the machine was suspended since the last look.
+        clock::look();
         let wait = Wait::begin(&self.lock, M::LABEL, None, when);
         let wish = Wish {
             lock: Arc::clone(&self.lock),
