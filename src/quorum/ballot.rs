@@ -2,7 +2,8 @@
 //!
 //! Each server has a driver (`vote`), which asks, places, and asks again after a loss, for as long as the ballot is open.
 //! The drivers meet at the tally behind one mutex. The caller's future runs them until the request has to wait or holds;
-//! then a task runs them, so that nobody depends on how often the caller polls.
+//! then a task runs them, so that nobody depends on how often the caller polls. A caller in another runtime than the quorum's
+//! runs none of them, because the timers that a driver makes there end with that runtime.
 
 use super::members::Members;
 use super::tally::{End, Phase, Step, Tally};
