@@ -102,16 +102,19 @@ impl Ballot {
             tally.take_ticket(ticket, now);
             changed = true;
         }
-        let lost = match &tally.phase {
-            Phase::Over(End::Lost(reason)) if changed => Some(*reason),
-            _ => None,
+        let (is_over, lost) = match &tally.phase {
+            Phase::Over(End::Lost(reason)) => (true, Some(*reason)),
+            phase => (matches!(phase, Phase::Over(_)), None),
         };
         drop(tally);
-        if let Some(reason) = lost {
-            self.lose(reason);
+        if !changed {
+            return;
         }
-        if changed {
-            self.changed.notify_waiters();
+        match lost {
+            Some(reason) => self.lose(reason),
+            // What is left of the votes goes now, and not when the caller looks at the end.
+            None if is_over => self.abandon(End::Left),
+            None => self.changed.notify_waiters(),
         }
     }
 
