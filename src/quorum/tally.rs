@@ -15,77 +15,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use vote::{Refusal, Vote};
 
 /// After this time, or a third of the lease, a waiter that was granted a vote places it again: a request before it may have
-/// come to that server since.
+/// come to that server since. After that time a holder places itself where it lacks a vote: a hand-over costs no place.
 const PLACED_AGAIN: Duration = Duration::from_secs(1);
-
-/// What this client knows of its request at one server.
-#[derive(Default)]
-pub(super) struct Vote {
-    /// The name under which the request stands there.
-    pub(super) request: Option<Arc<Request>>,
-    /// The request that the server was asked for and has not answered yet.
-    asks: Option<Arc<Request>>,
-    /// The first name was used.
-    asked: bool,
-    /// The call that asked was sent later than that.
-    asked_at: Option<Instant>,
-    /// The first number that the server told: a ticket, or the token of a grant.
-    number: Option<u64>,
-    /// The server told the request to wait.
-    waited: bool,
-    /// A place that may end the grant is under way, so the grant does not count.
-    placing: bool,
-    /// Nobody knows what became of that place.
-    is_void: bool,
-    /// No grant up to this number counts any more, because the vote gave it up.
-    renounced: u64,
-    /// Since when the vote stands at the ticket.
-    settled: Option<Instant>,
-    /// The token with which the vote was handed out.
-    pub(super) token: Option<u64>,
-    /// A try found the lock busy there.
-    busy: bool,
-    refused: Option<Refusal>,
-}
-
-/// What a server said instead of an answer.
-struct Refusal {
-    error: Error,
-    /// The refused call was sent later than that. `None`: the refusal lasts.
-    asked: Option<Instant>,
-}
-
-impl Vote {
-    fn granted(&self, now: Instant) -> Option<u64> {
-        let token = self.request.as_ref()?.claim().granted(now)?;
-        rules::is_kept(token, self.renounced, self.placing).then_some(token)
-    }
-
-    /// Whether the server may have granted the vote in its quarantine. Then it may have done so from old data: its counter
-    /// may be behind the token of a hold that it has forgotten.
-    fn is_older_than(&self, quarantine: Instant) -> bool {
-        self.asked_at.is_none_or(|asked| asked < quarantine)
-    }
-
-    fn held_until(&self, now: Instant) -> Option<Instant> {
-        self.token?;
-        self.request.as_ref()?.change(|claim| claim.held_until(now))
-    }
-
-    /// An operator evicted the request at this server, so it does not come back there.
-    fn is_evicted(&self) -> bool {
-        let request = self.request.as_ref();
-        request.is_some_and(|request| matches!(request.claim().ended(), Some(EndedBy::Lost(LostReason::Evicted))))
-    }
-}
 
 pub(super) enum Phase {
     Asks,
     Holds {
         /// The greatest token of the votes with which the hold began.
         token: u64,
+        since: Instant,
         /// The end of its `max_hold`, once the user has the guard.
         until: Option<Instant>,
     },
@@ -373,6 +314,12 @@ impl Tally {
             self.phase = Phase::Over(End::Lost(LostReason::Evicted));
             return true;
         }
+        // Only a majority can say that the lock is busy.
+        let refused = self.votes.iter().filter(|vote| vote.refused.is_some()).count();
+        let heard = self.votes.iter().filter(|vote| vote.is_heard()).count();
+        if refused <= spare && heard < self.majority() {
+            return false;
+        }
         let refusals = self.votes.iter_mut().filter_map(|vote| vote.refused.take());
         let (silences, mut errors): (Vec<_>, Vec<_>) = refusals
             .map(|refusal| refusal.error)
@@ -492,3 +439,4 @@ impl Tally {
 pub(crate) mod seam;
 #[cfg(test)]
 mod tests;
+mod vote;

@@ -215,6 +215,36 @@ fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
     assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
 }
 
+/// The page of `try_acquire` promises an error without answers of a majority. A server that is away says nothing of the lock.
+#[test]
+fn a_busy_server_beside_one_that_is_away_waits_for_the_third_one() {
+    let now = Instant::now();
+    let away = || Error::of_server("a", (redis::ErrorKind::Io, "said").into());
+    let half_answered = || {
+        let mut tally = answered(now, &[]);
+        tally.on_busy(0);
+        tally.on_refusal(1, away(), None);
+        assert!(!tally.weigh(|| now, |_| Some(now)), "one answer of three");
+        assert!(!tally.is_answered());
+        tally
+    };
+    let mut tally = half_answered();
+    tally.on_busy(2);
+    assert!(tally.weigh(|| now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+    let mut tally = half_answered();
+    is_told(&mut tally, 2, GRANTED(5), now);
+    assert!(tally.weigh(|| now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+    let mut tally = half_answered();
+    tally.on_refusal(2, away(), None);
+    assert!(tally.weigh(|| now, |_| Some(now)));
+    let Phase::Over(End::Failed(Some(error))) = tally.phase else {
+        panic!("it did not fail")
+    };
+    assert!(matches!(error, Error::Unavailable { .. }));
+}
+
 /// One server without memory, beside one that is away, is not what its user can mend.
 #[test]
 fn an_error_of_a_minority_is_not_told_when_others_are_away() {
