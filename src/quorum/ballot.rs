@@ -326,7 +326,7 @@ impl Ballot {
             Ok((standing, next)) => {
                 let now = clock::now();
                 request.on_renewal(sent, now, lease, standing);
-                self.tally().on_place(at, given_up, standing, now);
+                self.tally().on_place(at, ticket, given_up, standing, now);
                 if let (Standing::Waits { .. }, Some(next)) = (standing, next) {
                     let registry = &handle.shared().registry;
                     registry.schedule_check_if_waiting(&request.lock, now + next);
