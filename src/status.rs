@@ -3,6 +3,7 @@
 use crate::engine::session::Session;
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
+use crate::protocol::order::FIRST_PLACE;
 use crate::protocol::snapshot::{RawState, Snapshot};
 use crate::types::client_info::ClientInfo;
 use crate::types::error::Error;
@@ -92,7 +93,11 @@ impl Status {
                 position,
                 lease_left: left(waiter.deadline_ms),
                 expired_for: expired(waiter.deadline_ms),
-                waited: since(waiter.ticket_us),
+                waited: match waiter.ticket_us {
+                    // A holder of a quorum, which lacks the vote of this server, has no time of its own there.
+                    FIRST_PLACE => Duration::ZERO,
+                    ticket_us => since(ticket_us),
+                },
             })
         });
         Self {

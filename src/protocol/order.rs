@@ -77,6 +77,9 @@ pub(crate) struct AskToPlace<'a> {
     pub(crate) least: Option<u64>,
 }
 
+/// The ticket before all others, which no server draws: of a request of a quorum that holds, where it lacks a vote.
+pub(crate) const FIRST_PLACE: u64 = 1;
+
 /// What a request was before the client asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {

@@ -12,15 +12,16 @@ use crate::types::error::{Error, LostReason, shown, timed_out};
 use crate::types::limits::{LEAST_LEASE, call_limit, check_duration};
 use crate::types::mode::{Access, Admission, GrantVia, Policy, When};
 use crate::types::owner::Owner;
+use futures::stream::StreamExt;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tokio_stream::StreamExt;
 
 /// A request to the servers of a quorum that the client has not sent yet. Set its options, then acquire.
 #[must_use = "nothing is asked of the servers until one of the acquire methods is awaited"]
@@ -104,7 +105,7 @@ impl<M: Access> QuorumAcquire<M> {
     }
 
     /// Tries the lock, and returns `None` unless a majority grants it at once. Of several tries that race for a free
-    /// lock, all may get `None`. If the answer of a server is needed and does not come, the try ends after a third of the
+    /// lock, all may get `None`. A majority must have answered before. If the answer of a server is needed and does not come, the try ends after a third of the
     /// lease, at least 100 ms and at most 2 s.
     ///
     /// # Cancel safety
@@ -136,6 +137,8 @@ impl<M: Access> QuorumAcquire<M> {
     async fn acquire(self, when: When) -> Result<Option<QuorumGuard<M>>, Error> {
         self.check()?;
         runtime::check_timers()?;
+        // The caller's patience begins now, also if the machine was suspended since the last look.
+        clock::look();
         let wait = Wait::begin(&self.lock, M::LABEL, None, when);
         let wish = Wish {
             lock: Arc::clone(&self.lock),
@@ -261,16 +264,17 @@ impl Open {
             if limit.is_some_and(|limit| limit <= now) && answered {
                 return Ok(None);
             }
-            if self.waited {
+            if self.waited || !ballot.members.is_at_home() {
                 self.work();
             }
             let wake = if answered { limit } else { Some(patience) };
-            let drivers = async {
-                match &mut self.drivers {
-                    Some(drivers) if !drivers.is_empty() => drop(drivers.next().await),
-                    _ => std::future::pending().await,
-                }
-            };
+            let mut drivers = self.drivers.as_mut().filter(|drivers| !drivers.is_empty());
+            let drivers = poll_fn(|context| match &mut drivers {
+                // The caller has moved to another runtime.
+                Some(_) if !ballot.members.is_at_home() => Poll::Ready(()),
+                Some(drivers) => drivers.poll_next_unpin(context).map(drop),
+                None => Poll::Pending,
+            });
             let sleep = async {
                 match wake {
                     Some(wake) => clock::sleep_until(wake).await,
@@ -288,7 +292,7 @@ impl Open {
         }
     }
 
-    /// From now on a task runs the drivers.
+    /// From now on a task of the quorum's runtime runs the drivers.
     fn work(&mut self) {
         if let (Some(drivers), Some(ballot)) = (self.drivers.take(), &self.ballot) {
             let work = Work::new(ballot, drivers);

@@ -2,7 +2,8 @@
 //!
 //! Each server has a driver (`vote`), which asks, places, and asks again after a loss, for as long as the ballot is open.
 //! The drivers meet at the tally behind one mutex. The caller's future runs them until the request has to wait or holds;
-//! then a task runs them, so that nobody depends on how often the caller polls.
+//! then a task runs them, so that nobody depends on how often the caller polls. A caller in another runtime than the quorum's
+//! runs none of them, because the timers that a driver makes there end with that runtime.
 
 use super::members::Members;
 use super::tally::{End, Phase, Step, Tally};
@@ -101,16 +102,19 @@ impl Ballot {
             tally.take_ticket(ticket, now);
             changed = true;
         }
-        let lost = match &tally.phase {
-            Phase::Over(End::Lost(reason)) if changed => Some(*reason),
-            _ => None,
+        let (is_over, lost) = match &tally.phase {
+            Phase::Over(End::Lost(reason)) => (true, Some(*reason)),
+            phase => (matches!(phase, Phase::Over(_)), None),
         };
         drop(tally);
-        if let Some(reason) = lost {
-            self.lose(reason);
+        if !changed {
+            return;
         }
-        if changed {
-            self.changed.notify_waiters();
+        match lost {
+            Some(reason) => self.lose(reason),
+            // What is left of the votes goes now, and not when the caller looks at the end.
+            None if is_over => self.abandon(End::Left),
+            None => self.changed.notify_waiters(),
         }
     }
 
@@ -322,7 +326,7 @@ impl Ballot {
             Ok((standing, next)) => {
                 let now = clock::now();
                 request.on_renewal(sent, now, lease, standing);
-                self.tally().on_place(at, given_up, standing, now);
+                self.tally().on_place(at, ticket, given_up, standing, now);
                 if let (Standing::Waits { .. }, Some(next)) = (standing, next) {
                     let registry = &handle.shared().registry;
                     registry.schedule_check_if_waiting(&request.lock, now + next);

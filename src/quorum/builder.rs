@@ -142,7 +142,8 @@ impl QuorumBuilder {
     /// # Errors
     /// [`Error::Connect`] if no majority can be reached, or a server refuses: its login, its rights, or because it belongs
     /// to another quorum. [`Error::InvalidQuorum`] if the number of servers is another one, two addresses lead to one
-    /// server, or the servers' clocks are as far apart as the longest lease. [`Error::InvalidDuration`],
+    /// server, one of them is a cluster or a master that Sentinel names, or the servers' clocks are as far apart as the
+    /// longest lease. [`Error::InvalidDuration`],
     /// [`Error::InvalidPrefix`], [`Error::InvalidLabel`], [`Error::Runtime`] as for
     /// [`ClientBuilder::connect`](crate::ClientBuilder::connect).
     pub async fn connect(self, servers: impl IntoIterator<Item = impl IntoServer>) -> Result<Quorum, Error> {
@@ -170,6 +171,11 @@ impl QuorumBuilder {
         }
         if targets.iter().any(Target::is_cluster) {
             return Err(refuse("one of its servers is a cluster".to_owned()));
+        }
+        // In a partition some clients would count the votes of the former master and others those of the next one.
+        if targets.iter().any(Target::is_of_sentinel) {
+            let why = "one of its servers is a master that Sentinel names; name each server itself";
+            return Err(refuse(why.to_owned()));
         }
         if targets.iter().any(Target::needs_io) {
             runtime::check_io()?;

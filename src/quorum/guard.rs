@@ -213,7 +213,7 @@ impl<M> QuorumGuard<M> {
     pub async fn release(self) -> Result<(), Error> {
         runtime::check_timers()?;
         let until = self.held_until().map_err(|reason| self.lost_because(reason))?;
-        let majority = self.ballot.members.majority();
+        let (majority, at_home) = (self.ballot.members.majority(), self.ballot.members.is_at_home());
         let Closed { votes, asked } = self.ballot.close(End::Left);
         self.work.abort();
         let servers = &self.ballot.members.servers;
@@ -248,8 +248,9 @@ impl<M> QuorumGuard<M> {
                 None => break,
             }
         }
-        // The caller need not wait for the slowest.
-        if !calls.is_empty() {
+        // The caller need not wait for the slowest. In another runtime the calls have timers that end with it, so the
+        // releaser makes these calls again.
+        if !calls.is_empty() && at_home && self.ballot.members.is_at_home() {
             let rest = async move { while calls.next().await.is_some() {} };
             self.ballot.members.spawn(rest);
         }

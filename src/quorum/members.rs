@@ -158,6 +158,12 @@ impl Members {
         self.servers[0].target.spawn(task)
     }
 
+    /// Whether the caller is in the client's runtime. A timer of another one panics once that has ended, so what may move to
+    /// the client's tasks must not make one.
+    pub(super) fn is_at_home(&self) -> bool {
+        tokio::runtime::Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }

@@ -1,6 +1,7 @@
 //! The rules on which the promises of a quorum rest, each in one function. Under the feature `testing` a test breaks one of
 //! them at a time, to see that the checks of `tests/attack` notice it.
 
+use crate::protocol::order::FIRST_PLACE;
 #[cfg(feature = "testing")]
 use seam::{Rule, is_broken};
 
@@ -43,6 +44,16 @@ pub(super) fn place(numbers: &[u64]) -> Option<u64> {
     numbers.iter().max().copied()
 }
 
+/// The place of a request that holds, at the servers whose votes it lacks: before every waiter. A waiter has the vote there, and
+/// gives it up for nobody behind it; then the loss of one more server would end the hold.
+pub(super) fn place_of_holder() -> Option<u64> {
+    #[cfg(feature = "testing")]
+    if is_broken(Rule::Holders) {
+        return None;
+    }
+    Some(FIRST_PLACE)
+}
+
 /// The fencing token of a hold: the greatest token of its votes. So it is greater than every token that one of their servers
 /// knew.
 pub(super) fn token(tokens: impl Iterator<Item = u64>) -> u64 {
@@ -78,6 +89,8 @@ pub(crate) mod seam {
         GivingUp,
         /// Broken: requests do not agree on their places.
         Places,
+        /// Broken: a holder is behind the waiters where it lacks a vote.
+        Holders,
         /// Broken: a hold has the least token of its votes.
         Tokens,
         /// Broken: the user has the token once one server knows it.

@@ -15,77 +15,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use vote::{Refusal, Vote};
 
 /// After this time, or a third of the lease, a waiter that was granted a vote places it again: a request before it may have
-/// come to that server since.
+/// come to that server since. After that time a holder places itself where it lacks a vote: a hand-over costs no place.
 const PLACED_AGAIN: Duration = Duration::from_secs(1);
-
-/// What this client knows of its request at one server.
-#[derive(Default)]
-pub(super) struct Vote {
-    /// The name under which the request stands there.
-    pub(super) request: Option<Arc<Request>>,
-    /// The request that the server was asked for and has not answered yet.
-    asks: Option<Arc<Request>>,
-    /// The first name was used.
-    asked: bool,
-    /// The call that asked was sent later than that.
-    asked_at: Option<Instant>,
-    /// The first number that the server told: a ticket, or the token of a grant.
-    number: Option<u64>,
-    /// The server told the request to wait.
-    waited: bool,
-    /// A place that may end the grant is under way, so the grant does not count.
-    placing: bool,
-    /// Nobody knows what became of that place.
-    is_void: bool,
-    /// No grant up to this number counts any more, because the vote gave it up.
-    renounced: u64,
-    /// Since when the vote stands at the ticket.
-    settled: Option<Instant>,
-    /// The token with which the vote was handed out.
-    pub(super) token: Option<u64>,
-    /// A try found the lock busy there.
-    busy: bool,
-    refused: Option<Refusal>,
-}
-
-/// What a server said instead of an answer.
-struct Refusal {
-    error: Error,
-    /// The refused call was sent later than that. `None`: the refusal lasts.
-    asked: Option<Instant>,
-}
-
-impl Vote {
-    fn granted(&self, now: Instant) -> Option<u64> {
-        let token = self.request.as_ref()?.claim().granted(now)?;
-        rules::is_kept(token, self.renounced, self.placing).then_some(token)
-    }
-
-    /// Whether the server may have granted the vote in its quarantine. Then it may have done so from old data: its counter
-    /// may be behind the token of a hold that it has forgotten.
-    fn is_older_than(&self, quarantine: Instant) -> bool {
-        self.asked_at.is_none_or(|asked| asked < quarantine)
-    }
-
-    fn held_until(&self, now: Instant) -> Option<Instant> {
-        self.token?;
-        self.request.as_ref()?.change(|claim| claim.held_until(now))
-    }
-
-    /// An operator evicted the request at this server, so it does not come back there.
-    fn is_evicted(&self) -> bool {
-        let request = self.request.as_ref();
-        request.is_some_and(|request| matches!(request.claim().ended(), Some(EndedBy::Lost(LostReason::Evicted))))
-    }
-}
 
 pub(super) enum Phase {
     Asks,
     Holds {
         /// The greatest token of the votes with which the hold began.
         token: u64,
+        since: Instant,
         /// The end of its `max_hold`, once the user has the guard.
         until: Option<Instant>,
     },
@@ -154,9 +95,17 @@ impl Tally {
         !std::mem::replace(&mut self.votes[at].asked, true)
     }
 
+    /// Where the request shall stand at every server.
+    fn place(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Holds { .. } => rules::place_of_holder().or(self.ticket),
+            _ => self.ticket,
+        }
+    }
+
     /// The old ticket with which a vote asks again.
     pub(super) fn old_ticket(&self, at: usize) -> Option<u64> {
-        self.ticket.or(self.votes[at].number)
+        self.place().or(self.votes[at].number)
     }
 
     /// The rest of the `max_hold`.
@@ -193,14 +142,14 @@ impl Tally {
         asked: Instant,
         now: Instant,
     ) -> bool {
-        let standing = request.claim().standing();
+        let (standing, place) = (request.claim().standing(), self.place());
         let vote = &mut self.votes[at];
         if let Some((number, waits)) = standing {
             vote.number = vote.number.or(Some(number));
             vote.waited |= waits;
             // With an old ticket it stands there. Otherwise the server may have drawn the same one.
             let stands_at = if waits { Some(number) } else { ticket };
-            vote.settled = (stands_at.is_some() && stands_at == self.ticket).then_some(now);
+            vote.settled = (stands_at.is_some() && stands_at == place).then_some(now);
         }
         vote.request = Some(request);
         vote.asks = None;
@@ -239,16 +188,18 @@ impl Tally {
         self.votes[at].placing = false;
     }
 
-    /// The server answered a place. The claim knows already.
-    pub(super) fn on_place(&mut self, at: usize, given_up: Option<u64>, standing: Standing, now: Instant) {
+    /// The server answered a place at that ticket. The claim knows already.
+    pub(super) fn on_place(&mut self, at: usize, ticket: u64, given_up: Option<u64>, standing: Standing, now: Instant) {
+        // A place may be answered after the hold has begun, which has another one.
+        let settled = (self.place() == Some(ticket)).then_some(now);
         let vote = &mut self.votes[at];
         vote.placing = false;
         match standing {
             Standing::Waits { seq } => {
                 vote.renounced = vote.renounced.max(seq);
-                vote.settled = Some(now);
+                vote.settled = settled;
             }
-            Standing::Holds { .. } if given_up.is_some() => vote.settled = Some(now),
+            Standing::Holds { .. } if given_up.is_some() => vote.settled = settled,
             Standing::Holds { .. } | Standing::Unknown => {}
         }
     }
@@ -287,7 +238,12 @@ impl Tally {
             Phase::Asks if granted.len() >= self.majority() && self.recess.is_none() => {
                 let token = rules::token(granted.iter().map(|(_, token)| *token));
                 self.hand_out(&granted, now);
-                self.phase = Phase::Holds { token, until: None };
+                self.phase = Phase::Holds {
+                    token,
+                    since: now,
+                    until: None,
+                };
+                self.votes.iter_mut().for_each(|vote| vote.settled = None);
                 true
             }
             Phase::Asks if self.recess_at().is_some_and(|at| at <= now) => {
@@ -373,6 +329,12 @@ impl Tally {
             self.phase = Phase::Over(End::Lost(LostReason::Evicted));
             return true;
         }
+        // Only a majority can say that the lock is busy.
+        let refused = self.votes.iter().filter(|vote| vote.refused.is_some()).count();
+        let heard = self.votes.iter().filter(|vote| vote.is_heard()).count();
+        if refused <= spare && heard < self.majority() {
+            return false;
+        }
         let refusals = self.votes.iter_mut().filter_map(|vote| vote.refused.take());
         let (silences, mut errors): (Vec<_>, Vec<_>) = refusals
             .map(|refusal| refusal.error)
@@ -453,27 +415,30 @@ impl Tally {
         if offered.is_some_and(|(token, _)| token <= vote.renounced) {
             return Step::AskAgain;
         }
-        // A later grant was to the head of the queue: nobody was before the place then.
-        let again = vote
-            .settled
-            .zip(offered)
-            .map(|(settled, (_, since))| settled.max(since) + PLACED_AGAIN.min(self.lease / 3));
-        if let (Phase::Asks, Some(ticket)) = (&self.phase, self.ticket)
-            && (vote.settled.is_none() || again.is_some_and(|again| again <= now))
-        {
+        let place = self.next_place(vote, offered.map(|(_, since)| since), now);
+        if let Some((ticket, _)) = place.filter(|(_, due)| *due <= now) {
             let (request, given_up) = (Arc::clone(request), offered.map(|(token, _)| token));
             // In the same step as the decision, so that nobody counts the grant meanwhile.
             self.votes[at].placing = given_up.is_some();
             return Step::Place(request, ticket, given_up);
         }
         let trusted = trusted.filter(|from| *from > now && (offered.is_some() || is_old(*from)));
-        let again = again.filter(|again| *again > now);
-        Step::Wait(
-            [held_until, again, trusted, self.recess_at()]
-                .into_iter()
-                .flatten()
-                .min(),
-        )
+        let due = place.map(|(_, due)| due);
+        Step::Wait([held_until, due, trusted, self.recess_at()].into_iter().flatten().min())
+    }
+
+    /// Where and when the vote is placed next. `offered`: since when it is granted and not handed out.
+    fn next_place(&self, vote: &Vote, offered: Option<Instant>, now: Instant) -> Option<(u64, Instant)> {
+        let (ticket, pause) = (self.place()?, PLACED_AGAIN.min(self.lease / 3));
+        let due = match (&self.phase, vote.settled, offered) {
+            (Phase::Asks, None, _) => now,
+            // A later grant was to the head of the queue: nobody was before the place then.
+            (Phase::Asks, Some(settled), Some(since)) => settled.max(since) + pause,
+            // A waiter has the vote. It gives the vote to those before it.
+            (Phase::Holds { since, .. }, None, None) if vote.token.is_none() => *since + pause,
+            _ => return None,
+        };
+        Some((ticket, due))
     }
 
     /// Whether a majority has answered.
@@ -492,3 +457,4 @@ impl Tally {
 pub(crate) mod seam;
 #[cfg(test)]
 mod tests;
+mod vote;

@@ -84,7 +84,8 @@ impl Quarantine {
             .answer(CONNECT_TIMEOUT, &age(dialect, &self.key, run, stamp))
             .await?;
         let age = read_age(&reply).ok_or_else(|| malformed(&reply))?;
-        let (age, now) = (Duration::from_millis(age), clock::now());
+        // The end must not be too early, so this looks for the time for which the machine was suspended.
+        let (age, now) = (Duration::from_millis(age), clock::look());
         if let Some(left) = self.lasts.checked_sub(age) {
             tracing::warn!(
                 ?left,

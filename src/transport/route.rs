@@ -49,6 +49,15 @@ impl Target {
         !matches!(self, Self::Server(_))
     }
 
+    /// Whether another server may take over its place.
+    pub(crate) fn is_of_sentinel(&self) -> bool {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Server(Backend::Sentinel(_)) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the connections are sockets.
     pub(crate) fn needs_io(&self) -> bool {
         match self {

@@ -5,8 +5,10 @@
 //! the two tells for how long the machine slept. Elsewhere nothing tells that, and nothing on any system tells that a
 //! hypervisor stopped a virtual machine together with its clocks: then only a fencing token helps.
 //!
-//! [`now`] counts what the last [`look`] found. So it may be too early, which does no harm to what is noted: a proof that counts
-//! from too early a time ends too early. Whoever believes in a hold looks.
+//! [`now`] counts what the last [`look`] found. So it may be too early. That does no harm to the beginning of a proof, because
+//! a proof that counts from too early a time ends too early. Two things must not be noted too early, so their callers look:
+//! the end of a quarantine, because grants count after it, and the beginning of a wait, because the caller's patience ends
+//! too early. Whoever believes in a hold looks too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -15,6 +15,11 @@ async fn hold(server: &Server) -> WriteGuard {
     client.rw_lock("a").write().lease(LEASE).acquire_fair().await.unwrap()
 }
 
+async fn quorum(servers: &[Server; 3]) -> Quorum {
+    let quorum = Quorum::builder("test").longest_lease(LEASE);
+    quorum.connect(servers.each_ref().map(Server::endpoint)).await.unwrap()
+}
+
 /// Polls it once.
 async fn begin(future: &mut (impl Future + Unpin)) {
     let is_pending = poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await;
@@ -85,8 +90,7 @@ async fn a_grant_that_was_asked_for_before_a_suspend_is_proven_anew() {
 #[tokio::test(start_paused = true)]
 async fn a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss() {
     let servers = [Server::new(), Server::new(), Server::new()];
-    let quorum = Quorum::builder("test").longest_lease(LEASE);
-    let quorum = quorum.connect(servers.each_ref().map(Server::endpoint)).await.unwrap();
+    let quorum = quorum(&servers).await;
     let hold = || async { quorum.rw_lock("a").write().lease(LEASE).acquire_fair().await.unwrap() };
     let guard = hold().await;
     let begun = Instant::now();
@@ -101,4 +105,37 @@ async fn a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_wait
     let guard = hold().await;
     suspend(LEASE);
     guard.release().await.expect_err("others may have been inside");
+}
+
+/// A server that is new may have forgotten holds of others. What the clock found later must not shorten its quarantine.
+#[tokio::test(start_paused = true)]
+async fn a_quarantine_that_is_noted_after_a_suspend_lasts_as_long_as_any_other() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    suspend(LEASE);
+    let quorum = quorum(&servers).await;
+    let begun = Instant::now();
+    let guard = quorum.rw_lock("a").write().lease(LEASE).acquire_fair().await.unwrap();
+    assert!(
+        begun.elapsed() > LEASE - Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_acquire_of_a_quorum_after_a_long_suspend_waits_for_its_answers() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let quorum = quorum(&servers).await;
+    for when in ["fair", "within", "now"] {
+        suspend(LEASE * 2);
+        let request = quorum.rw_lock(when).write().lease(LEASE);
+        let acquired = match when {
+            "fair" => request.acquire_fair().await.map(Some),
+            "within" => request.try_acquire_for(LEASE).await,
+            _ => request.try_acquire().await,
+        };
+        let acquired = acquired.unwrap_or_else(|error| panic!("{when}: {error}, though all servers are up"));
+        assert!(acquired.is_some(), "{when}");
+    }
 }

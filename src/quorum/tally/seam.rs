@@ -131,8 +131,9 @@ impl Voter {
                 votes: self.tally.votes.iter().map(Vote::copied).collect(),
                 phase: match &self.tally.phase {
                     Phase::Asks => Phase::Asks,
-                    Phase::Holds { token, until } => Phase::Holds {
+                    Phase::Holds { token, since, until } => Phase::Holds {
                         token: *token,
+                        since: *since,
                         until: *until,
                     },
                     Phase::Over(End::Lost(reason)) => Phase::Over(End::Lost(*reason)),
@@ -169,9 +170,9 @@ impl Voter {
     pub fn hash_of_all(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let phase = match &self.tally.phase {
-            Phase::Asks => (0, 0),
-            Phase::Holds { token, .. } => (1, *token),
-            Phase::Over(_) => (2, 0),
+            Phase::Asks => (0, 0, None),
+            Phase::Holds { token, since, .. } => (1, *token, Some(*since)),
+            Phase::Over(_) => (2, 0, None),
         };
         phase.hash(&mut hasher);
         if !matches!(self.tally.phase, Phase::Over(_)) {
@@ -188,6 +189,13 @@ impl Voter {
             return None;
         };
         self.tally.held_until(now).map(|_| token)
+    }
+
+    /// The servers that keep its hold.
+    pub fn votes(&self, now: Instant) -> Vec<usize> {
+        let votes = self.tally.votes.iter().enumerate();
+        let held = votes.filter(|(_, vote)| vote.held_until(now).is_some());
+        held.map(|(at, _)| at).collect()
     }
 
     /// Whether it still waits for a majority.
@@ -316,7 +324,7 @@ impl Voter {
                 }
                 self.tally.on_answer(at, request, ticket, asked, now);
             }
-            Order::Place(name, ..) => {
+            Order::Place(name, ticket, _) => {
                 let Doing::Places { given_up } = self.seats[at].doing else {
                     return None;
                 };
@@ -324,7 +332,7 @@ impl Voter {
                 self.seats[at].doing = Doing::Nothing;
                 if let Some(request) = self.request(at, name) {
                     request.on_renewal(sent, now, self.lease, standing);
-                    self.tally.on_place(at, given_up, standing, now);
+                    self.tally.on_place(at, *ticket, given_up, standing, now);
                 }
             }
             Order::Announce(name, _) => {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::key::Lock;
+use crate::protocol::order::FIRST_PLACE;
 use crate::protocol::reply::Answer;
 use crate::state::claim::Claim;
 use crate::types::mode::Admission;
@@ -103,13 +104,13 @@ fn a_grant_does_not_count_while_its_place_is_under_way_and_never_when_it_was_giv
         .on_renewal(now, now, LEASE, Standing::Holds { token: 8, first: 8 });
     assert!(!tally.weigh(|| now, trusted), "the place may end it");
     // A renewal that was sent earlier tells of the former grant.
-    tally.on_place(0, Some(5), Standing::Waits { seq: 9 }, now);
+    tally.on_place(0, 7, Some(5), Standing::Waits { seq: 9 }, now);
     assert!(!tally.weigh(|| now, trusted), "it was given up");
     // The same token is a grant that the server kept.
     let mut kept = answered(now, &[GRANTED(5), QUEUED(7)]);
     kept.take_ticket(7, now);
     assert!(matches!(kept.step(0, now, None), Step::Place(_, 7, Some(5))));
-    kept.on_place(0, Some(5), Standing::Holds { token: 5, first: 5 }, now);
+    kept.on_place(0, 7, Some(5), Standing::Holds { token: 5, first: 5 }, now);
     assert!(matches!(kept.step(0, now, None), Step::Wait(Some(_))), "it has settled");
     kept.votes[1]
         .request
@@ -213,6 +214,36 @@ fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
     tally.on_refusal(1, refusal(), None);
     assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
+}
+
+/// The page of `try_acquire` promises an error without answers of a majority. A server that is away says nothing of the lock.
+#[test]
+fn a_busy_server_beside_one_that_is_away_waits_for_the_third_one() {
+    let now = Instant::now();
+    let away = || Error::of_server("a", (redis::ErrorKind::Io, "said").into());
+    let half_answered = || {
+        let mut tally = answered(now, &[]);
+        tally.on_busy(0);
+        tally.on_refusal(1, away(), None);
+        assert!(!tally.weigh(|| now, |_| Some(now)), "one answer of three");
+        assert!(!tally.is_answered());
+        tally
+    };
+    let mut tally = half_answered();
+    tally.on_busy(2);
+    assert!(tally.weigh(|| now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+    let mut tally = half_answered();
+    is_told(&mut tally, 2, GRANTED(5), now);
+    assert!(tally.weigh(|| now, |_| Some(now)));
+    assert!(matches!(tally.phase, Phase::Over(End::Busy)));
+    let mut tally = half_answered();
+    tally.on_refusal(2, away(), None);
+    assert!(tally.weigh(|| now, |_| Some(now)));
+    let Phase::Over(End::Failed(Some(error))) = tally.phase else {
+        panic!("it did not fail")
+    };
+    assert!(matches!(error, Error::Unavailable { .. }));
 }
 
 /// One server without memory, beside one that is away, is not what its user can mend.
@@ -369,7 +400,7 @@ fn a_server_that_tells_a_grant_again_that_was_given_up_is_asked_again() {
     assert!(matches!(tally.step(0, now, None), Step::Place(_, 7, Some(5))));
     let reply = |tally: &mut Tally, given_up: Option<u64>, standing: Standing, at: Instant| {
         claim(tally, 0, |request| request.on_renewal(at, at, LEASE, standing));
-        tally.on_place(0, given_up, standing, at);
+        tally.on_place(0, 7, given_up, standing, at);
     };
     reply(&mut tally, Some(5), Standing::Waits { seq: 9 }, now);
     // The server went back to an earlier state.
@@ -383,6 +414,59 @@ fn a_server_that_tells_a_grant_again_that_was_given_up_is_asked_again() {
         reply(&mut tally, given_up, standing, later);
     }
     assert!(matches!(tally.step(0, later, Some(now)), Step::AskAgain));
+}
+
+/// A waiter that has the third vote gives it to a request before it only. The loss of one more server would end the hold.
+#[test]
+fn a_holder_places_itself_before_every_waiter_where_it_lacks_a_vote() {
+    let now = Instant::now();
+    let trusted = |_| Some(now);
+    let due = now + PLACED_AGAIN;
+    for ticket in [None, Some(9)] {
+        let mut tally = answered(now, &[GRANTED(5), GRANTED(6), QUEUED(9)]);
+        ticket.into_iter().for_each(|ticket| tally.take_ticket(ticket, now));
+        assert!(tally.weigh(|| now, trusted) && holds(&tally));
+        assert_eq!(tally.old_ticket(2), Some(FIRST_PLACE));
+        // A hand-over costs no place, so it waits for the grant first.
+        assert!(matches!(tally.step(2, now, Some(now)), Step::Wait(Some(at)) if at <= due));
+        for at in [0, 1] {
+            assert!(matches!(tally.step(at, due, Some(now)), Step::Wait(_)));
+        }
+        assert!(matches!(
+            tally.step(2, due, Some(now)),
+            Step::Place(_, FIRST_PLACE, None)
+        ));
+        // It is placed once.
+        tally.on_place(2, FIRST_PLACE, None, Standing::Waits { seq: 9 }, due);
+        let later = due + PLACED_AGAIN * 2;
+        assert!(matches!(tally.step(2, later, Some(now)), Step::Wait(_)));
+        claim(&tally, 2, |request| {
+            request.change(|claim| claim.on_grant(later, 10));
+        });
+        tally.weigh(|| later, trusted);
+        assert_eq!(tally.held(later), 3);
+    }
+}
+
+/// The answer to a place that was sent while the request waited tells nothing of the place of its hold.
+#[test]
+fn a_place_that_is_answered_after_the_hold_has_begun_does_not_settle_it() {
+    let now = Instant::now();
+    let due = now + PLACED_AGAIN;
+    let mut tally = answered(now, &[QUEUED(7), QUEUED(7), QUEUED(9)]);
+    tally.take_ticket(9, now);
+    assert!(matches!(tally.step(0, now, Some(now)), Step::Place(_, 9, None)));
+    for at in [1, 2] {
+        claim(&tally, at, |request| {
+            request.change(|claim| claim.on_grant(now, 10));
+        });
+    }
+    assert!(tally.weigh(|| now, |_| Some(now)) && holds(&tally));
+    tally.on_place(0, 9, None, Standing::Waits { seq: 9 }, now);
+    assert!(matches!(
+        tally.step(0, due, Some(now)),
+        Step::Place(_, FIRST_PLACE, None)
+    ));
 }
 
 /// A hand-over costs one message of each server, however long the waiter waited.

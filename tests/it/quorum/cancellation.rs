@@ -1,8 +1,9 @@
 //! What a dropped future or guard leaves behind: nothing, at any server.
 
-use super::{Fleet, LEASE, PREFIX, write};
+use super::{Fleet, LEASE, PREFIX, key, write};
 use crate::server::{connected, soon};
 use fairlock::{Client, Error};
+use fairlock_support::scripts::ACQUIRE;
 use futures::future::{FutureExt, join_all};
 use std::time::Duration;
 
@@ -132,4 +133,47 @@ async fn a_bounded_hold_begins_when_its_user_gets_the_guard() {
     assert_eq!(soon("its end", guard.lost()).await, fairlock::LostReason::MaxHold);
     drop(guard);
     fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+/// The others need not wait until the user looks at the future that failed.
+#[tokio::test]
+async fn a_waiter_that_fails_gives_its_votes_back_though_nobody_polls_it() {
+    let fleet = Fleet::start(3).await;
+    let quorum = fleet.quorum().await;
+    let mut holds = Vec::new();
+    for at in [1, 2] {
+        let other = connected(Client::builder().prefix(PREFIX).lease(LEASE), fleet.0[at].url()).await;
+        holds.push(other.rw_lock("x").write().acquire_fair().await.unwrap());
+    }
+    let mut request = Box::pin(quorum.rw_lock("x").write().acquire_fair());
+    // It has the vote of the first server, and waits for the others'. A task goes on then.
+    for _ in 0..50 {
+        assert!((&mut request).now_or_never().is_none(), "two writers");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    fleet.until([0], "x", 1, 0).await;
+    fleet.until([1, 2], "x", 1, 1).await;
+    for at in [1, 2] {
+        // The lock is lost there, and another request asks first, with a policy that refuses the waiter.
+        let [state, queue, leases] = ["", ":q", ":l"].map(|end| format!("{}{end}", key("x")));
+        let mut change = redis::pipe();
+        change.atomic().cmd("DEL").arg(&state).arg(&queue).arg(&leases);
+        change
+            .cmd("EVAL")
+            .arg(ACQUIRE.text)
+            .arg(3)
+            .arg(state)
+            .arg(queue)
+            .arg(leases);
+        change.arg("w").arg("w00000000000000aa:1").arg(LEASE.as_millis() as u64);
+        let mut redis = fleet.0[at].redis().await;
+        change.exec_async(&mut redis).await.unwrap();
+        // Its client looks at once then.
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("TYPE").arg("pubsub");
+        kill.exec_async(&mut redis).await.unwrap();
+    }
+    fleet.until([0], "x", 0, 0).await;
+    let failed = soon("the end", request).await;
+    assert!(matches!(failed, Err(Error::PolicyMismatch { .. })), "{failed:?}");
 }

@@ -4,7 +4,7 @@ use super::races::connected;
 use super::{Fleet, LEASE, PREFIX, entered, key, lost_because, write};
 use crate::proxy::Proxy;
 use crate::server::{connected as client_of, eventually, soon};
-use fairlock::{Client, LostReason, Quorum};
+use fairlock::{Client, LostReason, Policy, Quorum};
 use fairlock_support::packed::run_out;
 use fairlock_support::scripts::ACQUIRE;
 use futures::future::join_all;
@@ -149,6 +149,30 @@ async fn a_holder_regains_a_vote_that_its_server_forgot_and_survives_the_loss_of
     let _ = entered("the waiter", waiter).await;
 }
 
+/// A hold that began with two votes of three would not survive the loss of one of them.
+#[tokio::test]
+async fn a_waiter_gives_the_vote_that_a_holder_lacks_to_the_holder() {
+    let mut fleet = Fleet::start(3).await;
+    let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+    let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+    let (a, b) = (soon("a client", connected(&urls)).await, fleet.quorum().await);
+    ways[2].stall(true);
+    let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let waiter = write(&b.rw_lock("x"));
+    fleet.until([2], "x", 1, 0).await;
+    fleet.until([0, 1], "x", 1, 1).await;
+    ways[2].stall(false);
+    eventually("the vote of the third server", async || holder.votes() == 3).await;
+    // Without its data.
+    fleet.0[0].kill();
+    fleet.0[0].start_again().await;
+    eventually("the loss is seen", async || holder.votes() == 2).await;
+    assert!(holder.is_held());
+    assert!(!waiter.is_finished());
+    soon("a release", holder.release()).await.unwrap();
+    assert!(entered("the waiter", waiter).await.is_held());
+}
+
 /// The server says "busy" in its quarantine, and that must not end the hold's interest in it.
 #[tokio::test]
 async fn a_hold_of_a_try_regains_a_vote_too() {
@@ -191,7 +215,8 @@ async fn a_try_that_one_server_refuses_gets_that_vote_later() {
 }
 
 /// While the process of A sleeps, one of its two votes expires, B enters and leaves, and the third server hands over to A. That
-/// message is the first thing that A reads when it wakes.
+/// message is the first thing that A reads when it wakes. By this policy B, which writes, keeps the vote of the third server from
+/// A, which reads.
 #[tokio::test]
 async fn a_hold_that_another_one_interrupted_while_its_process_slept_is_lost() {
     const SECOND: Duration = Duration::from_secs(1);
@@ -209,7 +234,8 @@ async fn a_hold_that_another_one_interrupted_while_its_process_slept_is_lost() {
             let a = connected(&urls).await;
             is_there.send(()).unwrap();
             gone.await.unwrap();
-            let request = a.rw_lock("x").write().lease(6 * SECOND);
+            let lock = a.rw_lock("x").policy(Policy::WriterFirst);
+            let request = lock.read().lease(6 * SECOND);
             let guard = request.acquire_fair().await.unwrap();
             has_it.send(Instant::now()).unwrap();
             // It has renewed three times, of which the second server got one.
@@ -225,7 +251,7 @@ async fn a_hold_that_another_one_interrupted_while_its_process_slept_is_lost() {
     ways[2].stall(true);
     go.send(()).unwrap();
     let entered_at = entered_at.await.unwrap();
-    let waiter = write(&b.rw_lock("x"));
+    let waiter = write(&b.rw_lock("x").policy(Policy::WriterFirst));
     fleet.until([2], "x", 1, 0).await;
     fleet.until([0, 1], "x", 1, 1).await;
     ways[2].stall(false);

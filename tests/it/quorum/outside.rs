@@ -1,9 +1,10 @@
 //! Guards of a quorum where there are no timers, or no runtime any more.
 
 use super::Fleet;
+use crate::server::{eventually, soon};
 use fairlock::LostReason;
 use std::time::Duration;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 /// Nobody can tell the time then, so the hold ends early.
 #[test]
@@ -27,4 +28,46 @@ fn a_loss_is_told_outside_of_a_runtime_when_the_quorums_runtime_ends() {
     let lost = lost.recv_timeout(Duration::from_secs(20)).expect("it is told");
     assert_eq!(lost, (LostReason::LeaseExpired, false));
     drop(home);
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// The runtime of the caller ends, and the hold lives on in that of the quorum.
+#[test]
+fn a_hold_regains_a_vote_after_the_runtime_that_acquired_it_has_ended() {
+    let (home, elsewhere) = (runtime(), runtime());
+    let mut fleet = home.block_on(Fleet::start(3));
+    let quorum = home.block_on(fleet.quorum());
+    fleet.0[2].kill();
+    let lock = quorum.rw_lock("x");
+    let holder = elsewhere.block_on(async { lock.write().acquire_fair().await.unwrap() });
+    elsewhere.shutdown_background();
+    home.block_on(async {
+        fleet.0[2].start_again().await;
+        fleet.let_vote_again(2, "x").await;
+        eventually("the vote of the third server", async || holder.votes() == 3).await;
+        soon("the release", holder.release()).await.unwrap();
+        fleet.until(fleet.all(), "x", 0, 0).await;
+    });
+}
+
+/// A release in another runtime is over when a majority has confirmed it. What is left goes on in that of the quorum.
+#[test]
+fn a_release_ends_at_all_servers_after_the_runtime_that_called_it_has_ended() {
+    let (home, elsewhere) = (runtime(), runtime());
+    let fleet = home.block_on(Fleet::start(3));
+    let quorum = home.block_on(fleet.quorum());
+    let holder = home.block_on(async { quorum.rw_lock("x").write().acquire_fair().await.unwrap() });
+    home.block_on(eventually("all votes", async || holder.votes() == 3));
+    fleet.0[2].freeze();
+    elsewhere.block_on(async { soon("the release", holder.release()).await.unwrap() });
+    elsewhere.shutdown_background();
+    fleet.0[2].thaw();
+    home.block_on(fleet.until(fleet.all(), "x", 0, 0));
 }

@@ -52,6 +52,20 @@ pub const ALL: &[Mutant] = &[
         story: "A hold of a quorum is counted without a look whether the machine was suspended.",
         check: Check::Testing("suspended", "a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss"),
     },
+    Mutant {
+        name: "quarantine-asleep", file: "src/transport/quarantine.rs",
+        edits: &[("Duration::from_millis(age), clock::look()", "Duration::from_millis(age), clock::now()")],
+        seen: "found here, by reading",
+        story: "The end of a quarantine is noted without a look whether the machine was suspended: the next look ends it at once.",
+        check: Check::Testing("suspended", "a_quarantine_that_is_noted_after_a_suspend_lasts_as_long_as_any_other"),
+    },
+    Mutant {
+        name: "quorum-patience-asleep", file: "src/quorum/acquire.rs",
+        edits: &[("        clock::look();\n", "")],
+        seen: "found here, by reading",
+        story: "The patience of an acquire counts from before a suspend: it fails at once though all servers are up.",
+        check: Check::Testing("suspended", "the_first_acquire_of_a_quorum_after_a_long_suspend_waits_for_its_answers"),
+    },
     // ---- a disk that is full
     Mutant {
         name: "full-disk-ends-waits", file: "src/types/error.rs",

@@ -27,6 +27,8 @@ pub enum Sabotage {
     CountsGivenUp,
     /// Requests of a quorum do not agree on their places.
     OwnPlaces,
+    /// A holder of a quorum is behind the waiters at a server whose vote it lacks.
+    HolderBehind,
     /// A hold of a quorum has the least token of its votes.
     LeastToken,
     /// The user of a quorum has the token once one server knows it.
@@ -71,6 +73,7 @@ impl Sabotage {
             Self::NoQuarantine => Rule::Quarantine,
             Self::CountsGivenUp => Rule::GivingUp,
             Self::OwnPlaces => Rule::Places,
+            Self::HolderBehind => Rule::Holders,
             Self::LeastToken => Rule::Tokens,
             Self::TokenToldToOne => Rule::Announcing,
             _ => return None,

@@ -9,7 +9,7 @@
 //!
 //! In every state: conflicting holds exclude each other, tokens grow, nobody enters before a request that had its place at a
 //! majority earlier, and no hold is lost without the loss of a majority. From every state in which nothing is on its way,
-//! everybody gets in and out again, and nobody is left at any server.
+//! a hold gets the votes of all servers, everybody gets in and out again, and nobody is left at any server.
 
 mod world;
 
@@ -222,6 +222,8 @@ impl Explorer {
             let steps = world.steps();
             if world.is_at_rest() {
                 self.found.ends += 1;
+                let voted = world.copied().comes_to_all_votes();
+                voted.map_err(|wrong| self.counterexample(node as u32, None, wrong))?;
                 let ended = world.copied().comes_to_its_end();
                 ended.map_err(|wrong| self.counterexample(node as u32, None, wrong))?;
             }

@@ -30,7 +30,8 @@ fn a_broken_rule_of_a_quorum_is_named() {
     let broken = [
         (Rule::Majority, "race", 4, "hold at the same time"),
         (Rule::GivingUp, "race", 8, "lost its hold"),
-        (Rule::Places, "three", 13, "wait for ever"),
+        (Rule::Holders, "race", 12, "has the votes of servers"),
+        (Rule::Places, "three", 13, "has the votes of servers"),
         (Rule::Quarantine, "restart", 12, "hold at the same time"),
         (Rule::Tokens, "tokens", 12, "tokens do not grow"),
         (Rule::Announcing, "tokens", 14, "tokens do not grow"),

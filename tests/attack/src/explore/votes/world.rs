@@ -21,6 +21,8 @@ const TICK: Duration = Duration::from_millis(500);
 const AT_MOST: usize = 100;
 /// By then everybody must be through whom nothing disturbs: the longest way is a recess, after a quarantine.
 const REST: usize = 20;
+/// By then a hold must have all votes: after a quarantine, a wait before it places itself, and another one of the waiter.
+const VOTES: usize = 8;
 
 /// What happens next. The numbers are of a client and of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -490,6 +492,29 @@ impl World {
         let waits = |c: &usize| self.clients[*c].has_asked && !self.clients[*c].has_left;
         let stuck: Vec<_> = (0..self.clients.len()).filter(waits).collect();
         Err(format!("nothing is on its way, and clients {stuck:?} wait for ever"))
+    }
+
+    /// From here on nothing disturbs anybody, and nobody leaves: a hold gets the votes of all servers, so that the next loss of
+    /// one of them ends no hold.
+    pub(super) fn comes_to_all_votes(mut self) -> Result<(), String> {
+        let holds = |client: &Client| client.has_asked && !client.has_left && client.token.is_some();
+        if !self.clients.iter().any(holds) {
+            return Ok(());
+        }
+        for _ in 0..VOTES {
+            self.pass_time()?;
+            while let Some(step) = self.deliveries().first().copied() {
+                self.take(step)?;
+            }
+        }
+        let now = self.now();
+        for (c, client) in self.clients.iter().enumerate().filter(|(_, client)| holds(client)) {
+            let votes = client.voter.votes(now);
+            if votes.len() < self.servers.len() {
+                return Err(format!("client {c} holds, and has the votes of servers {votes:?} only"));
+            }
+        }
+        Ok(())
     }
 
     /// Everything that is on its way arrives, and who holds leaves.
