@@ -5,6 +5,7 @@
 use super::backend::Backend;
 use super::backoff::{Backoff, retrying};
 use super::host::this_process;
+use super::quarantine::{Seat, run_of};
 use super::server::Purpose;
 use super::subscription::{Push, Subscription};
 use crate::observe::Outage;
@@ -27,16 +28,19 @@ pub(crate) struct Listener {
     label: Option<String>,
     introduction: Introduction,
     shared: Arc<Shared>,
+    /// Of a server of a quorum. The messages of another server must not count for it.
+    seat: Option<Seat>,
 }
 
 impl Listener {
-    pub(crate) fn new(backend: Backend, label: Option<String>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(backend: Backend, label: Option<String>, shared: Arc<Shared>, seat: Option<Seat>) -> Self {
         let introduction = Introduction::new(&shared.prefix, shared.id, &this_process(), label.as_deref());
         Self {
             backend,
             label,
             introduction,
             shared,
+            seat,
         }
     }
 
@@ -46,8 +50,28 @@ impl Listener {
         let connect = |on_push| self.backend.connect(label, Purpose::Pushes, Some(on_push));
         let confirmed = Arc::<OnceLock<Instant>>::default();
         let since = Arc::clone(&confirmed);
-        let hear = move |push| on_push(&shared, &push, || Heard::over(since.get().copied(), clock::now()));
+        let (seat, run) = (self.seat.clone(), Arc::<OnceLock<String>>::default());
+        let sender = Arc::clone(&run);
+        let hear = move |push: PushInfo| {
+            let is_of_seat = |seat: &Seat| sender.get().is_none_or(|run| seat.is_of(run));
+            match seat.as_ref().is_none_or(is_of_seat) {
+                true => on_push(&shared, &push, || Heard::over(since.get().copied(), clock::now())),
+                // Another server has the seat by now.
+                false => Push::Ends,
+            }
+        };
         let mut subscription = Subscription::open(connect, hear).await?;
+        if let Some(seat) = &self.seat {
+            let of_server = run_of(&mut subscription.wire).await?;
+            if !seat.is_of(&of_server) {
+                // The address may lead to another server for a moment, so the client tries again.
+                return Err(RedisError::from((
+                    ErrorKind::Io,
+                    "the subscription leads to another server than the calls",
+                )));
+            }
+            run.get_or_init(|| of_server);
+        }
         let (prefix, id) = (&self.shared.prefix, self.shared.id);
         let channels = [format!("{}{id}", channel_base(prefix)), audience_channel(prefix)];
         let channels = channels.each_ref().map(String::as_str);

@@ -56,9 +56,26 @@ impl Seat {
         taken.insert(self.number, run.to_owned());
         Ok(())
     }
+
+    /// Whether that server has the seat. The calls of the client decide that.
+    pub(crate) fn is_of(&self, run: &str) -> bool {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.get(&self.number).is_some_and(|seated| seated == run)
+    }
+}
+
+/// The run id of the server to which the wire leads.
+pub(crate) async fn run_of(wire: &mut Wire) -> Result<String, RedisError> {
+    let info: String = redis::from_redis_value(wire.answer(CONNECT_TIMEOUT, &info()).await?)?;
+    let run = run_id(&info).map(str::to_owned);
+    run.ok_or_else(|| malformed(&Value::SimpleString(info)))
 }
 
 impl Quarantine {
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        self.seat.clone()
+    }
+
     pub(crate) fn new(prefix: &str, lasts: Duration, seat: Option<Seat>) -> Self {
         Self {
             key: key(prefix),
@@ -71,8 +88,7 @@ impl Quarantine {
 
     /// Returns until when that server is or was in quarantine.
     pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Instant, RedisError> {
-        let info: String = redis::from_redis_value(wire.answer(CONNECT_TIMEOUT, &info()).await?)?;
-        let run = run_id(&info).ok_or_else(|| malformed(&Value::SimpleString(info.clone())))?;
+        let run = &*run_of(wire).await?;
         let stamp = match &self.seat {
             None => None,
             Some(seat) => {

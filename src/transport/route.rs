@@ -118,7 +118,8 @@ impl Route {
     ) -> Result<Self, RedisError> {
         match target {
             Target::Server(backend) => {
-                let listener = Listener::new(backend.clone(), label.clone(), Arc::clone(shared));
+                let seat = quarantine.as_ref().and_then(Quarantine::seat);
+                let listener = Listener::new(backend.clone(), label.clone(), Arc::clone(shared), seat);
                 let link = Link::connect(backend.clone(), label, quarantine).await?;
                 let subscription = Mutex::new(Some(listener.subscribe().await?));
                 Ok(Self::Server(Box::new(Single {

@@ -1,7 +1,11 @@
 //! Which servers make a quorum.
 
+use super::races::connected;
 use super::{Fleet, LEASE};
+use crate::proxy::Proxy;
+use crate::server::{eventually, soon};
 use fairlock::{Error, Quorum};
+use futures::future::join_all;
 use std::time::Duration;
 
 fn why<T>(result: Result<T, Error>) -> String {
@@ -87,4 +91,37 @@ async fn a_master_that_sentinel_names_is_no_server_of_a_quorum() {
     let refused = Fleet::builder().connect(seats).await;
     assert!(matches!(refused, Err(Error::InvalidQuorum { .. })), "{refused:?}");
     assert!(why(refused).contains("Sentinel"));
+}
+
+/// A grant of one server would count as the vote of another one.
+#[tokio::test]
+async fn a_subscription_that_leads_to_another_server_than_the_calls_is_refused() {
+    let fleet = Fleet::start(3).await;
+    let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+    let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+    let quorum = soon("a client", connected(&urls)).await;
+    let subscribed = async |at: usize| {
+        let mut list = redis::cmd("CLIENT");
+        list.arg("LIST").arg("TYPE").arg("pubsub");
+        let list: String = list.query_async(&mut fleet.0[at].redis().await).await.unwrap();
+        list.lines().count()
+    };
+    assert_eq!((subscribed(0).await, subscribed(2).await), (1, 1));
+    // The address of the third server leads to the first one for a while. The connection for calls stays.
+    ways[2].leads_to(fleet.0[0].port());
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    kill.exec_async(&mut fleet.0[2].redis().await).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(
+            subscribed(0).await,
+            1,
+            "a subscription for the seat of the third server"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    ways[2].leads_to(fleet.0[2].port());
+    eventually("a subscription to the third server", async || subscribed(2).await == 1).await;
+    let guard = quorum.rw_lock("x").write().acquire_fair().await.unwrap();
+    eventually("all votes", async || guard.votes() == 3).await;
 }

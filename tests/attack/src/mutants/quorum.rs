@@ -189,6 +189,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::connecting::a_master_that_sentinel_names_is_no_server_of_a_quorum"),
     },
     Mutant {
+        name: "quorum-hears-another-server", file: "src/transport/listener.rs",
+        edits: &[("if !seat.is_of(&of_server) {", "if !seat.is_of(&of_server) && of_server.is_empty() {")],
+        seen: "found here, by reading",
+        story: "The address of a server leads to another one when its subscription reconnects: grants of that one count for this seat.",
+        check: Check::It("quorum::connecting::a_subscription_that_leads_to_another_server_than_the_calls_is_refused"),
+    },
+    Mutant {
         name: "quorum-try-without-end", file: "src/quorum/acquire.rs",
         edits: &[("When::Now => Some(patience),", "When::Now => None,")],
         seen: "found here, by reading",
