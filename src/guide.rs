@@ -232,7 +232,8 @@ pub mod failover {}
 #[doc = "[`QuorumGuard::fencing_token`]: crate::QuorumGuard::fencing_token"]
 #[doc = "[`acquire_fair`]: crate::QuorumAcquire::acquire_fair"]
 #[doc = "[`try_acquire`]: crate::QuorumAcquire::try_acquire"]
-#[doc = "[`try_acquire_for`]: crate::QuorumAcquire::try_acquire_for\n\n"]
+#[doc = "[`try_acquire_for`]: crate::QuorumAcquire::try_acquire_for"]
+#[doc = "[`Policy`]: crate::Policy\n\n"]
 #[doc = include_str!("../docs/quorum.md")]
 pub mod quorum {}
 
