@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::peers::{Kind, Locks};
 use crate::worker::Line;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Before it is counted, so that all are there.
@@ -10,14 +11,33 @@ pub const LEAD: Duration = Duration::from_millis(10);
 
 /// How many enter between two times of [`clock::now`], by tasks that begin now.
 pub async fn grants(locks: &Locks, name: &str, tasks: usize, from: f64, until: f64) -> usize {
-    let contender = |_| {
-        let lock = locks.mutex(name);
-        tokio::spawn(async move {
-            let mut grants = 0;
-            loop {
+    let contender = || {
+        let lock = Arc::new(locks.mutex(name));
+        move || {
+            let lock = Arc::clone(&lock);
+            async move {
                 let held = lock.acquire().await;
                 let now = clock::now();
                 held.release().await;
+                now
+            }
+        }
+    };
+    count(contender, tasks, from, until).await
+}
+
+/// The same of contenders that enter and leave again and again, and say when they were inside.
+pub async fn count<T, Turn>(contender: impl Fn() -> T, tasks: usize, from: f64, until: f64) -> usize
+where
+    T: FnMut() -> Turn + Send + 'static,
+    Turn: Future<Output = f64> + Send,
+{
+    let contender = |_| {
+        let mut turn = contender();
+        tokio::spawn(async move {
+            let mut grants = 0;
+            loop {
+                let now = turn().await;
                 if now >= until {
                     return grants;
                 }

@@ -3,11 +3,13 @@
 //! wait for ever for a reply. It has no owners, no spans, no metrics, no reconnects and no renewals.
 
 use crate::env::listening;
+use crate::hot;
 use crate::raw::{Functions, Raw};
 use fairlock_support::server::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, PushInfo, PushKind};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -61,17 +63,45 @@ pub struct LeastWaits(Holds);
 impl LeastWaits {
     /// Registers a request. `asked`: the call that queues it; with none, another process has made it.
     pub async fn wait(&self, number: u64, asked: impl Future<Output = ()>) -> Guard {
+        let queued = async {
+            asked.await;
+            None
+        };
+        self.enter(number, queued).await
+    }
+
+    /// The same where the call's reply may be the grant: then it is the token.
+    async fn enter(&self, number: u64, asked: impl Future<Output = Option<u64>>) -> Guard {
         let guard = Guard::new(&self.0, number);
         let (granted, waiting) = oneshot::channel();
         guard.hold.lock().expect("nobody panics").granted = Some(granted);
         let sent = Instant::now();
-        timeout(LIMIT, asked).await.expect("a reply");
-        guard.hold.lock().expect("nobody panics").proven_until = Some(sent + LEASE - LEASE / 50);
-        waiting.await.expect("a grant");
+        let token = timeout(LIMIT, asked).await.expect("a reply");
+        {
+            let mut hold = guard.hold.lock().expect("nobody panics");
+            hold.proven_until = Some(sent + LEASE - LEASE / 50);
+            hold.token = token.unwrap_or(hold.token);
+        }
+        if token.is_none() {
+            waiting.await.expect("a grant");
+        }
         let hold = guard.hold.lock().expect("nobody panics");
         assert!(hold.token > 0 && hold.proven_until > Some(Instant::now()));
         drop(hold);
         guard
+    }
+
+    /// Takes in all messages on a channel, for as long as the connection is there.
+    async fn listen(&self, server: &Server, channel: &str) -> MultiplexedConnection {
+        let heard = self.clone();
+        let mut subscription = listening(&server.url(), move |push| {
+            if push.kind == PushKind::Message {
+                heard.on_push(&push);
+            }
+        })
+        .await;
+        subscription.subscribe(channel).await.expect("subscribed");
+        subscription
     }
 
     /// Takes in a message, `token request request ... \n key`, on the connection's own task.
@@ -112,19 +142,10 @@ impl LeastCrowd {
     pub async fn new(server: &Server) -> Self {
         let raw = Raw::new(crate::env::connection(&server.url()).await, Functions::Ours).await;
         let waits = LeastWaits::default();
-        let heard = waits.clone();
-        let mut subscription = listening(&server.url(), move |push| {
-            if push.kind == PushKind::Message {
-                heard.on_push(&push);
-            }
-        })
-        .await;
-        let channel = Raw::channel(Functions::Ours);
-        subscription.subscribe(channel).await.expect("subscribed");
         Self {
             writer: raw.of("p8-least").await,
+            _subscription: waits.listen(server, &Raw::channel(Functions::Ours)).await,
             waits,
-            _subscription: subscription,
         }
     }
 
@@ -157,6 +178,48 @@ impl LeastCrowd {
         }
         self.writer.release_readers(readers).await;
         last - released
+    }
+}
+
+/// Contenders of one process for one lock, by our functions and the least client.
+pub struct LeastContest {
+    raw: Raw,
+    waits: LeastWaits,
+    numbers: Arc<AtomicU64>,
+    _subscription: MultiplexedConnection,
+}
+
+impl LeastContest {
+    pub async fn new(server: &Server, lock: &str) -> Self {
+        let raw = Raw::new(crate::env::connection(&server.url()).await, Functions::Ours).await;
+        let waits = LeastWaits::default();
+        let channel = Raw::holders_channel(Functions::Ours);
+        Self {
+            raw: raw.of(lock).await,
+            _subscription: waits.listen(server, &channel).await,
+            waits,
+            // Those before were used when the lock was made.
+            numbers: Arc::new(AtomicU64::new(1000)),
+        }
+    }
+
+    /// How many enter between two times: see [`hot::count`].
+    pub async fn grants(&self, tasks: usize, from: f64, until: f64) -> usize {
+        let contender = || {
+            let (raw, waits, numbers) = (self.raw.clone(), self.waits.clone(), Arc::clone(&self.numbers));
+            move || {
+                let (raw, waits) = (raw.clone(), waits.clone());
+                let number = numbers.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    let guard = waits.enter(number, raw.ask(number)).await;
+                    let now = crate::clock::now();
+                    timeout(LIMIT, raw.release_of(number)).await.expect("a reply");
+                    drop(guard);
+                    now
+                }
+            }
+        };
+        hot::count(contender, tasks, from, until).await
     }
 }
 

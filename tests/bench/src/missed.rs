@@ -52,12 +52,29 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
             number("p3_scripts"),
             number("p3_least_client"),
         )),
-        "p4" | "p4_64" | "p4_processes" => Some(format!(
-            "Grants of one lock follow one another, so their rate is at most the rate of hand-overs: 1 / {} of the \
-             floor's (p3), {}. The rest of the difference is the call of acquire, which each grant needs besides.",
-            number("p3"),
-            shown(1.0 / results.number("p3")?),
-        )),
+        "p4" | "p4_64" | "p4_processes" => {
+            let bound = 1.0 / results.number("p3")?;
+            let why = match results.number(key)? < bound {
+                true => format!(
+                    "Grants of one lock follow one another, so their rate is at most the rate of hand-overs: 1 / {} of the \
+                     floor's (p3), {}. The rest of the difference is the call of acquire, which each grant needs besides.",
+                    number("p3"),
+                    shown(bound),
+                ),
+                false => {
+                    "So many tasks leave the process and the server no time to sleep, so a hand-over takes less than \
+                     between two processes that wait for it (p3)."
+                        .to_owned()
+                }
+            };
+            let least = results.number(&format!("{key}_least_client")).map(|ratio| {
+                format!(
+                    " The same tasks with our functions and the least client (`least_client.rs`) make {} of the bound.",
+                    shown(ratio),
+                )
+            });
+            Some(why + &least.unwrap_or_default())
+        }
         "p4_peers" | "p4_64_peers" | "p4_processes_peers" => Some(format!(
             "Without a queue there is no hand-over: a caller that releases asks again at once and gets the lock, \
              while the others pause between two tries. So a polling lock's rate here is nearly that of p1, one \
@@ -128,9 +145,13 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
 fn beside_redlock(results: &Results, key: &str) -> String {
     let number = |of: &str| results.shown(&format!("{key}_{of}"));
     let ring = results.number(&format!("{key}_ring")).map(|ratio| {
+        let proves = match results.goal(key) {
+            Goal::AtLeast(goal) if ratio < goal => "so the goal is out of reach of any lock that is handed on",
+            _ => "so nothing here proves the goal out of reach",
+        };
         format!(
             " A token that goes around as many tasks over these servers, without any lock, makes {} of the best peer's grants \
-             ({key}_ring): no lock that is handed on does better here.",
+             ({key}_ring), {proves}.",
             shown(ratio),
         )
     });

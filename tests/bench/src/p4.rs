@@ -7,6 +7,7 @@
 use crate::env::Env;
 use crate::handover::Handover;
 use crate::hot;
+use crate::least_client::LeastContest;
 use crate::peers::{Kind, Locks};
 use crate::report::{Goal, Report, median};
 use crate::ring::Ring;
@@ -32,6 +33,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     for kind in Kind::ALL {
         all.push((kind, Locks::connect(kind, &env.server.url()).await));
     }
+    let least_client = LeastContest::new(&env.server, "p4-least").await;
     let mut ring = Ring::new(env, PROCESSES).await;
     let mut workers = Vec::new();
     for _ in 0..PROCESSES {
@@ -44,11 +46,19 @@ pub async fn run(env: &Env, report: &mut Report) {
     let length = Duration::from_millis(30);
     let (mut floors, mut server, mut rings) = (Vec::new(), Vec::new(), Vec::new());
     let mut rates = vec![[const { Vec::new() }; Kind::ALL.len()]; SETTINGS.len()];
+    let mut least_rates = [const { Vec::new() }; SETTINGS.len()];
     for _ in env.rounds("p4 hot lock") {
         let (mut floor, mut turns) = (Vec::new(), Vec::new());
         let mut grants = [const { [const { Vec::new() }; Kind::ALL.len()] }; SETTINGS.len()];
+        let mut least_grants = [const { Vec::new() }; SETTINGS.len()];
         for _ in 0..slices {
             turns.push(ring.turns(env, length).await as f64 / length.as_secs_f64());
+            for ((_, _, tasks), grants) in SETTINGS.iter().zip(&mut least_grants) {
+                let Some(tasks) = tasks else { continue };
+                let (from, until) = hot::span(length);
+                let entered = least_client.grants(*tasks, from, until).await;
+                grants.push(entered as f64 / length.as_secs_f64());
+            }
             for ((_, _, tasks), grants) in SETTINGS.iter().zip(&mut grants) {
                 for ((kind, locks), grants) in all.iter().zip(grants) {
                     for _ in 0..10 {
@@ -69,20 +79,26 @@ pub async fn run(env: &Env, report: &mut Report) {
         floors.push(median(&floor));
         rings.push(median(&turns));
         server.push(server_time(env, &all[0].1).await);
+        for (rates, grants) in least_rates.iter_mut().zip(&least_grants) {
+            rates.extend((!grants.is_empty()).then(|| median(grants)));
+        }
         for (rates, grants) in rates.iter_mut().zip(&grants) {
             for (rates, grants) in rates.iter_mut().zip(grants) {
                 rates.push(median(grants));
             }
         }
     }
-    for ((key, title, _), rates) in SETTINGS.iter().zip(&rates) {
+    let of_the_bound = |rates: &[f64]| -> Vec<f64> {
+        let both = rates.iter().zip(&floors);
+        both.map(|(rate, floor)| rate * floor / 1e6).collect()
+    };
+    for (((key, title, tasks), rates), least) in SETTINGS.iter().zip(&rates).zip(&least_rates) {
         let [ours, peers @ ..] = rates;
-        let bounded: Vec<f64> = ours
-            .iter()
-            .zip(&floors)
-            .map(|(rate, floor)| rate * floor / 1e6)
-            .collect();
-        report.row(key, title, Goal::AtLeast(0.8), &bounded);
+        report.row(key, title, Goal::AtLeast(0.8), &of_the_bound(ours));
+        if tasks.is_some() {
+            let what = "of that bound: our functions and the least client";
+            report.beside(&format!("{key}_least_client"), what, &of_the_bound(least));
+        }
         let above = beside_best(ours, peers);
         report.row(
             &format!("{key}_peers"),

@@ -196,6 +196,19 @@ impl Raw {
         self.number
     }
 
+    /// A writer of the client whose channel is [`Raw::holders_channel`]. Returns its token, or `None` if it waits.
+    pub async fn ask(&self, number: u64) -> Option<u64> {
+        let writer = format!("w{HOLDER}:{number}");
+        match self.call("acquire", &[&writer, LEASE]).await {
+            Value::Array(_) => None,
+            token => Some(redis::from_redis_value(token).expect("a token")),
+        }
+    }
+
+    pub async fn release_of(&self, number: u64) {
+        self.call("release", &[&format!("w{HOLDER}:{number}")]).await;
+    }
+
     /// A reader of the client that waits, which is to queue.
     pub async fn queue_reader(&self, number: u64) {
         let reader = format!("r{WAITER}:{number}");
