@@ -498,7 +498,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "owner-waits-for-its-lost-guard", file: "src/state/claim/keep.rs",
-        edits: &[("matches!(self.phase, Phase::Over(EndedBy::Released | EndedBy::Failed(_)))", "matches!(self.phase, Phase::Over(_))")],
+        edits: &[("Phase::Over(EndedBy::Released | EndedBy::Failed(_) | EndedBy::Deadlocked(_))", "Phase::Over(_)")],
         seen: "found here",
         story: "An owner that was evicted cannot come back while its old guard is still somewhere.",
         check: Check::It("queue::evict::an_evicted_owner_may_come_back_while_its_old_guard_still_exists"),
