@@ -746,7 +746,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-wait-behind-anothers-is-late", file: "src/transport/link/confirm.rs",
-        edits: &[("let behind = limit + what.timeout.max(self.wishes().longest_wait());", "let behind = limit + Duration::from_millis(longest.min(wait));")],
+        edits: &[("let behind = limit + what.timeout.max(self.wishes().longest_wait());", "let behind = limit + what.timeout;")],
         seen: "found here, by reading",
         story: "A short wait for replicas times out behind another's long one, and takes the connection with it.",
         check: Check::It("failover::replicas::a_short_wait_for_replicas_bears_to_stand_behind_a_long_one"),
