@@ -1041,7 +1041,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("                let until = None;", "                let until = now.checked_add(self.max_hold);")],
         seen: "found here, by a reader from outside",
         story: "The time of a guard counts from before its replicas confirm it: a short one is over by then, and the request asks again for ever.",
-        check: Check::Lib("a_max_hold_begins_when_the_user_has_the_guard"),
+        check: Check::Lib("state::claim::tests::a_max_hold_begins_when_the_user_has_the_guard"),
     },
     Mutant {
         name: "the-evicted-come-back", file: "src/engine/confirm.rs",
@@ -1062,7 +1062,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("!self.knows(former.number) || self.has_ended()", "!self.knows(former.number)")],
         seen: "found here, by a reader from outside",
         story: "The runtime ends while a grant is being withdrawn: the caller waits for ever.",
-        check: Check::Lib("nobody_waits_for_a_release_that_nobody_is_left_to_send"),
+        check: Check::Lib("state::registry::tests::nobody_waits_for_a_release_that_nobody_is_left_to_send"),
     },
     Mutant {
         name: "a-shutdown-forgets-what-is-withdrawn", file: "src/engine/session.rs",
@@ -1083,7 +1083,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[(" | EndedBy::Deadlocked(_))\n        );", ")\n        );")],
         seen: "found here, by a reader from outside",
         story: "An owner asks again after Error::Deadlock before its former request has left: the server refuses it as a second one.",
-        check: Check::Lib("who_was_told_of_a_deadlock_is_still_leaving"),
+        check: Check::Lib("state::claim::tests::who_was_told_of_a_deadlock_is_still_leaving"),
     },
     Mutant {
         name: "a-refused-stream-ends-without-a-word", file: "src/state/subscribers.rs",
