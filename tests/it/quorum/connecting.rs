@@ -79,14 +79,7 @@ async fn a_lease_is_no_longer_than_the_longest() {
 #[tokio::test]
 async fn a_master_that_sentinel_names_is_no_server_of_a_quorum() {
     use redis::sentinel::{SentinelClient, SentinelServerType};
-    let named = || {
-        SentinelClient::build(
-            vec!["redis://127.0.0.1:1"],
-            "mine".to_owned(),
-            None,
-            SentinelServerType::Master,
-        )
-    };
+    let named = || SentinelClient::build(vec!["redis://127.0.0.1:1"], "mine", None, SentinelServerType::Master);
     let seats = [(); 3].map(|()| named().unwrap());
     let refused = Fleet::builder().connect(seats).await;
     assert!(matches!(refused, Err(Error::InvalidQuorum { .. })), "{refused:?}");
