@@ -59,7 +59,9 @@ const VARIABLES: Section = (
 
 const RUN_VARIABLES: Section = (
     "ENVIRONMENT",
-    "REDIS_URL       the server, unless --url names one; several, with blanks between them, are a quorum
+    "REDIS_URL       the server, unless --url names one; several, with blanks between them, are a quorum.
+                COMMAND inherits the variable, and with it a password: write
+                env -u REDIS_URL COMMAND if COMMAND must not have it
 FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
                 grant of the lock
 FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
@@ -136,8 +138,8 @@ const QUORUM: Section = (
     "With 3, 5, 7 or 9 --url a majority of these servers keeps each lock: a quorum. Its locks are
 others than those of the single servers: their prefix is PREFIX.q.
 run, ls, show, top, serve, evict and doctor work on a quorum. watch and blockers look at one of its
-servers: give them a single --url and --prefix PREFIX.q. elect, leader, and of run the options
---and, --semaphore, --max-queue and --at-least need locks of a single server.
+servers: give them a single --url and --prefix PREFIX.q. elect, leader, and of run the options --and,
+--semaphore, --max-queue, --at-least and --verbose need locks of a single server.
 The servers keep the quorum's name and its longest lease. Only the first client has to name them,
 by --quorum and --longest-lease; all clients must name the same.",
 );

@@ -29,7 +29,7 @@ use look::Looks;
 use std::convert::Infallible;
 use std::env::VarError;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -70,7 +70,7 @@ pub(crate) async fn run(target: &Target, args: &ServeArgs) -> Outcome {
     if let (Some(token), true) = (&site.door.token, is_ours) {
         complain(&format!("evictions need this token: {}", token.shown()));
     }
-    say(&format!("http://{address}/\n"))?;
+    say(&format!("http://{}/\n", to_open(address)))?;
     let events = async {
         match site.looks.eye() {
             Eye::One(_, client) if site.events == "all" => site.feed.run(&site.looks, client).await,
@@ -106,6 +106,16 @@ fn token() -> Result<(Option<Token>, bool), Failure> {
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
     let message = format!("cannot listen on {address}: {error}; choose another address by --listen");
     Failure::new(Status::UNAVAILABLE, message)
+}
+
+/// An address that a browser of this host can open. Nothing answers to 0.0.0.0 as a host.
+fn to_open(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
 fn warn(address: SocketAddr, args: &ServeArgs) {

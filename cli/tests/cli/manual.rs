@@ -61,5 +61,14 @@ async fn pages_and_completions_know_every_command() {
         );
     }
     assert!(cli.says(&["run", "--help"]).await.contains("FAIRLOCK_TOKEN"));
+    // The page has each status that the help has.
+    let table = include_str!("../../../docs/command.md");
+    let statuses = help.split("EXIT STATUS:").nth(1).unwrap().split("\n\n").next().unwrap();
+    let statuses = statuses
+        .lines()
+        .filter_map(|line| line.trim().split(' ').next()?.parse::<u8>().ok());
+    for status in statuses.filter(|status| *status > 0) {
+        assert!(table.contains(&format!("\n| {status} |")), "{status}");
+    }
     assert_eq!(cli.run(&["man", "tea"]).await.status, 64);
 }

@@ -250,6 +250,10 @@ async fn what_a_quorum_does_not_have_is_refused_with_what_to_do() {
             &["run", "--at-least", "1s", "a", "--", "true"],
             ["--at-least", "end later"],
         ),
+        (
+            &["run", "--verbose", "a", "--", "true"],
+            ["--verbose", "a queue of its own"],
+        ),
     ] {
         let ended = cli.run(arguments).await;
         assert_eq!(
@@ -258,6 +262,15 @@ async fn what_a_quorum_does_not_have_is_refused_with_what_to_do() {
             "{arguments:?}: {ended:?}"
         );
         assert!(said(&ended.stderr, &words), "{arguments:?}: {ended:?}");
+    }
+    // The help and the page name all options that a quorum lacks.
+    let page = include_str!("../../../docs/command.md");
+    let help = cli.says(&["--help"]).await;
+    let of_page = page.split("**What a majority cannot keep**").nth(1).unwrap();
+    let of_help = help.split("SEVERAL SERVERS").nth(1).unwrap();
+    for option in ["--semaphore", "--and", "--max-queue", "--at-least", "--verbose"] {
+        let is_named = |text: &str| text.split("\n\n").next().unwrap_or_default().contains(option);
+        assert!(is_named(of_page) && is_named(of_help), "{option}");
     }
     for (urls, arguments) in [
         ("redis://127.0.0.1:1 redis://127.0.0.1:2", &["ls"][..]),
