@@ -42,10 +42,13 @@ async fn release_all(session: &Session, requests: Vec<Arc<Request>>) {
         by_lock.entry((is_kept, state)).or_default().push(request);
     }
     let mut calls = FuturesUnordered::new();
-    for ((is_kept, _), requests) in &by_lock {
-        calls.extend(requests.chunks(CHUNK).map(async |chunk| match is_kept {
-            true => seal_chunk(session, chunk).await,
-            false => release_chunk(session, chunk).await,
+    for (&(is_kept, _), requests) in &by_lock {
+        // No async closure: the oldest Rust takes it for a borrow of this loop's variables.
+        calls.extend(requests.chunks(CHUNK).map(move |chunk| async move {
+            match is_kept {
+                true => seal_chunk(session, chunk).await,
+                false => release_chunk(session, chunk).await,
+            }
         }));
     }
     while calls.next().await.is_some() {}
