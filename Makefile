@@ -138,15 +138,15 @@ python: setup ## Build the wheel of the client in Python; run its suite, its tes
 spec: ## Check the specification in TLA+: e.g. ARGS=all, ARGS=--mutants, ARGS="--trace FILE"
 	@python3 -B tests/spec/run.py $(ARGS)
 
-# What is public: see Cargo.toml.
-FEATURES = tls-rustls,cluster,sentinel
+# What is public, with commas: the features that docs.rs shows.
+FEATURES := $(shell sed -n '/^\[package.metadata.docs.rs\]/,/^rustdoc-args/s/^features = \[\(.*\)\]/\1/p' Cargo.toml | tr -d '" ')
 
-features: ## Check every combination of the features
+features: ## Check each of the features alone, none of them, and all
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tls in "" tls-rustls; do for cluster in "" cluster; do for sentinel in "" sentinel; do \
-		echo "features: $$tls $$cluster $$sentinel"; \
-		cargo clippy --quiet --lib --features "$$tls $$cluster $$sentinel" -- -D warnings || exit 1; \
-	done; done; done
+	@for features in "" $$(echo $(FEATURES) | tr , ' ') $(FEATURES); do \
+		echo "features: $${features:-none}"; \
+		cargo clippy --quiet --lib --features "$$features" -- -D warnings || exit 1; \
+	done
 
 # As its users get it: of this workspace's Cargo.lock some parts need a newer one, for what only the bench needs.
 msrv: ## Check that the oldest Rust that Cargo.toml names will do
@@ -194,4 +194,4 @@ lint: ## What CI checks besides the tests
 	@# On its own: the locks beside ours choose features of the Redis client that would change it for all.
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features tls-rustls,cluster,sentinel,metrics,blocking,serde
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features $(FEATURES)
