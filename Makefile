@@ -127,6 +127,8 @@ conformance: setup ## The protocol's suite, the client in Python beside this one
 PYTHON ?= python3
 PYTHON_DIR = $(CURDIR)/target/python
 python: setup ## Build the wheel of the client in Python; run its suite, its tests, its example and mypy with it
+	@$(PYTHON) -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+		echo "python: needs $(PYTHON) 3.11 or later with venv; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	rm -rf $(PYTHON_DIR) && mkdir -p $(PYTHON_DIR)
 	$(PYTHON) -m venv $(PYTHON_DIR)/tools && $(PYTHON_DIR)/tools/bin/pip install --quiet build mypy
 	$(PYTHON_DIR)/tools/bin/python -m build --outdir $(PYTHON_DIR)/dist clients/python
@@ -136,6 +138,7 @@ python: setup ## Build the wheel of the client in Python; run its suite, its tes
 
 # TLC is got through Maven: tests/spec/README.md.
 spec: ## Check the specification in TLA+: e.g. ARGS=all, ARGS=--mutants, ARGS="--trace FILE"
+	@command -v python3 >/dev/null || { echo "spec: needs python3; on Debian or Ubuntu: apt-get install python3" >&2; exit 1; }
 	@python3 -B tests/spec/run.py $(ARGS)
 
 # What is public, with commas: the features that docs.rs shows.

