@@ -105,9 +105,8 @@ impl<M: Access> QuorumAcquire<M> {
     }
 
     /// Tries the lock, and returns `None` unless a majority grants it at once. Of several tries that race for a free
-    /// lock, all may get `None`. A majority must have answered before. If the answer of a server is needed and does not come,
-    /// the try ends after a third of the
-    /// lease, at least 100 ms and at most 2 s.
+    /// lock, all may get `None`. A majority must have answered before. If the answer of a server is needed and does not
+    /// come, the try ends after a third of the lease, at least 100 ms and at most 2 s.
     ///
     /// # Cancel safety
     /// That of [`acquire_fair`](Self::acquire_fair).

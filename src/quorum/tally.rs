@@ -443,8 +443,7 @@ impl Tally {
 
     /// Whether a majority has answered.
     pub(super) fn is_answered(&self) -> bool {
-        let answered = self.votes.iter().filter(|vote| vote.number.is_some() || vote.busy);
-        answered.count() >= self.majority()
+        self.votes.iter().filter(|vote| vote.is_answered()).count() >= self.majority()
     }
 
     /// How many votes hold.

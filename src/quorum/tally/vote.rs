@@ -61,11 +61,16 @@ impl Vote {
         self.request.as_ref()?.change(|claim| claim.held_until(now))
     }
 
-    /// Whether the server has said something of the request. What is away has not.
+    /// Whether the server has told where the request stands, or that the lock is busy.
+    pub(super) fn is_answered(&self) -> bool {
+        self.number.is_some() || self.busy
+    }
+
+    /// The same, or a refusal. What is away has said nothing.
     pub(super) fn is_heard(&self) -> bool {
         let is_silence = |refusal: &Refusal| matches!(refusal.error, Error::Unavailable { .. });
         let refusal = self.refused.as_ref();
-        self.number.is_some() || self.busy || refusal.is_some_and(|refusal| !is_silence(refusal))
+        self.is_answered() || refusal.is_some_and(|refusal| !is_silence(refusal))
     }
 
     /// An operator evicted the request at this server, so it does not come back there.

@@ -24,8 +24,6 @@ struct Wishes {
     in_line: VecDeque<Wish>,
     /// How long the server may be waiting now.
     under_way: Duration,
-    /// Nobody serves them any more.
-    closed: bool,
 }
 
 impl Wishes {
@@ -72,11 +70,8 @@ impl Confirming {
 
     pub(super) fn close(&self) {
         self.link.close();
-        let turned_away = {
-            let mut wishes = self.wishes();
-            wishes.closed = true;
-            std::mem::take(&mut wishes.in_line)
-        };
+        // Whoever comes later sees that the link is closed.
+        let turned_away = std::mem::take(&mut self.wishes().in_line);
         drop(turned_away);
     }
 
@@ -106,7 +101,7 @@ impl Confirming {
         };
         {
             let mut wishes = self.wishes();
-            if wishes.closed {
+            if self.link.is_closed() {
                 return Err(self.link.down());
             }
             wishes.in_line.push_back(wish);

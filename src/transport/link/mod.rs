@@ -361,7 +361,6 @@ impl Link {
         drop(turned_away);
     }
 
-    #[cfg(feature = "cluster")]
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.side().state, State::Closed)
     }

@@ -119,25 +119,24 @@ async fn events_of_a_bad_name_or_a_closed_client_are_a_typed_error() {
     assert!(matches!(closed, Err(Error::Shutdown { .. })), "{closed:?}");
 }
 
+/// The user `app` may use these channels, and no others.
+async fn app_has(server: &Server, channels: &[&str]) {
+    let mut rules = redis::cmd("ACL");
+    rules.arg(&["SETUSER", "app", "on", ">s3cret", "~fairlock:*", "+@all"]);
+    let rules = rules.arg("resetchannels").arg(channels);
+    rules.exec_async(&mut server.redis().await).await.unwrap();
+}
+
+async fn client_with(server: &Server, channels: &[&str]) -> Client {
+    app_has(server, channels).await;
+    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
+    connected(Client::builder().lease(LONG), url).await
+}
+
 #[tokio::test]
 async fn events_that_a_user_may_not_subscribe_to_are_refused_and_grants_still_come() {
     let server = Server::start().await;
-    let mut redis = server.redis().await;
-    let mut rules = redis::cmd("ACL");
-    rules.arg(&[
-        "SETUSER",
-        "app",
-        "on",
-        ">s3cret",
-        "~fairlock:*",
-        "resetchannels",
-        "&fairlock:*",
-        "+@all",
-    ]);
-    let set: Result<(), _> = rules.query_async(&mut redis).await;
-    set.unwrap();
-    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
-    let client = connected(Client::builder().lease(LONG), url).await;
+    let client = client_with(&server, &["&fairlock:*"]).await;
     let connections = server.connections().await;
     let refused = soon("an answer", client.events()).await;
     let Err(Error::Server { remedy, .. }) = refused else {
@@ -162,26 +161,10 @@ async fn events_that_a_user_may_not_subscribe_to_are_refused_and_grants_still_co
 #[tokio::test]
 async fn a_stream_whose_subscription_is_refused_later_ends_with_that_error() {
     let server = Server::start().await;
-    let channels = async |channels: &[&str]| {
-        let mut rules = redis::cmd("ACL");
-        rules.arg(&[
-            "SETUSER",
-            "app",
-            "on",
-            ">s3cret",
-            "~fairlock:*",
-            "+@all",
-            "resetchannels",
-        ]);
-        let set: Result<(), _> = rules.arg(channels).query_async(&mut server.redis().await).await;
-        set.unwrap();
-    };
-    channels(&["&fairlock:*"]).await;
-    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
-    let client = connected(Client::builder().lease(LONG), url).await;
+    let client = client_with(&server, &["&fairlock:*"]).await;
     let mut events = client.rw_lock("a").events().await.unwrap();
     // The server ends a subscription that is no longer allowed.
-    channels(&["&fairlock:c:*", "&fairlock:listen"]).await;
+    app_has(&server, &["&fairlock:c:*", "&fairlock:listen"]).await;
     let ended = soon("an item", events.next()).await;
     assert!(matches!(ended, Some(Err(Error::Server { .. }))), "{ended:?}");
     assert!(soon("the end", events.next()).await.is_none());

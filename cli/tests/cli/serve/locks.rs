@@ -3,7 +3,7 @@
 use super::{Served, encoded};
 use crate::command::Cli;
 use crate::scene::{HOSTILE, LONG, client, queue, spoil, stay};
-use fairlock::{Client, Owner};
+use fairlock::{Client, Owner, WriteGuard};
 use fairlock_support::server::{Server, connected};
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -171,24 +171,36 @@ async fn trees_begin_with_the_lock_whose_holder_waits_for_nothing() {
     assert_eq!((&waits["deadlocks"], &waits["more"]), (&json!([]), &0.into()));
 }
 
+/// Neither looks for deadlocks itself.
+async fn two_clients(server: &Server) -> [Client; 2] {
+    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
+    [
+        connected(builder(), server.url()).await,
+        connected(builder(), server.url()).await,
+    ]
+}
+
+/// Each of two owners, of a client each, writes one of two locks and waits for the other one.
+async fn deadlock(server: &Server, clients: &[Client; 2], owners: [Owner; 2], names: [&str; 2]) -> [WriteGuard; 2] {
+    let lock = |at: usize, name: usize| clients[at].rw_lock(names[name]).with_owner(&owners[at]);
+    let held = [
+        lock(0, 0).write().acquire_fair().await.unwrap(),
+        lock(1, 1).write().acquire_fair().await.unwrap(),
+    ];
+    stay(lock(0, 1).write());
+    stay(lock(1, 0).write());
+    for name in names {
+        server.until_queued(name, 1).await;
+    }
+    held
+}
+
 #[tokio::test]
 async fn owners_that_wait_for_each_other_are_a_deadlock() {
     let server = Server::start().await;
-    // None of them looks for deadlocks itself.
-    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
-    let (one, other) = (
-        connected(builder(), server.url()).await,
-        connected(builder(), server.url()).await,
-    );
+    let clients = two_clients(&server).await;
     let owners = [Owner::new(), Owner::new()];
-    let lock = |at: usize, name: &str| [&one, &other][at].rw_lock(name).with_owner(&owners[at]);
-    let _a = lock(0, "a").write().acquire_fair().await.unwrap();
-    let _b = lock(1, "b").write().acquire_fair().await.unwrap();
-    stay(lock(0, "b").write());
-    stay(lock(1, "a").write());
-    for lock in ["a", "b"] {
-        server.until_queued(lock, 1).await;
-    }
+    let _held = deadlock(&server, &clients, owners, ["a", "b"]).await;
     // One look at all locks is enough: only the locks of the circle are read again.
     let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
     let waits = served.document("/api/waits").await;
@@ -228,19 +240,16 @@ async fn owners_that_wait_for_each_other_are_a_deadlock() {
 #[tokio::test]
 async fn a_deadlock_is_found_behind_many_owners_that_hold_and_wait_without_one() {
     let server = Server::start().await;
-    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
-    let (one, other) = (
-        connected(builder(), server.url()).await,
-        connected(builder(), server.url()).await,
-    );
+    let clients = two_clients(&server).await;
     // Owners are searched in the order of their UUIDs.
     let owner = |number: u128| Owner::from_uuid(Uuid::from_u128(number));
-    let root = one.rw_lock("root").write().acquire_fair().await.unwrap();
+    let root = clients[0].rw_lock("root").write().acquire_fair().await.unwrap();
     let mut guards = vec![];
     for number in 1..=100 {
         let (name, owner) = (format!("chain{number}"), owner(number));
         guards.push(
-            one.rw_lock(name)
+            clients[0]
+                .rw_lock(name)
                 .with_owner(&owner)
                 .write()
                 .acquire_fair()
@@ -252,18 +261,11 @@ async fn a_deadlock_is_found_behind_many_owners_that_hold_and_wait_without_one()
             1..60 => format!("chain{}", number + 1),
             _ => "root".to_owned(),
         };
-        stay(one.rw_lock(next).with_owner(&owner).write());
+        stay(clients[0].rw_lock(next).with_owner(&owner).write());
     }
     server.until_queued("root", 41).await;
     let last = [u128::MAX - 1, u128::MAX].map(owner);
-    let lock = |at: usize, name: &str| [&one, &other][at].rw_lock(name).with_owner(&last[at]);
-    let _a = lock(0, "a").write().acquire_fair().await.unwrap();
-    let _b = lock(1, "b").write().acquire_fair().await.unwrap();
-    stay(lock(0, "b").write());
-    stay(lock(1, "a").write());
-    for lock in ["a", "b"] {
-        server.until_queued(lock, 1).await;
-    }
+    let _held = deadlock(&server, &clients, last, ["a", "b"]).await;
     let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
     let waits = served.document("/api/waits").await;
     let deadlocks = &waits["deadlocks"];
@@ -276,23 +278,13 @@ async fn a_deadlock_is_found_behind_many_owners_that_hold_and_wait_without_one()
 #[tokio::test]
 async fn of_many_deadlocks_some_are_shown_and_the_number_of_owners_that_were_not_searched() {
     let server = Server::start().await;
-    let builder = || Client::builder().lease(LONG).deadlock_timeout(LONG);
-    let (one, other) = (
-        connected(builder(), server.url()).await,
-        connected(builder(), server.url()).await,
-    );
+    let clients = two_clients(&server).await;
     let mut guards = vec![];
     for number in 0..40 {
         let names = ["a", "b"].map(|name| format!("{name}{number}"));
         let owners = [Owner::new(), Owner::new()];
-        let lock = |at: usize, name: usize| [&one, &other][at].rw_lock(&*names[name]).with_owner(&owners[at]);
-        for at in 0..2 {
-            guards.push(lock(at, at).write().acquire_fair().await.unwrap());
-        }
-        (0..2).for_each(|at| stay(lock(at, 1 - at).write()));
-        for name in &names {
-            server.until_queued(name, 1).await;
-        }
+        let names = names.each_ref().map(String::as_str);
+        guards.push(deadlock(&server, &clients, owners, names).await);
     }
     let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
     let waits = served.document("/api/waits").await;
