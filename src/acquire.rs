@@ -327,8 +327,11 @@ impl<M: Access> Acquire<M> {
         match waited {
             Ok(Some((attempt, token))) => {
                 let (via, heard) = attempt.granted_via();
-                wait.granted(token, via, heard);
-                Ok(Some(guard(attempt, Arc::clone(&self.handle), self.permits, token)))
+                // One time for all: a crowd asks for it thousands of times at once.
+                let now = clock::now();
+                wait.granted(now, token, via, heard);
+                let hold = Hold::begin(now, self.lock, M::LABEL, self.permits, token);
+                Ok(Some(guard(attempt, self.handle, hold, token)))
             }
             Ok(None) => {
                 wait.not_granted();
@@ -473,16 +476,18 @@ impl Acquire<Read> {
             return Ok(None);
         }
         match attempt.wait().await? {
-            Attempted::Granted(token) => Ok(Some(guard(attempt, Arc::clone(&self.handle), None, token))),
+            Attempted::Granted(token) => {
+                let hold = Hold::begin(clock::now(), self.lock, Read::LABEL, None, token);
+                Ok(Some(guard(attempt, self.handle, hold, token)))
+            }
             Attempted::AskAgain(_) | Attempted::Busy => Ok(None),
         }
     }
 }
 
 /// The guard of an attempt that was granted.
-fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, permits: Option<u32>, token: u64) -> Guard<M> {
+fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, hold: Box<Hold>, token: u64) -> Guard<M> {
     let request = attempt.into_request();
-    let hold = Hold::begin(&request.lock, M::LABEL, permits, token);
     let now = hold.begun;
     request.observe(hold);
     let left = {

@@ -193,6 +193,8 @@ pub(crate) struct Wait {
     pub(crate) span: Span,
     mode: &'static str,
     pub(crate) begun: Instant,
+    /// When it ended, if that is known before its record is dropped.
+    ended: Option<Instant>,
     outcome: Outcome,
     /// The outcome if there is no guard.
     without: Outcome,
@@ -216,6 +218,7 @@ impl Wait {
             span,
             mode,
             begun: clock::now(),
+            ended: None,
             outcome: Outcome::Cancelled,
             without: match when {
                 When::Within(_) => Outcome::Timeout,
@@ -234,12 +237,13 @@ impl Wait {
     }
 
     /// `heard`: when a message told of the grant.
-    pub(crate) fn granted(mut self, token: u64, via: GrantVia, heard: Option<Instant>) {
+    pub(crate) fn granted(mut self, now: Instant, token: u64, via: GrantVia, heard: Option<Instant>) {
         self.outcome = Outcome::Granted;
+        self.ended = Some(now);
         self.span.record("token", token).record("source", via.label());
         metrics::granted(self.mode, via.label());
         if let Some(heard) = heard.filter(|_| via == GrantVia::Message) {
-            metrics::handed_over(self.mode, clock::since(heard));
+            metrics::handed_over(self.mode, now.saturating_duration_since(heard));
         }
     }
 
@@ -254,7 +258,8 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let (waited, outcome) = (clock::since(self.begun), self.outcome.label());
+        let ended = self.ended.unwrap_or_else(clock::now);
+        let (waited, outcome) = (ended.saturating_duration_since(self.begun), self.outcome.label());
         metrics::waited(self.mode, outcome, waited);
         let wait_us = micros(waited);
         self.span.record("outcome", outcome).record("wait_us", wait_us);
@@ -290,7 +295,13 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn begin(lock: &Arc<Lock>, mode: &'static str, permits: Option<u32>, token: u64) -> Box<Self> {
+    pub(crate) fn begin(
+        now: Instant,
+        lock: Arc<Lock>,
+        mode: &'static str,
+        permits: Option<u32>,
+        token: u64,
+    ) -> Box<Self> {
         let span = tracing::debug_span!(
             "hold",
             lock = %lock.name,
@@ -303,10 +314,10 @@ impl Hold {
         );
         Box::new(Self {
             span,
-            lock: Arc::clone(lock),
+            lock,
             mode,
             token,
-            begun: clock::now(),
+            begun: now,
             end: HoldEnd::Dropped,
             _held: One::held(mode),
         })

@@ -164,9 +164,10 @@ impl<M: Access> QuorumAcquire<M> {
                 } else {
                     GrantVia::Reply
                 };
-                wait.granted(token, via, None);
+                let now = clock::now();
+                wait.granted(now, token, via, None);
                 let (ballot, work) = open.keep();
-                ballot.observe(Hold::begin(&self.lock, M::LABEL, None, token));
+                ballot.observe(Hold::begin(now, self.lock, M::LABEL, None, token));
                 Ok(Some(QuorumGuard::new(ballot, work, token)))
             }
             Ok(None) => {
