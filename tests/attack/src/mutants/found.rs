@@ -169,4 +169,6 @@ pub const ALL: &[Bug] = &[
         "fuzzing of URLs", &[
             "cli/src/url.rs all_other_urls_are_read_by_the_redis_crate",
             "cli/src/fuzz.rs random_urls_are_read_or_refused_and_what_is_shown_of_them_has_no_secret"]),
+    bug("An eviction of the only request told its client before the script's first write. On a server before Redis 7 without memory that write failed: the client gave up a hold that the server kept for a lease.",
+        "reading the scripts", &["scripts::memory::an_eviction_that_fails_for_want_of_memory_tells_nobody_of_itself"]),
 ];

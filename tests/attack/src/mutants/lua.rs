@@ -81,6 +81,20 @@ const fn suite(
     }
 }
 
+/// What a server does whose memory is exhausted.
+const fn memory(
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+    seen: &'static str,
+    story: &'static str,
+) -> Mutant {
+    Mutant {
+        check: Check::It("scripts::memory::an_eviction_that_fails_for_want_of_memory_tells_nobody_of_itself"),
+        ..suite(name, file, edits, seen, story)
+    }
+}
+
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
     // ---- numbers and phases
@@ -522,6 +536,11 @@ pub const ALL: &[Mutant] = &[
         &[("cursor, 'COUNT', '1000')", "cursor, 'MATCH', '*' .. owner, 'COUNT', '1000')")],
         "found by another model, made from PROTOCOL.md",
         "An owner whose name has brackets, stars or backslashes cannot be evicted."),
+    memory("tells-of-an-eviction-that-fails", "lua/evict.lua",
+        &[("spread()   -- a server", "-- a server"),
+          ("local page = call('ZSCAN'", "local page = sole == 1 and { '0', { holder, '' } } or call('ZSCAN'")],
+        "found here, by reading",
+        "The only request is evicted while memory is exhausted, before Redis 7: its client is told so, and then the first write fails."),
     suite("any-name-will-do", "lua/acquire.lua",
         &[("'^([rw])%x+:%d+:([^ \\n*][^ \\n]*)$'", "'^([rw])%x+:%d+:([^*].*)$'")],
         "found by another model, made from PROTOCOL.md",
