@@ -27,6 +27,7 @@ if not mode then
 end
 
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
+if ARGV[5] and not is_lease(tonumber(ARGV[5])) then return { err = 'ERR not a quarantine' } end
 if ticket and not (ticket > 0 and ticket < BAND) then return { err = 'ERR not a ticket' } end   -- tokens must still grow
 
 clock()

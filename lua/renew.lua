@@ -7,9 +7,12 @@
 -- Wakes: waiters that enter after an expiry. Twice: renews again.
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
-clock()
 local requests, known = {}, {}
-for i = 2, #ARGV, 2 do requests[i / 2] = ARGV[i] end
+for i = 2, #ARGV, 2 do
+  if not is_lease(tonumber(ARGV[i + 1])) then return { err = 'ERR not a lease' } end
+  requests[i / 2] = ARGV[i]
+end
+clock()
 
 -- It renews its own leases before it expires any, because a late renewal still counts if no other call came before it.
 if sole == 1 then

@@ -4,6 +4,7 @@
 mod batches;
 mod expiry;
 mod keys;
+mod memory;
 mod model;
 mod owners;
 mod replies;

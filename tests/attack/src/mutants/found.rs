@@ -169,4 +169,10 @@ pub const ALL: &[Bug] = &[
         "fuzzing of URLs", &[
             "cli/src/url.rs all_other_urls_are_read_by_the_redis_crate",
             "cli/src/fuzz.rs random_urls_are_read_or_refused_and_what_is_shown_of_them_has_no_secret"]),
+    bug("An eviction of the only request told its client before the script's first write. On a server before Redis 7 without memory that write failed: the client gave up a hold that the server kept for a lease.",
+        "reading the scripts", &["scripts::memory::an_eviction_that_fails_for_want_of_memory_tells_nobody_of_itself"]),
+    bug("A renewal took any number for a lease: below zero it ended its request, and a huge one kept it for ever. A rest of a quarantine that was no number failed the script after it had expired requests, and that was not saved.",
+        "reading the scripts", &[
+            "tests/conformance/scenarios/names.json one wrong lease refuses a renewal before it renews or expires anything",
+            "tests/conformance/scenarios/names.json a wrong rest of a quarantine is refused before anything expires"]),
 ];

@@ -81,6 +81,20 @@ const fn suite(
     }
 }
 
+/// What a server does whose memory is exhausted.
+const fn memory(
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+    seen: &'static str,
+    story: &'static str,
+) -> Mutant {
+    Mutant {
+        check: Check::It("scripts::memory::an_eviction_that_fails_for_want_of_memory_tells_nobody_of_itself"),
+        ..suite(name, file, edits, seen, story)
+    }
+}
+
 #[rustfmt::skip]
 pub const ALL: &[Mutant] = &[
     // ---- numbers and phases
@@ -522,6 +536,19 @@ pub const ALL: &[Mutant] = &[
         &[("cursor, 'COUNT', '1000')", "cursor, 'MATCH', '*' .. owner, 'COUNT', '1000')")],
         "found by another model, made from PROTOCOL.md",
         "An owner whose name has brackets, stars or backslashes cannot be evicted."),
+    suite("renews-for-any-lease", "lua/renew.lua",
+        &[("  if not is_lease(tonumber(ARGV[i + 1])) then return { err = 'ERR not a lease' } end\n", "")],
+        "found here, by reading",
+        "A renewal with a lease below zero ends the request that it names, and one with a huge lease keeps it for ever."),
+    suite("any-quarantine-will-do", "lua/acquire.lua",
+        &[("if ARGV[5] and not is_lease(tonumber(ARGV[5])) then return { err = 'ERR not a quarantine' } end\n", "")],
+        "found here, by reading",
+        "The rest of a quarantine is no number: the script fails after it has expired requests, and does not save that."),
+    memory("tells-of-an-eviction-that-fails", "lua/evict.lua",
+        &[("spread()   -- a server", "-- a server"),
+          ("local page = call('ZSCAN'", "local page = sole == 1 and { '0', { holder, '' } } or call('ZSCAN'")],
+        "found here, by reading",
+        "The only request is evicted while memory is exhausted, before Redis 7: its client is told so, and then the first write fails."),
     suite("any-name-will-do", "lua/acquire.lua",
         &[("'^([rw])%x+:%d+:([^ \\n*][^ \\n]*)$'", "'^([rw])%x+:%d+:([^*].*)$'")],
         "found by another model, made from PROTOCOL.md",
