@@ -30,7 +30,11 @@ async fn an_eviction_that_fails_for_want_of_memory_tells_nobody_of_itself() {
         let owner = if request.ends_with('x') { "x" } else { "1:1" };
         assert_eq!(first_message(&server, &lock, owner).await, "the end", "{request}");
         // The eviction did nothing.
-        assert_eq!(lock.renew_for(&[request], LEASE_MS).await.1, [token as i64], "{request}");
+        assert_eq!(
+            lock.renew_for(&[request], LEASE_MS).await.1,
+            [token as i64],
+            "{request}"
+        );
         let evicted = lock.call(scripts::EVICT.text, "", &[owner.to_owned()]).await.unwrap();
         assert_eq!(evicted, [-1, 1], "{request}");
     }
