@@ -299,7 +299,7 @@ pub const ALL: &[Mutant] = &[
         "More leases are over than one call may end, and the caller is told that nothing is left to do."),
     // ---- leases
     model("expires-before-it-renews", "lua/renew.lua",
-        &[("clock()\nlocal requests", "clock()\nsweep()\nlocal requests")],
+        &[("clock()\n\n-- It renews its own", "clock()\nsweep()\n\n-- It renews its own")],
         "draft",
         "A renewal first ends what is past its deadline. A hold whose renewal comes a millisecond late is lost although nobody wanted the lock."),
     model("renewal-makes-a-hold", "lua/renew.lua",
