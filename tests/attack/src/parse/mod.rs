@@ -7,6 +7,7 @@ mod errors;
 mod messages;
 mod names;
 mod replies;
+mod seeds;
 mod status;
 
 use proptest::prelude::*;
