@@ -49,7 +49,8 @@ pub(super) struct Wish {
 pub(super) struct Closed {
     /// Its votes, each with the token of its hold.
     pub(super) votes: Vec<(usize, Arc<Request>, Option<u64>)>,
-    /// What it has asked for without an answer until now. The drivers release that.
+    /// What it has asked for without an answer until now. The drivers release that, and the owner's next request waits
+    /// for it from now on: otherwise that server would refuse it, because its owner waits there already.
     pub(super) asked: Vec<(usize, Arc<Request>)>,
 }
 
@@ -156,6 +157,10 @@ impl Ballot {
         let votes = votes.collect();
         let asked = tally.asked();
         drop(tally);
+        let now = clock::now();
+        for (_, request) in &asked {
+            request.change(|claim| claim.leave(now));
+        }
         self.changed.notify_waiters();
         Closed { votes, asked }
     }

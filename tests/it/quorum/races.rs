@@ -3,8 +3,8 @@
 use super::{Fleet, entered, write};
 use crate::proxy::Proxy;
 use crate::server::{eventually, soon};
-use fairlock::Quorum;
-use futures::future::join_all;
+use fairlock::{Owner, Quorum};
+use futures::future::{FutureExt, join_all};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writers that enter again and again, and a register that refuses a token that is not greater than all before.
@@ -105,4 +105,47 @@ pub(super) async fn connected(urls: &[String]) -> Quorum {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// An owner leaves its wait while a server's reply is under way, and asks again at once. The new request waits for the
+/// former one, because that server would refuse a second one.
+#[tokio::test]
+async fn an_owner_that_leaves_a_call_under_way_and_asks_again_waits_for_its_end() {
+    let fleet = Fleet::start(3).await;
+    let holder = fleet.quorum().await.rw_lock("x").write().acquire_fair().await.unwrap();
+    let way = Proxy::to(fleet.0[2].port()).await;
+    let quorum = connected(&[fleet.0[0].url(), fleet.0[1].url(), way.url()]).await;
+    let lock = quorum.rw_lock("x").with_owner(&Owner::new());
+    way.hold_replies(true);
+    let mut first = Box::pin(lock.write().acquire_fair());
+    let answered = async {
+        fleet.until(fleet.all(), "x", 1, 1).await;
+        // Two servers answer this after that.
+        let other = quorum.rw_lock("y").write().acquire_fair().await.unwrap();
+        fleet.until([2], "y", 1, 0).await;
+        other
+    };
+    let other = tokio::select! {
+        _ = &mut first => panic!("somebody holds"),
+        other = answered => other,
+    };
+    // A majority has answered, so a task of the client has the third call. That task learns later that the caller has left.
+    let before = fleet.0[2].script_calls().await;
+    drop(first);
+    let mut again = Box::pin(lock.write().acquire_fair());
+    assert!((&mut again).now_or_never().is_none());
+    // What a connection was given before this call is executed before it.
+    let mut next = Box::pin(quorum.rw_lock("z").write().acquire_fair());
+    assert!((&mut next).now_or_never().is_none());
+    fleet.until([2], "z", 1, 0).await;
+    fleet.until([2], "x", 1, 0).await;
+    let calls = fleet.0[2].script_calls().await - before;
+    assert_eq!(calls, 2, "the acquire of z and the release of the former request");
+    way.hold_replies(false);
+    let again = tokio::spawn(again);
+    fleet.until(fleet.all(), "x", 1, 1).await;
+    holder.release().await.unwrap();
+    let entered = soon("it enters", again).await.unwrap().unwrap();
+    entered.release().await.unwrap();
+    other.release().await.unwrap();
 }

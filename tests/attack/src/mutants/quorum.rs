@@ -81,6 +81,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::faults::a_release_before_the_last_answer_survives_the_loss_of_a_vote"),
     },
     Mutant {
+        name: "quorum-asks-beside-itself", file: "src/quorum/ballot.rs",
+        edits: &[("request.change(|claim| claim.leave(now));", "let _ = (request, now);")],
+        seen: "simulate --quorum 3, seed 5582307857993",
+        story: "An owner that leaves a call under way and asks again at once is refused by that server, and by nobody's fault lacks a majority when another server has no memory.",
+        check: Check::It("quorum::races::an_owner_that_leaves_a_call_under_way_and_asks_again_waits_for_its_end"),
+    },
+    Mutant {
         name: "quorum-gains-before-it-loses", file: "src/quorum/tally.rs",
         edits: &[("let is_lost = self.held_until(clock()).is_none();", "self.hand_out(&granted, now);\n                let is_lost = self.held_until(now).is_none();")],
         seen: "found here, by reading",
