@@ -8,7 +8,7 @@
 --       if it is of the same client, otherwise 0; -3 another policy is stored, value = its byte; -4 the read hold of this
 --       upgrade is over; -5 the queue is as long as it may be, value = how many wait
 -- Wakes: waiters that enter after an expiry. Twice: the same reply, and the lease restarts.
-local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), ARGV[4] and tonumber(ARGV[4])
+local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), optional(ARGV[4])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
 local asked, wanted, longest, read_token = 0
@@ -17,7 +17,7 @@ if options ~= '' then
   wanted = asked == BOUNDED and tonumber(match(options, 'n(%d+)') or 0)
   if wanted and (wanted < 1 or wanted > MOST) then return { err = 'ERR not a limit' } end
   longest = tonumber(match(options, 'm(%d+)'))
-  if find(options, 'u', 1, true) then read_token, ticket = ticket, nil end
+  if find(options, 'u', 1, true) then read_token, ticket = ticket or -1, nil end
 end
 local mode, named = match(request, '^([rw])%x+:%d+$')
 if not mode then
@@ -29,6 +29,7 @@ end
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
 if ARGV[5] and not is_lease(tonumber(ARGV[5])) then return { err = 'ERR not a quarantine' } end
 if ticket and not (ticket > 0 and ticket < BAND) then return { err = 'ERR not a ticket' } end   -- tokens must still grow
+if read_token and not (read_token >= 0 and read_token < BAND) then return { err = 'ERR not a token' } end
 
 clock()
 if reads + writes + waiting > 0 then
@@ -92,7 +93,7 @@ else
   local before = waiting > 0 and not inside
   if before and head then
     local place, score = tonumber(head[2]), (ticket or BAND - 1) + band
-    before = score > place or score == place and request > head[1]
+    before = score > place or score == place and precedes(head[1], request)
   end
   if before or writing and not inside or not writing and write and reads > held
     or policy == BOUNDED and reads > 0 and not room(named or sub(request, 2)) then

@@ -4,6 +4,7 @@
 -- Wakes: the evicted requests (token 0) and the next waiters. Twice: 0 requests, nothing changes.
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
+if not ARGV[2] or ARGV[2] == '' then return { err = 'ERR not an owner' } end   -- many names have no weight
 clock()
 spread()   -- a server that takes no writes fails here: a message must not tell of an eviction that fails
 local owner, evicted, names, cursor = ARGV[2], {}, {}, '0'

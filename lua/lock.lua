@@ -44,6 +44,15 @@ end
 -- A call that is refused for its lease must be refused before it writes anything. A year is less than 10^11 ms.
 local function is_lease(ms) return ms and ms > 0 and ms < 100000000000 end
 
+-- A number that a call may leave out: nil if it does, -1 for what is no number.
+local function optional(text) return text and text ~= '' and (tonumber(text) or -1) or nil end
+
+-- Before: by the names' bytes, as in a sorted set. `<` alone compares by the server's locale.
+local function precedes(request, other)
+  local function bytes(name) return (string.gsub(name, '.', function(char) return format('%02x', byte(char)) end)) end
+  return bytes(request) < bytes(other)
+end
+
 local function is_write(request) return byte(request) == 119 end   -- 'w'
 
 -- The owner that the request names, or nil. Otherwise its owner is its client and its number, and its weight.

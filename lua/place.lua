@@ -3,7 +3,7 @@
 --       up if the queue has a request before that place, or '': it gives nothing up; 6 what seq must reach at least, or ''
 -- Returns as renew of one request: { next ms, first, standing }
 -- Wakes: the waiters that now fit. Twice: the same place, and the lease restarts. A hold with a later token stays.
-local request, lease_ms, place, given_up, least = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local request, lease_ms, place, given_up, least = ARGV[2], tonumber(ARGV[3]), optional(ARGV[4]), optional(ARGV[5]), optional(ARGV[6])
 local refused = begin(KEYS, ARGV)
 if refused then return refused end
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
@@ -61,7 +61,7 @@ if stands and place then
   elseif given_up and waiting > 0 and (write and token or first) <= given_up and is_alone(named or sub(request, 2)) then
     local head = call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')
     local before = tonumber(head[2] or score)
-    if head[1] and (before < score or before == score and head[1] < request) then
+    if head[1] and (before < score or before == score and precedes(head[1], request)) then
       -- In the queue first, so that it is no read hold any more for an upgrade of its owner.
       call('ZADD', QUEUE, int(score), request)
       count_down(request)

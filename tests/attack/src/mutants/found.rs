@@ -175,4 +175,10 @@ pub const ALL: &[Bug] = &[
         "reading the scripts", &[
             "tests/conformance/scenarios/names.json one wrong lease refuses a renewal before it renews or expires anything",
             "tests/conformance/scenarios/names.json a wrong rest of a quarantine is refused before anything expires"]),
+    bug("An eviction without an owner evicted everybody without a weight, an upgrade with the token `nan` entered although others had written, and a ticket that was no number counted as none. No test sent a call that PROTOCOL.md does not allow.",
+        "reading the scripts", &[
+            "tests/conformance/scenarios/names.json a ticket, a token and an owner that are none are refused before anything is written"]),
+    bug("Two scripts compared names with `<`, which in Lua follows the locale of the server, and sorted sets compare bytes. With equal tickets a vote could give its hold up and be granted it again. Every server of the tests had the locale C.",
+        "reading the scripts", &[
+            "tests/conformance/scenarios/place.json names are in the order of their bytes, whatever the locale of the server"]),
 ];
