@@ -152,8 +152,8 @@ impl<'a> Story<'a> {
     /// What was lost, and how much there was to lose. Returns whether the story goes on.
     pub fn lost(&mut self, lost: Option<String>, losable: usize) -> bool {
         self.counts.losable = losable;
-        // The counter may be ahead of the clock, by as many us as it gave numbers in one: a loss of it costs so much.
-        self.now_us += 2_000;
+        // The counter may be ahead of the clock. If it is lost before the clock has passed it, numbers come again.
+        self.now_us = self.now_us.max(self.lock.seq) + 2_000;
         self.lost.clone_from(&lost);
         let innocent = ["queue", "field policy", "field seq"];
         let marks = |lost: &str| lost.starts_with("field q:") || innocent.contains(&lost);
