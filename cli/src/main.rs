@@ -76,6 +76,14 @@ fn report(outcome: Outcome) -> ExitCode {
     })
 }
 
+/// The second `--` of `run -- -name -- COMMAND`: clap takes it for the name of the program.
+#[cfg(unix)]
+fn without_dashes(command: &mut Vec<std::ffi::OsString>) {
+    if command.len() > 1 && command[0] == "--" {
+        command.remove(0);
+    }
+}
+
 fn start(cli: Cli) -> Outcome {
     // One thread: a command is killed together with the thread that started it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -84,9 +92,15 @@ fn start(cli: Cli) -> Outcome {
     let outcome = runtime.block_on(async {
         match cli.command {
             #[cfg(unix)]
-            Command::Run(args) => run::run(&target()?, args).await,
+            Command::Run(mut args) => {
+                without_dashes(&mut args.command);
+                run::run(&target()?, args).await
+            }
             #[cfg(unix)]
-            Command::Elect(args) => elect::run(target()?.one(NO_ELECTION, None)?, args).await,
+            Command::Elect(mut args) => {
+                without_dashes(&mut args.command);
+                elect::run(target()?.one(NO_ELECTION, None)?, args).await
+            }
             Command::Leader(args) => leader::run(target()?.one(NO_ELECTION, None)?, &args).await,
             Command::Ls(args) => ls::run(&target()?, &args).await,
             Command::Show(args) => show::run(&target()?, &args).await,

@@ -49,8 +49,8 @@ pub(crate) enum UrlError {
     PathOfCluster,
     /// The path is not `/MASTER` or `/MASTER/DATABASE`.
     PathOfSentinel,
-    /// An option that has no meaning here.
-    Option(String),
+    /// An option that has no meaning here. Its name may be a part of a password.
+    Option,
 }
 
 const CLUSTER: &str = "redis+cluster://HOST:PORT,HOST:PORT";
@@ -86,10 +86,10 @@ impl fmt::Display for UrlError {
                 f,
                 "its path is not /MASTER or /MASTER/DATABASE; write it like {SENTINEL}"
             ),
-            Self::Option(name) => write!(
+            Self::Option => write!(
                 f,
-                "it has an unknown option {name}; only redis+sentinel:// has options, sentinel_username and \
-                 sentinel_password"
+                "it has an unknown option; only redis+sentinel:// has options, sentinel_username and \
+                 sentinel_password, and a ? of the password is written as %3F"
             ),
         }
     }
@@ -172,8 +172,8 @@ impl Place {
         if !matches!(parts.path.as_slice(), [] | ["0"]) {
             return Err(UrlError::PathOfCluster);
         }
-        if let Some((name, _)) = parts.options().next() {
-            return Err(UrlError::Option(name.into_owned()));
+        if parts.options().next().is_some() {
+            return Err(UrlError::Option);
         }
         let hosts = parts.connections("6379", &parts.before)?;
         Ok(Self {
@@ -201,7 +201,7 @@ impl Place {
             login = match &*name {
                 "sentinel_username" => login.set_username(value),
                 "sentinel_password" => login.set_password(value),
-                _ => return Err(UrlError::Option(name.into_owned())),
+                _ => return Err(UrlError::Option),
             };
         }
         // The login of the URL is the master's. It is read here, and then replaced by the sentinels' own.
@@ -466,11 +466,12 @@ mod tests {
             ("redis+cluster://:s3cret@a,,b", "host is missing"),
             ("redis+cluster://:s3cret@:7000", "host is missing"),
             ("redis+cluster://:s3cret@a/1", "database 0"),
-            ("redis+cluster://:s3cret@a?s=s3cret", "unknown option s"),
+            ("redis+cluster://:s3cret@a?s=s3cret", "unknown option"),
+            ("redis+sentinel://app:12?s3cret@a/main", "%3F"),
             ("redis+sentinel://:s3cret@a/mine/x", "/MASTER/DATABASE"),
             ("redis+sentinel://:s3cret@a//1", "/MASTER/DATABASE"),
             ("redis+sentinel://:s3cret@a/mine/1/2", "/MASTER/DATABASE"),
-            ("redis+sentinel://:s3cret@a/mine?db=s3cret", "unknown option db"),
+            ("redis+sentinel://:s3cret@a/mine?db=s3cret", "unknown option"),
             ("redis+sentinel://:s3cret@a:port/mine", "write it like"),
         ] {
             let error = Place::read(url).expect_err(url).to_string();

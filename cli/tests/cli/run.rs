@@ -141,6 +141,16 @@ async fn arguments_after_the_command_are_its_own() {
 }
 
 #[tokio::test]
+async fn a_lock_whose_name_begins_with_a_dash_stands_between_two_pairs_of_dashes() {
+    let server = Server::start().await;
+    for command in [&["echo", "--"][..], &["--", "echo", "--"]] {
+        let ended = Cli::of(&server).run(&[&["run", "--", "-x"], command].concat()).await;
+        let said = (ended.status, ended.stdout.as_str());
+        assert_eq!(said, (0, "--\n"), "{command:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_command_finds_name_and_token_in_its_environment_and_tokens_grow() {
     let server = Server::start().await;
     let cli = Cli::of(&server);
