@@ -5,6 +5,7 @@ import contextlib
 import gc
 import pathlib
 import sys
+import traceback
 import unittest
 import uuid
 import warnings
@@ -297,6 +298,14 @@ class Guards(OnAServer):
                 with self.assertRaises(fairlock.LostError):
                     await guard.release()
 
+    async def test_a_block_does_not_begin_after_the_release(self) -> None:
+        async with connected() as client:
+            guard = await client.rw_lock(name()).write()
+            await guard.release()
+            with self.assertRaisesRegex(RuntimeError, "was released"):
+                async with guard.while_held():
+                    pass
+
     async def test_an_acquisition_is_for_one_block_at_a_time(self) -> None:
         async with connected() as client, connected() as other:
             lock = client.rw_lock(name())
@@ -386,6 +395,12 @@ class Refusals(OnAServer):
             {"url": "http://localhost"},
             {"url": "redis://localhost:x"},
             {"url": "redis://localhost/x"},
+            {"url": "redis://:12/s3cret@localhost"},
+            {"url": "redis://:12?s3cret@localhost"},
+            {"url": "redis://:12#s3cret@localhost"},
+            {"url": "redis://:s3cret/12@localhost"},
+            {"url": "redis://app:12/0?s3cret@localhost"},
+            {"url": "unix:///tmp/a?db=s3cret"},
             {"url": URL, "lease": 0.05},
             {"url": URL, "prefix": "a{b"},
             {"url": URL, "label": "a b"},
@@ -394,6 +409,8 @@ class Refusals(OnAServer):
             with self.assertRaises(fairlock.InvalidInputError) as refused:
                 fairlock.Client(**arguments)  # type: ignore[arg-type]
             self.assertRegex(str(refused.exception), "refused: .*(must|may)")
+            shown = "".join(traceback.format_exception(refused.exception, limit=0))
+            self.assertNotIn("s3cret", shown)
         async with connected() as client:
             for bad in ("", "x" * 1025, "\ud800"):
                 with self.assertRaises(fairlock.InvalidInputError):

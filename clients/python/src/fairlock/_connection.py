@@ -39,16 +39,21 @@ class Address:
     @staticmethod
     def of_url(url: str, tls: ssl.SSLContext | None = None, name: str = "") -> Address:
         """Reads `redis://`, `rediss://` and `unix://` URLs."""
-        remedy = "it must be like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss://... or unix:///PATH"
+        remedy = (
+            "it must be like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss://... or unix:///PATH; in a password "
+            "/ is written as %2F, ? as %3F, # as %23 and @ as %40"
+        )
         try:
             parts = urlsplit(url)
             port = parts.port or 6379
             path = parts.path if parts.scheme == "unix" else None
             number = parse_qs(parts.query).get("db", ["0"])[-1] if path else parts.path.strip("/") or "0"
             database = int(number)
-        except ValueError as error:
-            raise InvalidInputError(f"the server's URL is refused: {error}; {remedy}") from error
-        if parts.scheme not in ("redis", "rediss", "unix") or path == "":
+            after_host = parts.fragment if path else parts.path + parts.query + parts.fragment
+        except ValueError:
+            # Its text repeats a part of the URL, which belongs to the password if that has a `/`, `?` or `#`.
+            raise InvalidInputError(f"the server's URL is refused: {remedy}") from None
+        if parts.scheme not in ("redis", "rediss", "unix") or path == "" or "@" in after_host:
             raise InvalidInputError(f"the server's URL is refused: {remedy}")
         if tls is not None and parts.scheme != "rediss":
             raise InvalidInputError("the server's URL is refused: with a context for TLS it must begin with rediss://")

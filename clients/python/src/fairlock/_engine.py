@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from ._connection import Address, Disconnected
 from ._names import LockKeys, owner_name, read_message, read_request
 from ._request import DISPLACED, RELEASED, Phase, Refused, Request, Signal
 from ._resp import MalformedError, ReplyError, Word, integers
-from ._session import Answer, Session, is_transient
+from ._session import MOST_PAUSE, Answer, Session, is_transient
 from ._subscription import Subscription
 from .errors import (
     ClosedError,
@@ -107,8 +107,9 @@ class Engine:
         self._number = 0
         # By number: requests that are not over, or not yet released.
         self._requests: dict[int, Request] = {}
-        # By number: what to release in the background, each with the end of its lease and the next attempt.
-        self._left: dict[int, tuple[Request, float, float]] = {}
+        # By number: what to release in the background, each with the end of its lease, the next attempt, and the pauses
+        # between attempts.
+        self._left: dict[int, tuple[Request, float, float, Iterator[float]]] = {}
         # Locks with a waiter here: when a lease of somebody else ends.
         self._looks: dict[LockKeys, float] = {}
         # Locks with or without a waiter here: when a cut lease ends, and until when such looks may follow each other.
@@ -252,6 +253,7 @@ class Engine:
         if wish.max_queue is not None and not ticket:
             options += f"m{wish.max_queue}"
         patience = _clock.now() + request.lease
+        pauses = _growing()
         sendings = 0
         while True:
             sendings += 1
@@ -284,7 +286,7 @@ class Engine:
                 self._note_next(wish.lock, next_ms)
                 self._raise_refusal(wish, status, value)
                 return False
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(next(pauses))
 
     def _stands(self, request: Request, sent: float, status: int, value: int, next_ms: int | None, seq: int) -> None:
         """Takes in that the server has queued or granted the request."""
@@ -372,6 +374,7 @@ class Engine:
     async def _release(self, request: Request, name: str, held_until: float) -> tuple[int, bool]:
         """How the request stood, and whether an earlier sending got no reply."""
         lost_reply = False
+        pauses = _growing()
         while True:
             try:
                 answer = await self._script("release", request.lock, "", request.name)
@@ -387,7 +390,7 @@ class Engine:
                     raise ServerError(f"release of lock {name!r}", str(error)) from error
                 if _clock.now() >= held_until:
                     raise UnavailableError(f"release of lock {name!r}", error) from error
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(next(pauses))
 
     def leave(self, request: Request) -> None:
         """Releases it in the background, until its lease must have ended."""
@@ -398,7 +401,7 @@ class Engine:
             self._forget(request)
             return
         now = _clock.now()
-        self._left[request.number] = (request, now + request.lease, now)
+        self._left[request.number] = (request, now + request.lease, now, _growing())
         self._schedule(now)
 
     def _forget(self, request: Request) -> None:
@@ -464,8 +467,8 @@ class Engine:
                     next_at = min(next_at, request.due)
                 if request.phase is Phase.HELD:
                     next_at = min(next_at, request.proven)
-        leaving = [request for request, _, at in self._left.values() if at <= now]
-        next_at = min([next_at, *(at for _, _, at in self._left.values() if at > now)])
+        leaving = [request for request, _, at, _ in self._left.values() if at <= now]
+        next_at = min([next_at, *(at for _, _, at, _ in self._left.values() if at > now)])
         chains = {lock: until for lock, (at, until) in self._follow_ups.items() if at <= now}
         for lock in chains:
             del self._follow_ups[lock]
@@ -535,9 +538,9 @@ class Engine:
                 self._log_failure("a release", lock, error)
                 now = _clock.now()
                 for request in requests:
-                    _, until, _ = self._left.get(request.number, (request, 0.0, 0.0))
+                    _, until, _, pauses = self._left.get(request.number, (request, 0.0, 0.0, _growing()))
                     if now < until:
-                        self._left[request.number] = (request, until, now + RETRY_SECONDS)
+                        self._left[request.number] = (request, until, now + next(pauses), pauses)
                     else:
                         # Its lease is over.
                         self._forget(request)
@@ -597,6 +600,14 @@ class Engine:
 def reason(request: Request) -> LostReason:
     """Why a hold is lost."""
     return request.why if isinstance(request.why, LostReason) else LostReason.LEASE_EXPIRED
+
+
+def _growing() -> Iterator[float]:
+    """The pauses between sendings of a call that fails, in seconds."""
+    pause = RETRY_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, MOST_PAUSE)
 
 
 def _passes(error: Exception) -> bool:

@@ -93,17 +93,20 @@ class Subscription:
         """Keeps the subscription that `subscribe` made, for ever."""
         pause = 0.0
         while True:
+            begun = _clock.now()
             if self._connection is not None:
                 why = await asyncio.shield(self._connection.ended)
                 log.debug("the subscription ended: %s", why)
                 self._connection = None
+                # A server that confirms and hangs up at once is not asked without a pause.
+                if _clock.now() - begun > MOST_PAUSE:
+                    pause = 0.0
+            await asyncio.sleep(pause)
+            pause = min(max(2 * pause, LEAST_PAUSE), MOST_PAUSE)
             try:
                 await self.subscribe(session)
-                pause = 0.0
             except (Disconnected, ReplyError) as error:
                 log.debug("cannot subscribe: %s", error)
-                pause = min(max(2 * pause, LEAST_PAUSE), MOST_PAUSE)
-                await asyncio.sleep(pause)
 
     def _take(self, channel: str, payload: str) -> None:
         if channel == self._channel:

@@ -70,7 +70,8 @@ class Guard:
     def while_held(self) -> WhileHeld:
         """A block that is cancelled when the lock is lost: `async with guard.while_held(): ...`.
 
-        The block then raises LostError. It must await now and then, because only an await can be cancelled.
+        The block then raises LostError. It must await now and then, because only an await can be cancelled. After a
+        release the block raises RuntimeError at its beginning.
         """
         return WhileHeld(self)
 
@@ -132,6 +133,8 @@ class WhileHeld:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("while_held() needs a task")
+        if self._guard._left:
+            raise RuntimeError(f"the guard of lock {self._guard.name!r} was released")
         if not self._guard.is_held():
             raise LostError(self._guard.name, reason(self._guard._request))
         self._cancelling = task.cancelling()
