@@ -50,8 +50,20 @@ mod sealed {
 
 impl IntoServer for &str {
     fn into_server(self) -> Result<Server, RedisError> {
+        check_url(self)?;
         redis::Client::open(self.into_connection_info()?)?.into_server()
     }
+}
+
+/// A password with a character that ends the host must not become the name of a host, which errors show.
+fn check_url(url: &str) -> Result<(), RedisError> {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let after_host = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
+    if scheme.contains("unix") || !after_host.contains('@') {
+        return Ok(());
+    }
+    let why = "the URL has an @ after its host; in a password / is written as %2F, ? as %3F and # as %23";
+    Err((redis::ErrorKind::InvalidClientConfig, why).into())
 }
 
 impl IntoServer for String {
@@ -132,10 +144,25 @@ impl IntoServer for Arc<dyn crate::transport::simulated::Network> {
     }
 }
 
-#[cfg(all(test, feature = "cluster"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_password_that_ends_the_host_is_refused_and_not_shown() {
+        for url in [
+            "redis://app:12#s3cret@a",
+            "redis://app:12/s3cret@a",
+            "valkey://app:12?s3cret@a",
+        ] {
+            let error = url.into_server().expect_err("refused").to_string();
+            assert!(error.contains("%23") && !error.contains("12"), "{error}");
+        }
+        assert!("redis://:s3%23cret@a".into_server().is_ok());
+        assert!("unix:///tmp/a@b.sock".into_server().is_ok());
+    }
+
+    #[cfg(feature = "cluster")]
     #[test]
     fn nodes_of_a_cluster_that_cannot_share_their_settings_are_refused() {
         let refused = |nodes: &[&str]| {

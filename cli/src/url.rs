@@ -43,6 +43,8 @@ pub(crate) enum UrlError {
     SeveralLogins,
     /// The login has no colon: a user without a password, or a password that its writer took for one without a user.
     Login,
+    /// There is an `@` after the host: the password has a character that ends the host.
+    Unescaped,
     /// There is nothing between two commas, or no host at all.
     NoHost,
     /// The URL of a cluster has a path.
@@ -76,6 +78,10 @@ impl fmt::Display for UrlError {
             Self::Login => write!(
                 f,
                 "its login has no colon; a login is USER:PASSWORD@ or :PASSWORD@, and USER:@ is a user without a password"
+            ),
+            Self::Unescaped => write!(
+                f,
+                "it has an @ after its host; in a password / is written as %2F, ? as %3F and # as %23"
             ),
             Self::NoHost => write!(f, "a host is missing; write it like {CLUSTER} or {SENTINEL}"),
             Self::PathOfCluster => write!(
@@ -147,6 +153,10 @@ impl Place {
         // The parsed URL does not tell `USER:@` from `USER@`. It leaves out tabs and line breaks, so its user counts.
         if !parsed.username().is_empty() && !login.contains(':') {
             return Err(UrlError::Login);
+        }
+        let after_host = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
+        if after_host.contains('@') && !scheme.to_ascii_lowercase().contains("unix") {
+            return Err(UrlError::Unescaped);
         }
         let host = url.into_connection_info()?;
         let fragment = parsed.fragment().map(|fragment| format!("#{fragment}"));
@@ -258,6 +268,9 @@ impl<'a> Parts<'a> {
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if path.contains('@') || fragment.contains('@') {
+            return Err(UrlError::Unescaped);
+        }
         let (login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, authority),
@@ -398,7 +411,7 @@ mod tests {
         assert_eq!(place.settings.db(), 3);
         assert_eq!(place.at("b", 2), "redis://app:s3cret@b:2");
         assert_eq!(read("unix:///tmp/redis.sock").named, Named::Server);
-        assert_eq!(read("redis://app:6379#s3cret@a").shown, "redis://app:6379");
+        assert_eq!(read("redis://app:6379#s3cret").shown, "redis://app:6379");
     }
 
     #[test]
@@ -462,6 +475,11 @@ mod tests {
             ("redis-cluster://:s3cret@a,b", "redis+cluster://HOST"),
             ("redis://:s3cret@a,b", "several hosts"),
             ("redis+cluster://:s3cret@a,:s3cret@b", "several @"),
+            ("redis://app:6379#s3cret@a", "and # as %23"),
+            ("redis://app:6379/s3cret@a", "/ is written as %2F"),
+            ("redis://app:6379?s3cret@a", "? as %3F and"),
+            ("redis+cluster://app:6379#s3cret@a", "and # as %23"),
+            ("redis+sentinel://app:6379/s3cret@a/main", "/ is written as %2F"),
             ("redis+cluster://:s3cret@", "host is missing"),
             ("redis+cluster://:s3cret@a,,b", "host is missing"),
             ("redis+cluster://:s3cret@:7000", "host is missing"),
