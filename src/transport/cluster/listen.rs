@@ -137,13 +137,15 @@ impl Cluster {
             }
             let heard = match NodeSubscription::open(node, &self.shared, self.label.as_deref()).await {
                 Ok(subscription) => {
-                    // Without a pause: while slots move, each may end a subscription, and the waiters for other slots
-                    // of the node are deaf meanwhile.
-                    backoff = Backoff::new();
-                    if let Some(outage) = outage.take() {
-                        outage.end();
-                    }
-                    self.hear(node, subscription).await
+                    let is_up = || {
+                        // Without a pause: while slots move, each may end a subscription, and the waiters for other
+                        // slots of the node are deaf meanwhile.
+                        backoff = Backoff::new();
+                        if let Some(outage) = outage.take() {
+                            outage.end();
+                        }
+                    };
+                    self.hear(node, subscription, is_up).await
                 }
                 Err(error) => Err(error),
             };
@@ -160,8 +162,14 @@ impl Cluster {
         }
     }
 
-    /// Follows the waiters' channels, until the connection is dead or nobody waits any more.
-    async fn hear(&self, node: &Arc<Node>, mut subscription: NodeSubscription) -> Result<(), RedisError> {
+    /// Follows the waiters' channels, until the connection is dead or nobody waits any more. Says that it is up when the
+    /// node has taken the channels: a node of a cluster that is down may take the connection and refuse these.
+    async fn hear(
+        &self,
+        node: &Arc<Node>,
+        mut subscription: NodeSubscription,
+        mut is_up: impl FnMut(),
+    ) -> Result<(), RedisError> {
         let mut followed = BTreeSet::new();
         let mut streams = Streams::of(&self.shared);
         let mut ping_at = clock::now() + PING_INTERVAL;
@@ -176,6 +184,7 @@ impl Cluster {
                 }
                 Agenda::Fresh(fresh) => self.follow_fresh(node, &subscription, &mut followed, fresh).await?,
             }
+            is_up();
             if followed.is_empty() && self.is_idle(node) {
                 return Ok(());
             }

@@ -7,6 +7,7 @@ use crate::users::passes;
 use fairlock::{Client, Error};
 use fairlock_support::cluster::{Cluster, ask};
 use futures::future::join_all;
+use redis::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -199,4 +200,40 @@ async fn status_knows_the_clients() {
             == 2
     })
     .await;
+}
+
+/// A master that reaches no other one takes connections, and refuses channels where it is told to.
+#[tokio::test]
+async fn a_waiters_channel_that_is_refused_for_a_while_is_asked_for_after_growing_pauses() {
+    let mut cluster = Cluster::of(3, 0).await;
+    let refuse = ["CONFIG", "SET", "cluster-allow-pubsubshard-when-down", "no"];
+    ask::<Value>(&cluster.nodes[0], &refuse).await;
+    let name = cluster.lock_on(0).await;
+    let client = cluster.client(LONG).await;
+    let _held = client.rw_lock(&*name).write().acquire_fair().await.unwrap();
+    let waiter = tokio::spawn(client.rw_lock(&*name).write().acquire_fair());
+    cluster.nodes[0].until_queued(&name, 1).await;
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    eventually("the cluster is down", async || {
+        cluster.info(&cluster.nodes[0]).await.contains("cluster_state:fail")
+    })
+    .await;
+    let begun = Instant::now();
+    ask::<Value>(&cluster.nodes[0], &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    eventually("ten refusals", async || {
+        let stats: String = ask(&cluster.nodes[0], &["INFO", "commandstats"]).await;
+        let refused = stats.lines().find_map(|line| {
+            let (_, counts) = line
+                .split_once("cmdstat_ssubscribe:")?
+                .1
+                .split_once("rejected_calls=")?;
+            counts.split(',').next()?.parse::<u32>().ok()
+        });
+        refused.is_some_and(|refused| refused >= 10)
+    })
+    .await;
+    // Nine pauses, each at least half of 10 ms, 20 ms and so on up to a second. A busy machine takes longer.
+    assert!(begun.elapsed() >= Duration::from_millis(1635), "{:?}", begun.elapsed());
+    waiter.abort();
 }
