@@ -1106,4 +1106,14 @@ pub const ALL: &[Mutant] = &[
         story: "A node redirects a release and the next node never gets it; later that node knows nothing, and the loss is reported as success.",
         check: Check::It("cluster::moves::a_release_that_was_only_redirected_does_not_hide_that_the_next_node_knows_nothing"),
     },
+    Mutant {
+        name: "refused-channels-without-pauses", file: "src/transport/cluster/listen.rs",
+        edits: &[
+            ("let is_up = || {", "let mut is_up = || {"),
+            ("self.hear(node, subscription, is_up).await", "is_up();\n                    self.hear(node, subscription, is_up).await"),
+        ],
+        seen: "found here, by reading",
+        story: "A node takes connections and refuses the waiters' channels, as a master without a majority may: each client connects a hundred times a second.",
+        check: Check::It("cluster::queues::a_waiters_channel_that_is_refused_for_a_while_is_asked_for_after_growing_pauses"),
+    },
 ];
