@@ -331,7 +331,7 @@ impl<M: Access> Acquire<M> {
                 let now = clock::now();
                 wait.granted(now, token, via, heard);
                 let hold = Hold::begin(now, self.lock, M::LABEL, self.permits, token);
-                Ok(Some(guard(attempt, self.handle, hold, token)))
+                Ok(Some(Guard::of(attempt, self.handle, hold, token)))
             }
             Ok(None) => {
                 wait.not_granted();
@@ -478,26 +478,9 @@ impl Acquire<Read> {
         match attempt.wait().await? {
             Attempted::Granted(token) => {
                 let hold = Hold::begin(clock::now(), self.lock, Read::LABEL, None, token);
-                Ok(Some(guard(attempt, self.handle, hold, token)))
+                Ok(Some(Guard::of(attempt, self.handle, hold, token)))
             }
             Attempted::AskAgain(_) | Attempted::Busy => Ok(None),
         }
     }
-}
-
-/// The guard of an attempt that was granted.
-fn guard<M: Access>(attempt: Attempt, handle: Arc<Handle>, hold: Box<Hold>, token: u64) -> Guard<M> {
-    let request = attempt.into_request();
-    let now = hold.begun;
-    request.observe(hold);
-    let left = {
-        let mut claim = request.claim();
-        claim.keep(now);
-        claim.limit_left(now)
-    };
-    // The end of its max_hold, if it has one, may come before the watchdog checks again.
-    if let Some(end) = now.checked_add(left) {
-        handle.shared().registry.schedule_check(&request.lock, end);
-    }
-    Guard::new(handle, request, token)
 }

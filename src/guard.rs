@@ -1,5 +1,6 @@
 //! Guards: holds on a lock, which the client renews and which may be lost.
 
+use crate::engine::attempt::Attempt;
 use crate::engine::follow_up::follow_up;
 use crate::engine::runtime;
 use crate::engine::seal;
@@ -52,7 +53,20 @@ pub struct Guard<M> {
 }
 
 impl<M> Guard<M> {
-    pub(crate) fn new(handle: Arc<Handle>, request: Arc<Request>, token: u64) -> Self {
+    /// The guard of an attempt that was granted.
+    pub(crate) fn of(attempt: Attempt, handle: Arc<Handle>, hold: Box<Hold>, token: u64) -> Self {
+        let request = attempt.into_request();
+        let now = hold.begun;
+        request.observe(hold);
+        let left = {
+            let mut claim = request.claim();
+            claim.keep(now);
+            claim.limit_left(now)
+        };
+        // The end of its max_hold, if it has one, may come before the watchdog checks again.
+        if let Some(end) = now.checked_add(left) {
+            handle.shared().registry.schedule_check(&request.lock, end);
+        }
         Self {
             handle,
             request: Some(request),

@@ -157,8 +157,8 @@ impl Ballot {
         let votes = votes.collect();
         let asked = tally.asked();
         drop(tally);
-        let now = clock::now();
         for (_, request) in &asked {
+            let now = clock::now();
             request.change(|claim| claim.leave(now));
         }
         self.changed.notify_waiters();

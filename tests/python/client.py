@@ -16,6 +16,7 @@ from fairlock._connection import Address, Connection
 from fairlock._names import keys
 from fairlock._resp import ReplyError
 from fairlock._scripts import lua
+from fairlock._subscription import Subscription
 from stepping import cancelled_at_each_await
 
 # Leases so long that whatever is left behind stays for the whole test.
@@ -521,6 +522,37 @@ class Connections(OnAServer):
                 if await self.watch.info("stats", "total_connections_received") == connections:
                     return
         self.fail("each client connected again")
+
+    async def test_a_server_that_confirms_and_hangs_up_is_asked_after_growing_pauses(self) -> None:
+        asked, many = 0, asyncio.Event()
+
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal asked
+            await reader.readuntil(b"listen\r\n")
+            # A connection begins with a PING.
+            confirmed = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nmine\r\n:1\r\n*3\r\n$9\r\nsubscribe\r\n$6\r\nlisten\r\n:2\r\n"
+            writer.write(b"+PONG\r\n" + confirmed)
+            await writer.drain()
+            writer.close()
+            asked += 1
+            if asked == 8:
+                many.set()
+
+        class Nobody:
+            async def command(self, *words: object) -> list[str]:
+                return []
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        subscription = Subscription(Address(port=port), 60.0, "mine", "listen", lambda _: None, lambda: None)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        running = asyncio.create_task(subscription.run(Nobody()))  # type: ignore[arg-type]
+        await many.wait()
+        running.cancel()
+        server.close()
+        # After the first attempt 10 ms, 20 ms and so on up to half a second. A busy machine takes longer.
+        self.assertGreaterEqual(loop.time() - begun, 0.01 + 0.02 + 0.04 + 0.08 + 0.16 + 0.32 + 0.5 - 0.05)
 
     async def test_a_label_is_for_users_without_the_right_to_name_their_connection(self) -> None:
         user = f"nameless-{uuid.uuid4().hex}"

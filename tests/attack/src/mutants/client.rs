@@ -426,7 +426,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("lock::rw_lock::a_hold_that_reached_a_max_hold_far_below_its_lease_lets_in_who_waits"),
     },
     Mutant {
-        name: "end-of-max-hold-not-looked-at", file: "src/acquire.rs",
+        name: "end-of-max-hold-not-looked-at", file: "src/guard.rs",
         edits: &[("        handle.shared().registry.schedule_check(&request.lock, end);\n", "        let _ = end;\n")],
         seen: "found here",
         story: "A `max_hold` below a third of the lease is over, and the watchdog looks at the hold when its renewal is due.",
