@@ -3,6 +3,8 @@
 //! Only the minutes around each incident are simulated. Between two incidents nothing changes: clients ping, and a lock is
 //! handed on as in the minute before. Three processes lead in turn, do a job every minute, and read and write something.
 
+mod seen;
+
 use super::dice::Dice;
 use super::hands::{Hands, Hold};
 use super::process::{Process, pausable};
@@ -11,9 +13,9 @@ use super::users::Habits;
 use super::world::{Fault, LATE, Net, Weather, World};
 use fairlock::testing::Network;
 use fairlock::{Access, Acquire, Client, Error, Guard, LostReason, Policy};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use seen::Ledger;
+pub use seen::Report;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -53,127 +55,6 @@ const LEADER: u64 = 0;
 const JOB: u64 = 1;
 const SHARED: u64 = 2;
 
-/// What the users of one lock saw.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    asked: u64,
-    grants: u64,
-    /// Asks that waited longer than a moment; all of their waits, and the longest. Of the leader: times without one.
-    late: u64,
-    late_total: Duration,
-    longest: Duration,
-    refused: u64,
-    lost: BTreeMap<&'static str, u64>,
-}
-
-impl Seen {
-    fn waited(&mut self, wait: Duration) {
-        self.longest = self.longest.max(wait);
-        if wait > NOTICED {
-            self.late += 1;
-            self.late_total += wait;
-        }
-    }
-}
-
-/// What all users saw, and what it took.
-#[derive(Debug, Default)]
-pub struct Report {
-    years: f64,
-    incidents: u64,
-    simulated: Duration,
-    calls: u64,
-    longest_deaf: Duration,
-    locks: [Seen; 3],
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hours = self.simulated.as_secs_f64() / 3600.0;
-        writeln!(
-            f,
-            "{} years, {} incidents; {hours:.0} hours around them simulated, {} calls of scripts",
-            self.years, self.incidents, self.calls
-        )?;
-        writeln!(f, "lock    grants  late by > 1 s  longest wait  refused  holds lost")?;
-        for (name, seen) in LOCKS.iter().zip(&self.locks) {
-            let lost: Vec<_> = seen.lost.iter().map(|(why, n)| format!("{n} {why}")).collect();
-            let lost = if lost.is_empty() {
-                "none".to_owned()
-            } else {
-                lost.join(", ")
-            };
-            let (late, longest) = (seen.late, format!("{:.1} s", seen.longest.as_secs_f64()));
-            let (grants, refused) = (seen.grants, seen.refused);
-            writeln!(
-                f,
-                "{name:<6} {grants:>7}  {late:>13}  {longest:>12}  {refused:>7}  {lost}"
-            )?;
-        }
-        let whole = YEAR.mul_f64(self.years).as_secs_f64();
-        let without = self.locks[0].late_total.as_secs_f64();
-        writeln!(f, "a leader for {:.4} % of all time", 100.0 - 100.0 * without / whole)?;
-        let blocked = self.locks[1].late_total + self.locks[2].late_total;
-        writeln!(
-            f,
-            "users of job and shared waited {:.0} s in waits of more than 1 s",
-            blocked.as_secs_f64()
-        )?;
-        write!(
-            f,
-            "a granted waiter was deaf for at most {:.2} s",
-            self.longest_deaf.as_secs_f64()
-        )
-    }
-}
-
-/// What users share with the run.
-struct Ledger {
-    locks: Mutex<[Seen; 3]>,
-    /// The process that leads, or since when none does.
-    leader: Mutex<Result<u64, Instant>>,
-}
-
-impl Ledger {
-    fn of(&self, lock: u64) -> impl std::ops::DerefMut<Target = Seen> + '_ {
-        SeenOf(self.locks.lock().expect("no panic while it is locked"), lock as usize)
-    }
-
-    /// Its reign has ended, also by its death.
-    fn abdicates(&self, process: u64) {
-        let mut leader = self.leader.lock().expect("no panic while it is locked");
-        if *leader == Ok(process) {
-            *leader = Err(Instant::now());
-        }
-    }
-
-    fn leads(&self, process: u64) {
-        let former = std::mem::replace(
-            &mut *self.leader.lock().expect("no panic while it is locked"),
-            Ok(process),
-        );
-        if let Err(since) = former {
-            self.of(LEADER).waited(since.elapsed());
-        }
-    }
-}
-
-struct SeenOf<'a>(MutexGuard<'a, [Seen; 3]>, usize);
-
-impl std::ops::Deref for SeenOf<'_> {
-    type Target = Seen;
-
-    fn deref(&self) -> &Seen {
-        &self.0[self.1]
-    }
-}
-
-impl std::ops::DerefMut for SeenOf<'_> {
-    fn deref_mut(&mut self) -> &mut Seen {
-        &mut self.0[self.1]
-    }
-}
-
 /// One process of the service, as its users have it.
 #[derive(Clone)]
 struct User {
@@ -188,7 +69,6 @@ struct User {
 impl User {
     async fn acquire<M: Access>(&self, lock: u64, asked: Acquire<M>) -> Option<Arc<Guard<M>>> {
         let begun = Instant::now();
-        self.ledger.of(lock).asked += 1;
         let guard = match asked.acquire_fair().await {
             Ok(guard) => guard,
             Err(Error::Shutdown { .. }) => std::future::pending().await,
