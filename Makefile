@@ -59,7 +59,7 @@ matrix: setup ## Run all tests on all servers that can be had (see .ci/servers),
 ATTACK = cargo run --profile attack -p fairlock-attack --
 
 slice: setup clock ## A few minutes of everything that tries to break the lock
-	cargo test --profile attack -p fairlock-attack -p fairlock-testing
+	cargo test --profile slice -p fairlock-attack -p fairlock-testing
 
 simulate: ## The real client in virtual time, under faults: e.g. ARGS="--seconds 600"
 	$(ATTACK) simulate $(ARGS)
@@ -83,10 +83,8 @@ mutants: setup ## Put known bugs in, and see each one caught: e.g. ARGS=--lua
 	$(ATTACK) mutants $(ARGS)
 
 PREEMPTIONS ?= 3
-# Flags of its own, so a directory of its own.
 loom: ## Check the interleavings of the client's threads, up to PREEMPTIONS preemptions in each
-	RUSTFLAGS="--cfg fairlock_loom" CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) \
-		cargo test --target-dir target/loom --lib state::loom
+	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/.ci/loom" LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) $(TESTS) --lib -- state::loom
 
 # What measures the lock: tests/bench. Each takes ARGS, such as ARGS=--help.
 BENCH = cargo run --release -p fairlock-bench --

@@ -71,7 +71,7 @@ impl Tree {
             Check::Simulate => command.args([
                 "build",
                 "--profile",
-                "attack",
+                "slice",
                 "-p",
                 "fairlock-attack",
                 "--bin",
@@ -84,7 +84,7 @@ impl Tree {
                 "test",
                 "--no-run",
                 "--profile",
-                "attack",
+                "slice",
                 "-p",
                 "fairlock-attack",
                 "--lib",
@@ -93,16 +93,14 @@ impl Tree {
                 "test",
                 "--no-run",
                 "--profile",
-                "attack",
+                "slice",
                 "-p",
                 "fairlock-testing",
                 "--test",
                 file,
             ]),
             Check::Loom(_) => {
-                // Flags of its own, so a directory of its own.
-                command.env("CARGO_TARGET_DIR", self.builds.join("loom"));
-                command.env("RUSTFLAGS", "--cfg fairlock_loom");
+                command.env("RUSTC_WORKSPACE_WRAPPER", self.original.join(".ci/loom"));
                 command.args(["test", "--no-run", "--lib"])
             }
             Check::Model | Check::Losses | Check::Orphans | Check::Crowds => {
