@@ -10,6 +10,7 @@ import unittest
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
+from unittest import mock
 
 import fairlock
 from fairlock._connection import Address, Connection
@@ -553,6 +554,31 @@ class Connections(OnAServer):
         server.close()
         # After the first attempt 10 ms, 20 ms and so on up to half a second. A busy machine takes longer.
         self.assertGreaterEqual(loop.time() - begun, 0.01 + 0.02 + 0.04 + 0.08 + 0.16 + 0.32 + 0.5 - 0.05)
+
+    async def test_a_call_that_is_refused_for_the_moment_comes_again_after_growing_pauses(self) -> None:
+        async with connected(lease=LONG) as client:
+            engine = client._connected()
+            script = engine._script
+            refusals = 0
+
+            async def refuse(function: str, *words: object, **about: object) -> object:
+                nonlocal refusals
+                if function in ("acquire", "release") and refusals < 5:
+                    refusals += 1
+                    raise ReplyError("LOADING Redis is loading the dataset in memory")
+                return await script(function, *words, **about)  # type: ignore[arg-type]
+
+            loop = asyncio.get_running_loop()
+            with mock.patch.object(engine, "_script", refuse):
+                for step in ("acquire", "release"):
+                    refusals, begun = 0, loop.time()
+                    if step == "acquire":
+                        guard = await client.rw_lock(name()).write()
+                    else:
+                        await guard.release()
+                    self.assertEqual(refusals, 5, step)
+                    # The first sending is refused at once. A busy machine takes longer than the pauses.
+                    self.assertGreaterEqual(loop.time() - begun, 0.05 + 0.1 + 0.2 + 0.4 + 0.5 - 0.05, step)
 
     async def test_a_label_is_for_users_without_the_right_to_name_their_connection(self) -> None:
         user = f"nameless-{uuid.uuid4().hex}"
