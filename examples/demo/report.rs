@@ -190,7 +190,7 @@ fn recovery(table: &mut Table, kill: &Kill) {
         table.broken.push(what);
     }
     let beside = format!(
-        "at most {}; killed: {}",
+        "at most {} and a hand-over; killed: {}",
         millis(kill.bound.as_nanos() as u64),
         kill.what
     );
