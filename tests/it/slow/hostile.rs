@@ -34,6 +34,7 @@ struct Evil {
     /// Members, fields and channels that the server has shown.
     seen: Vec<Vec<u8>>,
     done: u64,
+    bytes: usize,
     refused: u64,
 }
 
@@ -50,6 +51,7 @@ impl Evil {
             random,
             seen: vec![b"w000000000000001:1".to_vec()],
             done: 0,
+            bytes: 0,
             refused: 0,
         }
     }
@@ -60,6 +62,7 @@ impl Evil {
             cmd.arg(*word);
         }
         self.done += 1;
+        self.bytes += cmd.get_packed_command().len();
         cmd.query_async(&mut self.redis).await.unwrap_or_else(|_| {
             self.refused += 1;
             redis::Value::Nil
@@ -284,14 +287,17 @@ async fn a_hostile_user_with_a_services_rights_makes_nobody_panic_hang_or_believ
             eventually("the honest go on", async || asked.load(Relaxed) > before + 20).await;
         }
     }
-    let (done, refused, took) = (evil.done, evil.refused, begun.elapsed());
+    let (done, refused, megabytes) = (evil.done, evil.refused, evil.bytes / 1_000_000);
+    let took = begun.elapsed();
     over.store(true, Relaxed);
     let mut entered = 0;
     for task in honest {
         entered += soon("the honest end", task).await.expect("no panic");
     }
     let asked = asked.load(Relaxed);
-    println!("{done} hostile commands ({refused} refused) and {asked} honest calls, {entered} entered, in {took:?}");
+    println!(
+        "{done} hostile commands of {megabytes} MB ({refused} refused) and {asked} honest calls, {entered} entered, in {took:?}"
+    );
     assert!(entered > 0 && refused < done / 2, "nothing was attacked");
     for nth in 0..LOCKS {
         repair(&server, nth).await;
