@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from unittest import mock
 
 import fairlock
-from fairlock._connection import Address, Connection
+from fairlock._connection import Address, Connection, Disconnected
 from fairlock._names import keys
 from fairlock._resp import ReplyError
 from fairlock._scripts import lua
@@ -496,6 +496,35 @@ class Refusals(OnAServer):
         self.assertIn("WRONGTYPE", "".join(logged.output))
         await self.watch.connection.call("DEL", *keys("fairlock", broken.name))
 
+    async def test_a_release_ends_with_its_client(self) -> None:
+        client = await fairlock.Client(URL, lease=LONG).connect()
+        guard = await client.rw_lock(name()).write()
+
+        async def gone(*words: object, **about: object) -> object:
+            raise Disconnected("no reply")
+
+        with mock.patch.object(client._connected(), "_script", gone):
+            release = asyncio.create_task(guard.release())
+            await asyncio.sleep(0)
+            await client.close()
+            with self.assertRaises(fairlock.UnavailableError):
+                await asyncio.wait_for(release, 60)
+
+    async def test_no_error_has_the_password(self) -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"s3cret\r\n")
+            writer.write(b"+PONG\r\n-ERR unknown command 'AUTH', with args beginning with: 's3cret' \r\n")
+            await writer.drain()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        url = f"redis://:s3cret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with self.assertRaises(fairlock.ServerError) as refused:
+            await fairlock.Client(url).connect()
+        server.close()
+        self.assertIn("unknown command 'AUTH'", str(refused.exception))
+        self.assertNotIn("s3cret", "".join(traceback.format_exception(refused.exception)))
+        self.assertNotIn("s3cret", repr(Address.of_url(url)))
+
     async def test_no_server(self) -> None:
         with self.assertRaises(fairlock.UnavailableError):
             await fairlock.Client("redis://127.0.0.1:1").connect()
@@ -579,6 +608,51 @@ class Connections(OnAServer):
                     self.assertEqual(refusals, 5, step)
                     # The first sending is refused at once. A busy machine takes longer than the pauses.
                     self.assertGreaterEqual(loop.time() - begun, 0.05 + 0.1 + 0.2 + 0.4 + 0.5 - 0.05, step)
+
+    async def test_who_waits_for_a_connection_is_not_cancelled_by_the_end_of_the_client(self) -> None:
+        async with connected() as client:
+            session = client._connected()._session
+            await session.link()
+
+            async def never() -> object:
+                return await asyncio.Event().wait()
+
+            with mock.patch.object(session, "_connect", never), mock.patch.object(session, "_link", None):
+                waiting = asyncio.create_task(session.link())
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                session.close()
+                with self.assertRaises(Disconnected):
+                    await waiting
+
+    async def test_an_eviction_before_the_reply_to_an_acquire_ends_it(self) -> None:
+        async with connected() as client, connected() as other:
+            lock = client.rw_lock(name())
+            holder = await other.rw_lock(lock.name).write()
+            engine = client._connected()
+            script = engine._script
+            evicted = False
+
+            async def lose(function: str, *words: object, **about: object) -> object:
+                nonlocal evicted
+                answer = await script(function, *words, **about)  # type: ignore[arg-type]
+                if function == "acquire" and not evicted:
+                    evicted = True
+                    (request,) = engine._requests.values()
+                    text = lua("lock.lua") + lua("evict.lua")
+                    key = keys("fairlock", lock.name)
+                    await self.watch.connection.call("EVAL", text, 3, *key, "", request.name.removeprefix("w"))
+
+                    async def told() -> bool:
+                        return request.why is not None
+
+                    await self.watch.until("the eviction is told", told)
+                    raise Disconnected("the reply is lost")
+                return answer
+
+            with mock.patch.object(engine, "_script", lose), self.assertRaises(fairlock.LostError):
+                await asyncio.wait_for(lock.write()._acquire(), 60)
+            await holder.release()
 
     async def test_a_label_is_for_users_without_the_right_to_name_their_connection(self) -> None:
         user = f"nameless-{uuid.uuid4().hex}"

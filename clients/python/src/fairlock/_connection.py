@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ._resp import MalformedError, Parser, Reply, ReplyError, Word, encoded
@@ -30,7 +30,7 @@ class Address:
     port: int = 6379
     path: str | None = None
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     database: int = 0
     tls: ssl.SSLContext | None = None
     # What the server's list of its clients shows.
@@ -115,7 +115,11 @@ class Connection(asyncio.Protocol):
         else:
             await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
         if address.password is not None:
-            await self.call("AUTH", *([address.user] if address.user else []), address.password)
+            try:
+                await self.call("AUTH", *([address.user] if address.user else []), address.password)
+            except ReplyError as error:
+                # A server repeats the arguments of a command that it does not know.
+                raise ReplyError(error.text.partition(", with args beginning with")[0]) from None
         if address.database:
             await self.call("SELECT", address.database)
         if address.name:

@@ -265,6 +265,8 @@ class Engine:
             except Disconnected as error:
                 if self._closed:
                     raise ClosedError("the client is closed") from error
+                if request.phase is Phase.OVER:
+                    return True  # evicted: an earlier sending has arrived
                 if _clock.now() >= patience:
                     raise UnavailableError(f"lock {wish.name!r}", error) from error
             except (ReplyError, MalformedError) as error:
@@ -383,7 +385,7 @@ class Engine:
                 return stood, lost_reply
             except Disconnected as error:
                 lost_reply = True
-                if _clock.now() >= held_until:
+                if self._closed or _clock.now() >= held_until:
                     raise UnavailableError(f"release of lock {name!r}", error) from error
             except (ReplyError, MalformedError) as error:
                 if not isinstance(error, ReplyError) or not is_transient(error):

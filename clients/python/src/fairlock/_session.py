@@ -120,7 +120,14 @@ class Session:
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(_retrieve)
-        return await asyncio.shield(self._connecting)
+        try:
+            return await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                # The attempt was cancelled, and not who waits for it.
+                raise Disconnected("the client is closed") from None
+            raise
 
     async def _connect(self) -> Link:
         await asyncio.sleep(self._pause)
