@@ -223,7 +223,7 @@ impl AcquireAll {
 
     async fn acquire(self, when: When) -> Result<Option<AllGuard>, Error> {
         runtime::check_timers()?;
-        let (begun, lease, max_hold) = (clock::now(), self.lease, self.max_hold);
+        let (begun, lease, max_hold) = (clock::look(), self.lease, self.max_hold);
         let (owner, asks) = self.plan()?;
         let mut all = AllGuard {
             owner,

@@ -78,7 +78,8 @@ impl Background {
         });
         let waker = Waker::from(Arc::clone(&blocked));
         let mut context = Context::from_waker(&waker);
-        let mut future = pin!(future);
+        // A task's budget is filled again when the task returns, which this thread does not.
+        let mut future = pin!(tokio::task::unconstrained(future));
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
@@ -166,7 +167,7 @@ impl Client {
         &self.inner
     }
 
-    /// Leaves every queue, releases every hold, and waits for that, at most about three seconds: see
+    /// Leaves every queue, releases every hold, and waits for that, at most about five seconds: see
     /// [`crate::Client::shutdown`].
     pub fn shutdown(&self) {
         self.block_on(self.inner.shutdown());

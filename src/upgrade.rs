@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 impl ReadGuard {
     /// Waits until the other readers have left, then writes too. The read hold stays: when the write guard goes, the
-    /// owner still reads.
+    /// owner still reads. What is left of the read hold's [`max_hold`](Acquire::max_hold) bounds the write hold too.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -89,9 +89,12 @@ impl ReadGuard {
         }
     }
 
-    /// If the owner stopped reading meanwhile, this is no upgrade, because others may have written in between.
+    /// If the owner stopped reading meanwhile, this is no upgrade, because others may have written in between. Otherwise
+    /// the write hold has what is left of the read hold's `max_hold`.
     fn still_reading(&self, writing: &WriteGuard) -> Result<(), Error> {
         if self.is_held() {
+            let now = clock::now();
+            writing.limit(now, self.request().claim().limit_left(now));
             return Ok(());
         }
         tracing::debug!(token = %writing.token, "read hold lost while it was upgraded");

@@ -45,6 +45,15 @@ pub(crate) struct Session {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
+/// Ends the streams of events when it is dropped.
+struct Streams<'a>(&'a Shared);
+
+impl Drop for Streams<'_> {
+    fn drop(&mut self) {
+        self.0.subscribers.end();
+    }
+}
+
 /// Settings of a session, checked.
 pub(crate) struct Settings {
     pub(crate) identity: Identity,
@@ -158,13 +167,15 @@ impl Session {
     /// Leaves every queue, releases every hold and ends the tasks. `wait`: the caller's runtime can wait for that.
     pub(crate) async fn shut_down(&self, wait: bool) {
         let shared = &self.shared;
+        // Also if the caller drops this future.
+        let streams = Streams(shared);
         let requests = shared.registry.close();
         self.route.turn_away();
         for request in &requests {
             shared.abandon(Arc::clone(request), clock::now());
         }
         if !wait {
-            return shared.subscribers.end();
+            return;
         }
         let released = async {
             for request in &requests {
@@ -175,7 +186,7 @@ impl Session {
         if timeout(SHUTDOWN_PATIENCE, released).await.is_err() {
             tracing::warn!("not all was released in time: left to the leases");
         }
-        shared.subscribers.end();
+        drop(streams);
         self.bid_farewell().await;
         self.stop();
         self.route.close();

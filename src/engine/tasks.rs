@@ -21,7 +21,8 @@ impl Drop for Alive {
     fn drop(&mut self) {
         let session = &self.0;
         if session.is_closed() {
-            return;
+            // Of a stream that began while the client shut down.
+            return session.shared.subscribers.end();
         }
         if session.shared.registry.end() {
             tracing::warn!("the client's runtime has ended: waits fail, holds end with their leases");

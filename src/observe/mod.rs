@@ -65,7 +65,7 @@
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
 //!   upgrades), `deadlock`, `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already),
-//!   `evicted`, `unavailable`, `server_error`, `shutdown`.
+//!   `evicted`, `lost` (of an upgrade: its read hold was lost), `unavailable`, `server_error`, `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
 //! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than
@@ -108,6 +108,7 @@ const LABELS: Labels = Labels {
         Outcome::QueueFull.label(),
         Outcome::Refused.label(),
         Outcome::Evicted.label(),
+        Outcome::Lost.label(),
         Outcome::Unavailable.label(),
         Outcome::ServerError.label(),
         Outcome::Shutdown.label(),
@@ -151,6 +152,7 @@ enum Outcome {
     QueueFull,
     Refused,
     Evicted,
+    Lost,
     Unavailable,
     ServerError,
     Shutdown,
@@ -163,7 +165,11 @@ impl Outcome {
             Error::Deadlock { .. } => Self::Deadlock,
             Error::QueueFull { .. } => Self::QueueFull,
             Error::OwnerWaiting { .. } | Error::PolicyMismatch { .. } => Self::Refused,
-            Error::Lost { .. } => Self::Evicted,
+            Error::Lost {
+                reason: LostReason::Evicted,
+                ..
+            } => Self::Evicted,
+            Error::Lost { .. } => Self::Lost,
             Error::Unavailable { .. } => Self::Unavailable,
             Error::Shutdown { .. } => Self::Shutdown,
             _ => Self::ServerError,
@@ -181,6 +187,7 @@ impl Outcome {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Evicted => "evicted",
+            Self::Lost => "lost",
             Self::Unavailable => "unavailable",
             Self::ServerError => "server_error",
             Self::Shutdown => "shutdown",
@@ -217,7 +224,8 @@ impl Wait {
         Box::new(Self {
             span,
             mode,
-            begun: clock::now(),
+            // The caller's patience begins now, also if the machine was suspended since the last look.
+            begun: clock::look(),
             ended: None,
             outcome: Outcome::Cancelled,
             without: match when {
@@ -368,7 +376,7 @@ impl Outage {
     pub(crate) fn begin(connection: &'static str) -> Self {
         Self {
             connection,
-            begun: clock::now(),
+            begun: clock::look(),
             _disconnected: One::disconnected(connection),
         }
     }
@@ -403,7 +411,7 @@ impl Unreached {
         tracing::warn!(server, %error, "a server of the quorum is away");
         Self {
             server: server.to_owned(),
-            begun: clock::now(),
+            begun: clock::look(),
             _unreached: One::unreached(),
         }
     }

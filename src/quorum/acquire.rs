@@ -134,11 +134,10 @@ impl<M: Access> QuorumAcquire<M> {
         self.acquire(When::Within(limit)).await
     }
 
-    async fn acquire(self, when: When) -> Result<Option<QuorumGuard<M>>, Error> {
+    async fn acquire(mut self, when: When) -> Result<Option<QuorumGuard<M>>, Error> {
+        self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
-        // The caller's patience begins now, also if the machine was suspended since the last look.
-        clock::look();
         let wait = Wait::begin(&self.lock, M::LABEL, None, when);
         let wish = Wish {
             lock: Arc::clone(&self.lock),

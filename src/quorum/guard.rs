@@ -328,7 +328,7 @@ impl Leaving {
                         (_, None) => Left::Absent,
                     });
                 }
-                Err(error) if is_transient(&error) && clock::look() < until => {
+                Err(error) if is_transient(&error) && clock::look() < until && !session.is_closed() => {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                 }

@@ -5,7 +5,7 @@
 use super::wire::{OnPush, Wire};
 use crate::protocol::functions::{self, Functions};
 use crate::protocol::hello::{Dialect, Hello};
-use crate::types::error::demoted;
+use crate::types::error::{demoted, without_arguments};
 use crate::types::timers::CONNECT_TIMEOUT;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -124,7 +124,7 @@ impl Server {
             ),
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        Ok(Wire::Redis(connection.await?))
+        Ok(Wire::Redis(connection.await.map_err(without_arguments)?))
     }
 
     /// The server of that term replied as only a replica does, so the term is over.

@@ -139,3 +139,32 @@ async fn the_first_acquire_of_a_quorum_after_a_long_suspend_waits_for_its_answer
         assert!(acquired.is_some(), "{when}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_time_limit_does_not_count_a_suspend_before_it() {
+    let server = Server::new();
+    let guard = hold(&server).await;
+    for together in [false, true] {
+        // A client that waits for nothing does not look at the clock.
+        let client = server.client().await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        suspend(LEASE / 4);
+        let (lock, begun, limit) = (client.rw_lock("a"), Instant::now(), LEASE / 8);
+        let is_granted = match together {
+            false => lock.write().try_acquire_for(limit).await.unwrap().is_some(),
+            true => client
+                .all()
+                .write(&lock)
+                .try_acquire_for(limit)
+                .await
+                .unwrap()
+                .is_some(),
+        };
+        assert!(
+            !is_granted && begun.elapsed() >= limit,
+            "{together}: {:?}",
+            begun.elapsed()
+        );
+    }
+    guard.release().await.unwrap();
+}

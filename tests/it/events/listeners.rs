@@ -184,3 +184,21 @@ async fn streams_end_when_their_client_is_shut_down() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn streams_end_when_their_client_shuts_down_and_the_future_is_dropped() {
+    in_time(async || {
+        let server = Server::start().await;
+        let client = client(&server).await;
+        let _guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
+        let mut events = client.rw_lock("a").events().await.unwrap();
+        // The release gets no reply.
+        server.freeze();
+        let mut shutdown = Box::pin(client.shutdown());
+        assert!(futures::poll!(&mut shutdown).is_pending());
+        drop(shutdown);
+        assert!(soon("the end", events.next()).await.is_none());
+        server.thaw();
+    })
+    .await;
+}

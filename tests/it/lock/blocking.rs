@@ -86,6 +86,25 @@ async fn a_task_that_blocks_gets_its_lock() {
         .unwrap();
 }
 
+/// A task has a budget, which is filled again when it returns to its runtime. Each reply takes one of 128.
+#[test]
+fn a_task_that_blocks_hundreds_of_times_gets_its_lock_each_time() {
+    let server = server();
+    let mine = lock(&server, "a");
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async {
+            for _ in 0..200 {
+                mine.write().acquire_fair().unwrap().release().unwrap();
+            }
+        });
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(fairlock_support::server::PATIENCE)
+        .expect("it does not hang");
+}
+
 /// A future that this thread runs may own a guard, and a guard that is dropped blocks.
 #[test]
 fn a_thread_that_blocks_may_block_within() {

@@ -353,6 +353,24 @@ async fn an_upgrade_whose_read_hold_was_lost_meanwhile_is_lost() {
     assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
 }
 
+#[tokio::test]
+async fn an_upgrade_has_what_is_left_of_the_max_hold_of_its_read_hold() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    for tries in [false, true] {
+        let asked = lock.read().max_hold(LEASE).acquire_fair();
+        let reading = soon("to read", asked).await.unwrap();
+        let writing = match tries {
+            false => soon("to write", reading.upgrade()).await.unwrap(),
+            true => soon("to write", reading.try_upgrade()).await.unwrap().unwrap(),
+        };
+        assert_eq!(soon("the end", writing.lost()).await, LostReason::MaxHold);
+        // Nobody released anything.
+        write(&user(&server, LONG).await).await.release().await.unwrap();
+        drop((writing, reading));
+    }
+}
+
 /// An upgrade is sent after the releases of its owner. Until then the read hold may end.
 #[tokio::test]
 async fn a_try_to_upgrade_tells_why_its_read_hold_ended_before_it_was_asked() {

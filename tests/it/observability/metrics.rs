@@ -225,6 +225,20 @@ async fn a_grant_whose_message_is_lost_is_learned_from_a_renewal() {
 }
 
 #[tokio::test]
+async fn an_upgrade_whose_read_hold_the_server_forgot_is_lost_and_not_evicted() {
+    let (recorded, server, client) = setting().await;
+    let reading = client.rw_lock("a").read().acquire_fair().await.unwrap();
+    let mut forget = redis::cmd("FLUSHALL");
+    forget.exec_async(&mut server.redis().await).await.unwrap();
+    let upgraded = reading.upgrade().await;
+    assert!(matches!(upgraded, Err(Error::Lost { .. })), "{upgraded:?}");
+    recorded.is(&[
+        ("acquisitions_total write lost", 1),
+        ("acquisitions_total write evicted", 0),
+    ]);
+}
+
+#[tokio::test]
 async fn an_eviction_ends_a_hold_while_its_guard_still_exists_and_once() {
     let (recorded, server, client) = setting().await;
     let lock = client.rw_lock("a");

@@ -58,6 +58,24 @@ async fn texts_beside_a_password(server: &Server, recorded: &Recorded) -> Vec<St
     texts
 }
 
+/// A server repeats the arguments of a command that it does not know, and HELLO has the password.
+#[tokio::test]
+async fn a_server_that_does_not_know_the_login_tells_no_password() {
+    let server = Server::start_with(&["--rename-command", "HELLO", ""]).await;
+    let url = server.url().replace("redis://", &format!("redis://:{PASSWORD}@"));
+    let refused = Client::connect(format!("{url}?protocol=resp3")).await.unwrap_err();
+    let mut texts = vec![refused.to_string(), format!("{refused:?}")];
+    assert!(texts[0].contains("unknown command 'HELLO'"), "{}", texts[0]);
+    let mut source = std::error::Error::source(&refused);
+    while let Some(error) = source {
+        texts.extend([error.to_string(), format!("{error:?}")]);
+        source = error.source();
+    }
+    for text in &texts {
+        assert!(!text.contains(PASSWORD), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn no_span_event_error_metric_or_debug_text_has_the_password() {
     let (log, recorded) = (Log::here(), Recorded::here());

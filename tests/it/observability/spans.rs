@@ -218,6 +218,22 @@ async fn a_loss_is_a_warning_once() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_client_that_left_a_least_time_is_no_warning() {
+    let (log, server) = (Log::here(), Server::start().await);
+    let client = client(server.url(), LONG).await;
+    let acquire = client.rw_lock("a").write().hold_at_least(LONG);
+    acquire.acquire_fair().await.unwrap().release().await.unwrap();
+    drop(client);
+    eventually("the client's connections closed", async || {
+        server.connections().await == 0
+    })
+    .await;
+    let warnings = log.0.lock().unwrap().events.clone();
+    let warnings = warnings.into_iter().filter(|(level, _)| *level == Level::WARN);
+    assert_eq!(warnings.count(), 0);
+}
+
+#[tokio::test]
 async fn an_outage_is_a_warning_and_its_end_is_told() {
     let log = Log::here();
     let mut server = Server::start().await;

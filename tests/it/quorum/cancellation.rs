@@ -1,7 +1,7 @@
 //! What a dropped future or guard leaves behind: nothing, at any server.
 
 use super::{Fleet, LEASE, PREFIX, key, write};
-use crate::server::{connected, soon};
+use crate::server::{Server, connected, soon};
 use fairlock::{Client, Error};
 use fairlock_support::scripts::ACQUIRE;
 use futures::future::{FutureExt, join_all};
@@ -77,6 +77,21 @@ async fn a_shutdown_ends_the_holds_and_waits_of_a_quorum() {
 }
 
 /// It has left its places, so no request of it is at any server.
+#[tokio::test]
+async fn a_shutdown_ends_a_release_that_reaches_no_majority() {
+    let fleet = Fleet::start(3).await;
+    let quorum = fleet.quorum().await;
+    let guard = quorum.rw_lock("x").write().acquire_fair().await.unwrap();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    fleet.0[..2].iter().for_each(Server::freeze);
+    let releasing = tokio::spawn(guard.release());
+    // There is one thread: it has asked.
+    tokio::task::yield_now().await;
+    soon("the shutdown", quorum.shutdown()).await;
+    let ended = soon("an end of the release", releasing).await.unwrap();
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+}
+
 #[tokio::test]
 async fn a_shutdown_ends_a_waiter_that_reaches_no_majority() {
     let mut fleet = Fleet::start(3).await;

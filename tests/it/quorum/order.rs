@@ -85,6 +85,19 @@ async fn an_owner_reenters_at_all_servers() {
 }
 
 #[tokio::test]
+async fn a_scope_reenters_at_all_servers() {
+    let fleet = Fleet::start(3).await;
+    let (lock, owner) = (fleet.quorum().await.rw_lock("x"), Owner::new());
+    let nested = owner.scope(async {
+        let outer = lock.write().acquire_fair().await.unwrap();
+        let inner = soon("the owner is inside", lock.read().acquire_fair()).await.unwrap();
+        inner.release().await.unwrap();
+        outer.release().await.unwrap();
+    });
+    nested.await;
+}
+
+#[tokio::test]
 async fn a_policy_holds_at_all_servers() {
     let fleet = Fleet::start(3).await;
     let [a, b, c] = fleet.quorums().await;

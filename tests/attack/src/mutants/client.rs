@@ -1116,4 +1116,25 @@ pub const ALL: &[Mutant] = &[
         story: "A node takes connections and refuses the waiters' channels, as a master without a majority may: each client connects a hundred times a second.",
         check: Check::It("cluster::queues::a_waiters_channel_that_is_refused_for_a_while_is_asked_for_after_growing_pauses"),
     },
+    Mutant {
+        name: "an-upgrade-forgets-max-hold", file: "src/upgrade.rs",
+        edits: &[("            writing.limit(now, self.request().claim().limit_left(now));\n", "            let _ = now;\n")],
+        seen: "found here, by reading",
+        story: "A read hold with max_hold is upgraded: the write hold lasts for ever.",
+        check: Check::It("modes::upgrade::an_upgrade_has_what_is_left_of_the_max_hold_of_its_read_hold"),
+    },
+    Mutant {
+        name: "streams-outlive-a-dropped-shutdown", file: "src/engine/session.rs",
+        edits: &[("        let streams = Streams(shared);\n", ""), ("        drop(streams);\n", "        drop(Streams(shared));\n")],
+        seen: "found here, by reading",
+        story: "A shutdown that gets no reply is given up: streams of events never end.",
+        check: Check::It("events::listeners::streams_end_when_their_client_shuts_down_and_the_future_is_dropped"),
+    },
+    Mutant {
+        name: "a-limit-counts-a-suspend-before-it", file: "src/observe/mod.rs",
+        edits: &[("            begun: clock::look(),\n", "            begun: clock::now(),\n")],
+        seen: "found here, by reading",
+        story: "The machine wakes up, and the first call with a time limit ends at once.",
+        check: Check::Testing("suspended", "a_time_limit_does_not_count_a_suspend_before_it"),
+    },
 ];

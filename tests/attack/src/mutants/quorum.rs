@@ -247,4 +247,18 @@ pub const ALL: &[Mutant] = &[
         story: "The message that an upgrade has ended overtakes the reply \"queued\": the client waits without a place for a third of its lease.",
         check: Check::Lib("state::claim::tests::a_message_that_an_upgrade_ended_may_overtake_the_reply"),
     },
+    Mutant {
+        name: "quorum-without-scopes", file: "src/quorum/acquire.rs",
+        edits: &[("        self.owner = self.owner.or_else(Owner::current);\n", "")],
+        seen: "found here, by reading",
+        story: "In a scope an owner waits for itself, for ever.",
+        check: Check::It("quorum::order::a_scope_reenters_at_all_servers"),
+    },
+    Mutant {
+        name: "quorum-release-outlives-its-client", file: "src/quorum/guard.rs",
+        edits: &[(" && !session.is_closed() => {\n", " => {\n")],
+        seen: "found here, by reading",
+        story: "A release that reaches no majority goes on for a lease after the shutdown.",
+        check: Check::It("quorum::cancellation::a_shutdown_ends_a_release_that_reaches_no_majority"),
+    },
 ];
