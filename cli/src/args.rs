@@ -349,7 +349,7 @@ pub(crate) struct TopArgs {
     /// Show only locks whose names match, as for ls
     pub(crate) pattern: Option<String>,
     /// How long to wait between two looks
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Print one frame as text, then end
     #[arg(long)]
@@ -371,7 +371,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
     /// How often the page asks for what it shows
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Let the page evict owners. Each eviction needs a token: that of the variable FAIRLOCK_SERVE_TOKEN, or a random one
     /// that fairlock prints
@@ -409,6 +409,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         Some(Ok(duration)) => Ok(duration),
         Some(Err(error)) => Err(error.to_string()),
         None => humantime::parse_duration(text).map_err(|_| "write it like 500ms, 30s, 10m or 1h".to_owned()),
+    }
+}
+
+/// Between two looks at what is to be shown live. Browsers count their pauses with 31 bits of milliseconds.
+fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        interval if interval > Duration::from_secs(24 * 3600) => Err("at most 24h".to_owned()),
+        interval => Ok(interval),
     }
 }
 

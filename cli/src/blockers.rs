@@ -348,7 +348,7 @@ fn blame(server: &ServerArgs, blamed: &[Blamed<'_>]) -> String {
             let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe);
             text += &format!("    first end it:    kill {process}    # on {host}\n");
         }
-        let (name, owner) = (text::quoted(&lock.name), holder.owner);
+        let (name, owner) = (text::operand(&lock.name), holder.owner);
         text += &format!("    or else type:    {} evict {name} {owner}\n", server.typed());
     }
     if blamed.len() > MOST {

@@ -107,7 +107,7 @@ fn start(cli: Cli) -> Outcome {
             Command::Watch(args) => watch::run(target()?.one(NO_EVENTS, Some("watch"))?, &args).await,
             Command::Top(args) => top::run(&target()?, &args).await,
             Command::Blockers(args) => {
-                let command = format!("blockers {}", text::quoted(&args.subject));
+                let command = format!("blockers {}", text::operand(&args.subject));
                 blockers::run(target()?.one(NO_CHAIN, Some(&command))?, &args).await
             }
             Command::Serve(args) => serve::run(&target()?, &args).await,

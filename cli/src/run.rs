@@ -176,7 +176,7 @@ async fn under<M: Access>(
         let guard = match (args.no_wait, args.wait) {
             (true, _) => request.try_acquire().await?,
             // The request that is dropped at the limit leaves the queue.
-            (false, Some(limit)) if args.verbose => {
+            (false, Some(limit)) if args.verbose && !limit.is_zero() => {
                 let waiting = progress::wait(request, &args.name, complaints);
                 timeout(limit, waiting).await.ok().transpose()?
             }

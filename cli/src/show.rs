@@ -6,7 +6,7 @@ use crate::locks::{Eye, Found};
 use crate::outcome::{Outcome, Status, say};
 use crate::quorum::Target;
 use crate::quorum::merge::Votes;
-use crate::text::{self, Table, count, origin, quoted, safe, span};
+use crate::text::{self, Table, count, operand, origin, safe, span};
 use fairlock::{Holder, RawState, Waiter};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) async fn run(target: &Target, args: &ShowArgs) -> Outcome {
     if args.raw {
-        let command = format!("show --raw {}", quoted(&args.name));
+        let command = format!("show --raw {}", operand(&args.name));
         target.one("each server of a quorum has a state of its own", Some(&command))?;
     }
     let eye = Eye::open(target).await?;

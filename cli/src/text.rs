@@ -67,6 +67,12 @@ pub(crate) fn quoted(text: &str) -> String {
     word + "'"
 }
 
+/// The same for a name among the arguments of this command, where a dash begins an option.
+pub(crate) fn operand(name: &str) -> String {
+    let dashes = if name.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", quoted(name))
+}
+
 /// A duration in at most five characters or so: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
 pub(crate) fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -275,6 +281,8 @@ mod tests {
         assert_eq!(quoted("d\u{e9}p\u{f4}t"), "'d\u{e9}p\u{f4}t'");
         assert_eq!(quoted("a\u{1b}[2J\n1'\\"), r"$'a\033[2J\0121\'\\'");
         assert_eq!(quoted("\u{202e}1"), r"$'\342\200\2561'");
+        assert_eq!(operand("a-b"), "a-b");
+        assert_eq!(operand("-x y"), "-- '-x y'", "no option");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, broadcast};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 /// How many events are kept for browsers that come later, and how many a slow browser may be behind.
 const KEPT: usize = 500;
@@ -152,10 +152,12 @@ impl Feed {
         stream::unfold(
             (kept, receiver, matches),
             async move |(mut kept, mut receiver, matches)| {
+                // Counted from what was sent last, whatever comes for others.
+                let alive = tokio::time::Instant::now() + ALIVE;
                 loop {
                     let said = match kept.pop_front() {
                         Some(said) => Ok(Ok(said)),
-                        None => timeout(ALIVE, receiver.recv()).await,
+                        None => timeout_at(alive, receiver.recv()).await,
                     };
                     let text = match said {
                         Ok(Ok(said)) if matches(&said) => said.text.clone(),
@@ -195,4 +197,29 @@ fn missed(why: &str) -> Value {
 fn text(number: Option<u64>, event: &Value) -> String {
     let number = number.map(|number| format!("id: {number}\n")).unwrap_or_default();
     format!("{number}data: {event}\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt as _;
+    use std::pin::pin;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_to_a_quiet_lock_hears_something_while_others_are_busy() {
+        let feed = Feed::new();
+        let mut stream = pin!(feed.listen(0, Some("quiet".to_owned())));
+        let busy = async {
+            loop {
+                sleep(ALIVE / 3).await;
+                feed.say(Some("busy"), &json!({}));
+            }
+        };
+        let heard = tokio::select! {
+            heard = stream.next() => heard.expect("no end").expect("infallible"),
+            () = busy => unreachable!("it never ends"),
+            () = sleep(ALIVE * 4) => panic!("it heard nothing"),
+        };
+        assert_eq!(heard.into_data().expect("data"), ":\n\n");
+    }
 }

@@ -171,3 +171,14 @@ async fn the_words_of_a_hostile_server_reach_the_terminal_escaped() {
     }
     serving.abort();
 }
+
+#[tokio::test]
+async fn a_pause_beyond_a_day_between_two_looks_is_refused() {
+    for command in ["top", "serve"] {
+        let ended = Cli::at("redis://127.0.0.1:1".to_owned())
+            .run(&[command, "--interval", "1e19"])
+            .await;
+        assert_eq!(ended.status, 64, "{ended:?}");
+        assert!(said(&ended.stderr, &["at most 24h"]), "{ended:?}");
+    }
+}

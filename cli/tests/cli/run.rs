@@ -186,6 +186,11 @@ async fn a_busy_lock_ends_it_at_once_or_in_time_with_the_status_that_was_asked_f
     }
     assert_eq!(server.queued("a").await, 0);
     reading.release().await.unwrap();
+    // A free lock is free, whoever is told of the wait.
+    let told = cli
+        .run(&["run", "-v", "--wait", "0", "a", "--", "sh", "-c", "exit 42"])
+        .await;
+    assert_eq!(told.status, 42, "{told:?}");
 }
 
 #[tokio::test]
