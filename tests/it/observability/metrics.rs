@@ -228,7 +228,7 @@ async fn a_grant_whose_message_is_lost_is_learned_from_a_renewal() {
 async fn an_upgrade_whose_read_hold_the_server_forgot_is_lost_and_not_evicted() {
     let (recorded, server, client) = setting().await;
     let reading = client.rw_lock("a").read().acquire_fair().await.unwrap();
-    let mut forget = redis::cmd("FLUSHALL");
+    let forget = redis::cmd("FLUSHALL");
     forget.exec_async(&mut server.redis().await).await.unwrap();
     let upgraded = reading.upgrade().await;
     assert!(matches!(upgraded, Err(Error::Lost { .. })), "{upgraded:?}");
