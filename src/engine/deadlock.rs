@@ -50,7 +50,7 @@ pub(super) async fn find_deadlocks(session: &Session) {
         session,
         period,
         rounds: HashMap::new(),
-        noted: BTreeSet::new(),
+        noted: BTreeMap::new(),
     };
     loop {
         session.shared.owner_waits.notified().await;
@@ -70,13 +70,16 @@ pub(super) async fn find_deadlocks(session: &Session) {
     }
 }
 
+/// By owner, the holds that its users have.
+type Holds<'a> = BTreeMap<&'a str, BTreeSet<String>>;
+
 struct Detector<'a> {
     session: &'a Session,
     period: Duration,
     /// For how many whole time-outs each request of a named owner has waited.
     rounds: HashMap<u64, u32>,
-    /// The owners that have a note.
-    noted: BTreeSet<String>,
+    /// The owners that have a note, with the holds that it names.
+    noted: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Detector<'_> {
@@ -89,10 +92,10 @@ impl Detector<'_> {
             .iter()
             .map(|request| (request.number, next(&request.number)))
             .collect();
-        let mut holds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut holds: Holds<'_> = BTreeMap::new();
         for request in &held {
             if let Some(owner) = waits::named_owner(&request.name) {
-                holds.entry(owner).or_default().push(&request.name);
+                holds.entry(owner).or_default().insert(request.name.clone());
             }
         }
         let mut by_owner: BTreeMap<&str, Vec<&Arc<Request>>> = BTreeMap::new();
@@ -115,7 +118,7 @@ impl Detector<'_> {
     async fn note(
         &mut self,
         waiting: &BTreeMap<&str, Vec<&Arc<Request>>>,
-        holds: &BTreeMap<&str, Vec<&str>>,
+        holds: &Holds<'_>,
     ) -> Result<(), RedisError> {
         let prefix = &self.session.shared.prefix;
         // A note outlives the time until it is written again, also where rounds take much longer than their period.
@@ -126,17 +129,25 @@ impl Detector<'_> {
             let rounds = self.rounds[&request.number];
             rounds == 1 || rounds.is_multiple_of(LONGEST_PAUSE)
         };
+        // Or it may have taken a lock that was free, or left one.
+        let holds_of = |owner: &str| holds.get(owner).cloned().unwrap_or_default();
         let mut commands: Vec<(String, Cmd)> = Vec::new();
         for (owner, requests) in waiting {
-            if !self.noted.contains(*owner) || requests.iter().any(is_due) {
+            let held = holds_of(owner);
+            if self.noted.get(*owner) != Some(&held) || requests.iter().any(is_due) {
                 let waits = requests
                     .iter()
                     .map(|request| (request.name.as_str(), &*request.lock.state));
-                let holds = holds.get(owner).into_iter().flatten().copied();
-                commands.push(waits::note(prefix, owner, waits, holds, lasts));
+                commands.push(waits::note(
+                    prefix,
+                    owner,
+                    waits,
+                    held.iter().map(String::as_str),
+                    lasts,
+                ));
             }
         }
-        let over = self.noted.iter().filter(|owner| !waiting.contains_key(owner.as_str()));
+        let over = self.noted.keys().filter(|owner| !waiting.contains_key(owner.as_str()));
         commands.extend(over.map(|owner| waits::forget(prefix, owner)));
         let limit = call_limit(self.session.shared.lease);
         let send = async |(key, command): (String, Cmd)| {
@@ -148,14 +159,17 @@ impl Detector<'_> {
             .await;
         // After an error all of them are written again.
         self.noted = match sent {
-            Ok(()) => waiting.keys().map(|owner| (*owner).to_owned()).collect(),
-            Err(_) => BTreeSet::new(),
+            Ok(()) => waiting
+                .keys()
+                .map(|owner| ((*owner).to_owned(), holds_of(owner)))
+                .collect(),
+            Err(_) => BTreeMap::new(),
         };
         sent
     }
 
     /// Looks from one lock, for all requests that wait there. `holds`: the holds of their owners.
-    async fn look(&self, requests: &[&Arc<Request>], holds: &BTreeMap<&str, Vec<&str>>) -> Result<(), RedisError> {
+    async fn look(&self, requests: &[&Arc<Request>], holds: &Holds<'_>) -> Result<(), RedisError> {
         let Some(first) = requests.first() else { return Ok(()) };
         let seen = self.session.look(&first.lock, &first.name).await?;
         let mine = requests.iter().filter_map(|request| {
@@ -167,7 +181,7 @@ impl Detector<'_> {
         let mut graph = graph_of(self.session, &waits).await?;
         for (_, wait) in &mine {
             let holds = holds.get(wait.owner.as_str()).into_iter().flatten();
-            graph.tell(&wait.request, holds.map(|hold| (*hold).to_owned()));
+            graph.tell(&wait.request, holds.cloned());
         }
         for (request, wait) in &mine {
             if let Some(circle) = graph.circle(wait)

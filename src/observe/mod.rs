@@ -376,7 +376,7 @@ impl Outage {
     pub(crate) fn begin(connection: &'static str) -> Self {
         Self {
             connection,
-            begun: clock::look(),
+            begun: clock::now(),
             _disconnected: One::disconnected(connection),
         }
     }
@@ -411,7 +411,7 @@ impl Unreached {
         tracing::warn!(server, %error, "a server of the quorum is away");
         Self {
             server: server.to_owned(),
-            begun: clock::look(),
+            begun: clock::now(),
             _unreached: One::unreached(),
         }
     }

@@ -233,6 +233,23 @@ async fn an_owner_that_begins_a_second_wait_is_followed_there_too() {
 }
 
 #[tokio::test]
+async fn an_owner_that_takes_a_lock_while_it_waits_is_followed_to_it() {
+    let server = Server::start().await;
+    // Its notes are written again after 192 s.
+    let one = client(server.url(), "one", Duration::from_secs(3)).await;
+    let two = user(&server, "two").await;
+    let (first, second) = (Owner::new(), Owner::new());
+    let _a = write(&two.rw_lock("a").with_owner(&second)).await;
+    let older = waits(&server, &one.rw_lock("a").with_owner(&first), 1).await;
+    eventually("a note", async || noted(&server).await.len() == 1).await;
+    let _b = write(&one.rw_lock("b").with_owner(&first)).await;
+    let younger = waits(&server, &two.rw_lock("b").with_owner(&second), 1).await;
+    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
+    assert_eq!(circle(error).1.len(), 2);
+    older.abort();
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_the_search_for_a_while_does_not_end_it() {
     let server = Server::start().await;
     let (one, two) = (user(&server, "one").await, user(&server, "two").await);

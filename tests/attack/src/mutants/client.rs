@@ -59,13 +59,6 @@ pub const ALL: &[Mutant] = &[
         story: "The end of a quarantine is noted without a look whether the machine was suspended: the next look ends it at once.",
         check: Check::Testing("suspended", "a_quarantine_that_is_noted_after_a_suspend_lasts_as_long_as_any_other"),
     },
-    Mutant {
-        name: "quorum-patience-asleep", file: "src/quorum/acquire.rs",
-        edits: &[("        clock::look();\n", "")],
-        seen: "found here, by reading",
-        story: "The patience of an acquire counts from before a suspend: it fails at once though all servers are up.",
-        check: Check::Testing("suspended", "the_first_acquire_of_a_quorum_after_a_long_suspend_waits_for_its_answers"),
-    },
     // ---- a disk that is full
     Mutant {
         name: "full-disk-ends-waits", file: "src/types/error.rs",
@@ -113,7 +106,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "own-left-holds-are-edges", file: "src/engine/deadlock.rs",
-        edits: &[("            graph.tell(&wait.request, holds.map", "            graph.tell(&wait.request[..1], holds.map")],
+        edits: &[("            graph.tell(&wait.request, holds.cloned", "            graph.tell(&wait.request[..1], holds.cloned")],
         seen: "invented",
         story: "The same, where the youngest owner has left the hold.",
         check: Check::It("deadlock::left::nobody_waits_for_the_owner_of_a_hold_that_its_user_has_left"),
@@ -131,6 +124,13 @@ pub const ALL: &[Mutant] = &[
         seen: "reading",
         story: "An owner that waits already begins to wait for another lock too: for 64 time-outs nobody follows it there.",
         check: Check::It("deadlock::an_owner_that_begins_a_second_wait_is_followed_there_too"),
+    },
+    Mutant {
+        name: "hold-taken-later-not-noted", file: "src/engine/deadlock.rs",
+        edits: &[("self.noted.get(*owner) != Some(&held)", "!self.noted.contains_key(*owner)")],
+        seen: "found here, by reading",
+        story: "An owner that waits already takes a lock that is free: for 64 time-outs nobody follows it there.",
+        check: Check::It("deadlock::an_owner_that_takes_a_lock_while_it_waits_is_followed_to_it"),
     },
     Mutant {
         name: "refused-search-gives-up", file: "src/engine/deadlock.rs",
@@ -767,7 +767,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "streams-outlive-their-client", file: "src/engine/session.rs",
-        edits: &[("        shared.subscribers.end();\n", "")],
+        edits: &[("        self.0.subscribers.end();\n", "")],
         seen: "found here, by reading",
         story: "After a shutdown whoever reads a stream of events waits for ever.",
         check: Check::It("events::listeners::streams_end_when_their_client_is_shut_down"),

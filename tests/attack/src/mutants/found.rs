@@ -199,4 +199,6 @@ pub const ALL: &[Bug] = &[
         "reading", &["observability::spans::the_end_of_a_client_that_left_a_least_time_is_no_warning"]),
     bug("An upgrade whose read hold the server had forgotten counted as evicted in the metrics. The only test of that outcome was an eviction.",
         "reading", &["observability::metrics::an_upgrade_whose_read_hold_the_server_forgot_is_lost_and_not_evicted"]),
+    bug("The note of an owner that waits named the holds of the moment when it was written. A lock that the owner took later closed no circle for 64 time-outs, and one that it had left could close one that was none. The tests took all locks before they waited.",
+        "reading", &["deadlock::an_owner_that_takes_a_lock_while_it_waits_is_followed_to_it"]),
 ];
