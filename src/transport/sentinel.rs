@@ -4,7 +4,7 @@ use super::backoff::Backoff;
 use super::server::{Connected, Purpose, Server};
 use super::subscription::{Push, Subscription};
 use super::wire::OnPush;
-use crate::types::error::{disconnected, is_transient, timed_out};
+use crate::types::error::{disconnected, is_transient, timed_out, without_arguments};
 use crate::types::timers::{CONNECT_TIMEOUT, PING_INTERVAL};
 use redis::sentinel::SentinelClient;
 use redis::{PushInfo, PushKind, RedisError, Value};
@@ -46,7 +46,7 @@ impl Sentinel {
         let client = timeout(LOOKUP_TIMEOUT, lookup)
             .await
             .unwrap_or_else(|_| Err(timed_out()))
-            .map_err(|error| self.unless_first(error))?;
+            .map_err(|error| self.unless_first(without_arguments(error)))?;
         let address = client.get_connection_info().addr().to_string();
         Ok((client, self.is_master(address)))
     }
@@ -117,7 +117,8 @@ impl Sentinel {
         let lookup = async { self.client.lock().await.async_get_sentinel_client().await };
         let sentinel = timeout(LOOKUP_TIMEOUT, lookup)
             .await
-            .unwrap_or_else(|_| Err(timed_out()))?;
+            .unwrap_or_else(|_| Err(timed_out()))
+            .map_err(without_arguments)?;
         let (tell, mut told) = mpsc::unbounded_channel();
         let on_push = move |push: PushInfo| match push.kind {
             PushKind::Message => {

@@ -74,6 +74,22 @@ async fn no_command_shows_the_password_whether_it_succeeds_is_refused_or_finds_n
     }
 }
 
+/// A server repeats the arguments of a command that it does not know, and HELLO has the password.
+#[tokio::test]
+async fn a_server_that_does_not_know_the_login_tells_no_password() {
+    let server = Server::start_with(&["--rename-command", "HELLO", ""]).await;
+    let port = server.port();
+    for url in ["redis", "redis+cluster", "redis+sentinel"] {
+        let master = if url == "redis+sentinel" { "/master" } else { "" };
+        let login = format!("{url}://:{PASSWORD}@127.0.0.1:{port}{master}?protocol=resp3");
+        for arguments in [&["ls"][..], &["doctor"], &["run", "a", "--", "true"]] {
+            let refused = Cli::at(login.clone()).run(arguments).await;
+            assert_ne!(refused.status, 0, "{url} {arguments:?}: {refused:?}");
+            is_clean(arguments, &refused);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_password_that_stands_where_a_user_belongs_is_refused_and_not_shown() {
     let port = fairlock_support::server::free_port();
