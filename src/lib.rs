@@ -183,7 +183,7 @@ pub use types::deadlock::Blocked;
 pub use types::error::{Error, LostReason};
 pub use types::mode::{Access, Mode, Permits, Policy, Read, Write};
 pub use types::owner::Owner;
-pub use types::remedy::remedy;
+pub use types::remedy::{remedy, without_arguments};
 pub use types::rights;
 pub use types::token::FencingToken;
 

@@ -319,7 +319,7 @@ pub(crate) async fn greet(host: &ConnectionInfo) -> Result<(MultiplexedConnectio
         .set_response_timeout(Some(Duration::from_secs(10)));
     let client = redis::Client::open(host.clone())?;
     let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-    let mut connection = connection.map_err(without_arguments)?;
+    let mut connection = connection.map_err(fairlock::without_arguments)?;
     // Every user may say HELLO.
     let hello = redis::cmd("HELLO");
     let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await?;
@@ -329,17 +329,6 @@ pub(crate) async fn greet(host: &ConnectionInfo) -> Result<(MultiplexedConnectio
         _ => Kind::Single,
     };
     Ok((connection, kind))
-}
-
-/// A server repeats the arguments of a command that it does not know. Those of a login have the password.
-fn without_arguments(error: RedisError) -> RedisError {
-    let what = error
-        .detail()
-        .and_then(|detail| detail.split_once(", with args beginning with"));
-    match what.map(|(what, _)| what.to_owned()) {
-        Some(what) => RedisError::from((error.kind(), "refused at the login", what)),
-        None => error,
-    }
 }
 
 /// The server wants another login, or none.

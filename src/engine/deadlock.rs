@@ -71,7 +71,7 @@ pub(super) async fn find_deadlocks(session: &Session) {
 }
 
 /// By owner, the holds that its users have.
-type Holds<'a> = BTreeMap<&'a str, BTreeSet<String>>;
+type Holds<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 struct Detector<'a> {
     session: &'a Session,
@@ -79,7 +79,7 @@ struct Detector<'a> {
     /// For how many whole time-outs each request of a named owner has waited.
     rounds: HashMap<u64, u32>,
     /// The owners that have a note, with the holds that it names.
-    noted: BTreeMap<String, BTreeSet<String>>,
+    noted: BTreeMap<String, Vec<String>>,
 }
 
 impl Detector<'_> {
@@ -95,7 +95,7 @@ impl Detector<'_> {
         let mut holds: Holds<'_> = BTreeMap::new();
         for request in &held {
             if let Some(owner) = waits::named_owner(&request.name) {
-                holds.entry(owner).or_default().insert(request.name.clone());
+                holds.entry(owner).or_default().insert(&request.name);
             }
         }
         let mut by_owner: BTreeMap<&str, Vec<&Arc<Request>>> = BTreeMap::new();
@@ -130,21 +130,17 @@ impl Detector<'_> {
             rounds == 1 || rounds.is_multiple_of(LONGEST_PAUSE)
         };
         // Or it may have taken a lock that was free, or left one.
-        let holds_of = |owner: &str| holds.get(owner).cloned().unwrap_or_default();
+        let is_noted = |owner: &str, held: &[&str]| self.noted.get(owner).is_some_and(|noted| noted == held);
         let mut commands: Vec<(String, Cmd)> = Vec::new();
+        let mut written: Vec<(String, Vec<String>)> = Vec::new();
         for (owner, requests) in waiting {
-            let held = holds_of(owner);
-            if self.noted.get(*owner) != Some(&held) || requests.iter().any(is_due) {
+            let held: Vec<&str> = holds.get(owner).into_iter().flatten().copied().collect();
+            if !is_noted(owner, &held) || requests.iter().any(is_due) {
                 let waits = requests
                     .iter()
                     .map(|request| (request.name.as_str(), &*request.lock.state));
-                commands.push(waits::note(
-                    prefix,
-                    owner,
-                    waits,
-                    held.iter().map(String::as_str),
-                    lasts,
-                ));
+                commands.push(waits::note(prefix, owner, waits, held.iter().copied(), lasts));
+                written.push(((*owner).to_owned(), held.into_iter().map(str::to_owned).collect()));
             }
         }
         let over = self.noted.keys().filter(|owner| !waiting.contains_key(owner.as_str()));
@@ -158,13 +154,11 @@ impl Detector<'_> {
             .try_for_each_concurrent(AT_ONCE, send)
             .await;
         // After an error all of them are written again.
-        self.noted = match sent {
-            Ok(()) => waiting
-                .keys()
-                .map(|owner| ((*owner).to_owned(), holds_of(owner)))
-                .collect(),
-            Err(_) => BTreeMap::new(),
-        };
+        self.noted
+            .retain(|owner, _| sent.is_ok() && waiting.contains_key(owner.as_str()));
+        if sent.is_ok() {
+            self.noted.extend(written);
+        }
         sent
     }
 
@@ -181,7 +175,7 @@ impl Detector<'_> {
         let mut graph = graph_of(self.session, &waits).await?;
         for (_, wait) in &mine {
             let holds = holds.get(wait.owner.as_str()).into_iter().flatten();
-            graph.tell(&wait.request, holds.cloned());
+            graph.tell(&wait.request, holds.map(|hold| (*hold).to_owned()));
         }
         for (request, wait) in &mine {
             if let Some(circle) = graph.circle(wait)

@@ -5,7 +5,8 @@
 use super::wire::{OnPush, Wire};
 use crate::protocol::functions::{self, Functions};
 use crate::protocol::hello::{Dialect, Hello};
-use crate::types::error::{demoted, without_arguments};
+use crate::types::error::demoted;
+use crate::types::remedy::without_arguments;
 use crate::types::timers::CONNECT_TIMEOUT;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;

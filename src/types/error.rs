@@ -383,17 +383,6 @@ fn says(error: &RedisError, words: &str) -> bool {
     error.detail().is_some_and(|detail| detail.contains(words))
 }
 
-/// A server repeats the arguments of a command that it does not know. Those of a login have the password.
-pub(crate) fn without_arguments(error: RedisError) -> RedisError {
-    let what = error
-        .detail()
-        .and_then(|detail| detail.split_once(", with args beginning with"));
-    match what.map(|(what, _)| what.to_owned()) {
-        Some(what) => RedisError::from((error.kind(), "refused at the login", what)),
-        None => error,
-    }
-}
-
 pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

@@ -3,6 +3,18 @@
 use super::rights::{besides, broad};
 use redis::{ErrorKind, RedisError};
 
+/// Removes the arguments of a command from the error of a login. A server repeats those of a command that it does not know,
+/// and those of a login have the password. A program that logs in itself, such as the command `fairlock`, needs it too.
+pub fn without_arguments(error: RedisError) -> RedisError {
+    let what = error
+        .detail()
+        .and_then(|detail| detail.split_once(", with args beginning with"));
+    match what.map(|(what, _)| what.to_owned()) {
+        Some(what) => RedisError::from((error.kind(), "refused at the login", what)),
+        None => error,
+    }
+}
+
 /// Tells what to do about an error of a server. A program that calls the server itself, such as the command `fairlock`,
 /// can say the same as [`Error`](crate::Error) does.
 pub fn remedy(error: &RedisError) -> &'static str {

@@ -149,11 +149,13 @@ async fn a_time_limit_does_not_count_a_suspend_before_it() {
         let client = server.client().await.unwrap();
         sleep(Duration::from_secs(1)).await;
         suspend(LEASE / 4);
-        let (lock, begun, limit) = (client.rw_lock("a"), Instant::now(), LEASE / 8);
+        let (free, lock) = (client.rw_lock("0"), client.rw_lock("a"));
+        let (begun, limit) = (Instant::now(), LEASE / 8);
         let is_granted = match together {
             false => lock.write().try_acquire_for(limit).await.unwrap().is_some(),
             true => client
                 .all()
+                .write(&free)
                 .write(&lock)
                 .try_acquire_for(limit)
                 .await

@@ -63,10 +63,21 @@ async fn texts_beside_a_password(server: &Server, recorded: &Recorded) -> Vec<St
 async fn a_server_that_does_not_know_the_login_tells_no_password() {
     let server = Server::start_with(&["--rename-command", "HELLO", ""]).await;
     let url = server.url().replace("redis://", &format!("redis://:{PASSWORD}@"));
-    let refused = Client::connect(format!("{url}?protocol=resp3")).await.unwrap_err();
+    let url = format!("{url}?protocol=resp3");
+    has_no_password(&Client::connect(url.as_str()).await.unwrap_err());
+    // Or a sentinel that does not know it.
+    #[cfg(feature = "sentinel")]
+    {
+        use redis::sentinel::{SentinelClient, SentinelServerType};
+        let client = SentinelClient::build(vec![url], "master".to_owned(), None, SentinelServerType::Master);
+        has_no_password(&Client::connect(client.unwrap()).await.unwrap_err());
+    }
+}
+
+fn has_no_password(refused: &fairlock::Error) {
     let mut texts = vec![refused.to_string(), format!("{refused:?}")];
     assert!(texts[0].contains("unknown command 'HELLO'"), "{}", texts[0]);
-    let mut source = std::error::Error::source(&refused);
+    let mut source = std::error::Error::source(refused);
     while let Some(error) = source {
         texts.extend([error.to_string(), format!("{error:?}")]);
         source = error.source();

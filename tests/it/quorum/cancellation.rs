@@ -76,7 +76,6 @@ async fn a_shutdown_ends_the_holds_and_waits_of_a_quorum() {
     assert!(matches!(later, Err(fairlock::Error::Shutdown { .. })), "{later:?}");
 }
 
-/// It has left its places, so no request of it is at any server.
 #[tokio::test]
 async fn a_shutdown_ends_a_release_that_reaches_no_majority() {
     let fleet = Fleet::start(3).await;
@@ -92,6 +91,7 @@ async fn a_shutdown_ends_a_release_that_reaches_no_majority() {
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
 }
 
+/// It has left its places, so no request of it is at any server.
 #[tokio::test]
 async fn a_shutdown_ends_a_waiter_that_reaches_no_majority() {
     let mut fleet = Fleet::start(3).await;
