@@ -69,7 +69,7 @@ async fn a_server_that_does_not_know_the_login_tells_no_password() {
     #[cfg(feature = "sentinel")]
     {
         use redis::sentinel::{SentinelClient, SentinelServerType};
-        let client = SentinelClient::build(vec![url], "master".to_owned(), None, SentinelServerType::Master);
+        let client = SentinelClient::build(vec![url], String::from("master"), None, SentinelServerType::Master);
         has_no_password(&Client::connect(client.unwrap()).await.unwrap_err());
     }
 }
