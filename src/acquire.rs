@@ -18,8 +18,9 @@ use crate::types::error::{Error, LostReason, shown};
 use crate::types::limits::{
     MOST_LEASE, call_limit, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits,
 };
-use crate::types::mode::{Access, Admission, Permits, Read, When};
+use crate::types::mode::{Access, Admission, Grant, Permits, Read, When};
 use crate::types::owner::Owner;
+use futures::TryFutureExt as _;
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
@@ -256,12 +257,12 @@ impl<M: Access> Acquire<M> {
     /// if an operator evicted the owner before it had the guard. [`Error::Deadlock`] concerns owners too,
     /// [`Error::InvalidPermits`] semaphores, and [`Error::QueueFull`] and [`Error::NotReplicated`] requests that set
     /// [`max_queue`](Self::max_queue) or [`wait_for_replicas`](Self::wait_for_replicas).
-    pub async fn acquire_fair(self) -> Result<Guard<M>, Error> {
-        match self.acquire(When::InTurn).await? {
-            Some(guard) => Ok(guard),
+    pub fn acquire_fair(self) -> impl Future<Output = Result<Guard<M>, Error>> + Send {
+        self.acquire(When::InTurn).map_ok(|guard| match guard {
+            Some(guard) => guard,
             // Only a try gets "busy".
             None => unreachable!("a queued request was answered \"busy\""),
-        }
+        })
     }
 
     /// Tries the lock: acquires it if nobody who conflicts holds it and nobody waits, and returns `None` otherwise.
@@ -283,8 +284,8 @@ impl<M: Access> Acquire<M> {
     ///
     /// # Errors
     /// Those of [`acquire_fair`](Self::acquire_fair). A server that does not reply is an error and not a "no".
-    pub async fn try_acquire(self) -> Result<Option<Guard<M>>, Error> {
-        self.acquire(When::Now).await
+    pub fn try_acquire(self) -> impl Future<Output = Result<Option<Guard<M>>, Error>> + Send {
+        self.acquire(When::Now)
     }
 
     /// Waits in the queue for at most this time, and returns `None` if there was no grant in time. Zero is
@@ -306,45 +307,49 @@ impl<M: Access> Acquire<M> {
     ///
     /// # Errors
     /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not reply at all.
-    pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<Guard<M>>, Error> {
-        if limit.is_zero() {
-            return self.try_acquire().await;
-        }
-        self.acquire(When::Within(limit)).await
+    pub fn try_acquire_for(self, limit: Duration) -> impl Future<Output = Result<Option<Guard<M>>, Error>> + Send {
+        self.acquire(if limit.is_zero() {
+            When::Now
+        } else {
+            When::Within(limit)
+        })
     }
 
-    pub(crate) async fn acquire(mut self, when: When) -> Result<Option<Guard<M>>, Error> {
-        self.owner = self.owner.or_else(Owner::current);
-        self.check()?;
-        runtime::check_timers()?;
-        let wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
-        // `Instrument` would keep a second span. The guard is made outside of the span, because the hold is not part of
-        // the wait.
-        let waited = {
-            let mut waiting = pin!(self.wait(when, &wait));
-            poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
-        };
-        match waited {
-            Ok(Some((attempt, token))) => {
-                let (via, heard) = attempt.granted_via();
-                // One time for all: a crowd asks for it thousands of times at once.
-                let now = clock::now();
-                wait.granted(now, token, via, heard);
-                let hold = Hold::begin(now, self.lock, M::LABEL, self.permits, token);
-                Ok(Some(Guard::of(attempt, self.handle, hold, token)))
-            }
-            Ok(None) => {
-                wait.not_granted();
-                Ok(None)
-            }
-            Err(error) => {
-                wait.failed(&error);
-                Err(error)
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "its future would have the request twice, and a grant to a crowd reads and writes all their futures"
+    )]
+    pub(crate) fn acquire(mut self, when: When) -> impl Future<Output = Result<Option<Guard<M>>, Error>> + Send {
+        async move {
+            self.owner = self.owner.or_else(Owner::current);
+            self.check()?;
+            runtime::check_timers()?;
+            let wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
+            // `Instrument` would keep a second span. The guard is made outside of the span, because the hold is not part
+            // of the wait.
+            let waited = {
+                let mut waiting = pin!(self.wait(when, &wait));
+                poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
+            };
+            match waited {
+                Ok(Some((attempt, grant))) => {
+                    wait.granted(grant);
+                    let hold = Hold::begin(grant.at, self.lock, M::LABEL, self.permits, grant.token);
+                    Ok(Some(Guard::of(attempt, self.handle, hold, grant.token)))
+                }
+                Ok(None) => {
+                    wait.not_granted();
+                    Ok(None)
+                }
+                Err(error) => {
+                    wait.failed(&error);
+                    Err(error)
+                }
             }
         }
     }
 
-    async fn wait(&self, when: When, wait: &Wait) -> Result<Option<(Attempt, u64)>, Error> {
+    async fn wait(&self, when: When, wait: &Wait) -> Result<Option<(Attempt, Grant)>, Error> {
         let mut ticket = None;
         loop {
             let mut attempt = self.attempt(when, ticket);
@@ -355,35 +360,32 @@ impl<M: Access> Acquire<M> {
             let outcome = match (asked, when) {
                 (Some(outcome), _) => outcome,
                 (None, When::Within(limit)) => {
-                    let begun = wait.begun;
-                    let left = limit.saturating_sub(clock::since(begun));
-                    match timeout(left, attempt.wait()).await {
-                        Ok(outcome) => outcome?,
-                        Err(_) => {
-                            if self.leaves_first {
-                                // What is not confirmed by then is released in the background.
-                                let left = Box::pin(attempt.withdraw());
-                                let _ = timeout(call_limit(self.lease) * 2, left).await;
-                            }
-                            return Ok(None);
-                        }
+                    let left = limit.saturating_sub(clock::since(wait.begun));
+                    // In a box, so that the futures of other callers do not grow.
+                    match Box::pin(self.wait_for(&mut attempt, left)).await? {
+                        Some(outcome) => outcome,
+                        None => return Ok(None),
                     }
                 }
                 (None, When::Now | When::InTurn) => attempt.wait().await?,
             };
             match outcome {
-                Attempted::Granted(token) => {
+                Attempted::Granted(mut grant) => {
                     let counts = match self.replication {
                         None => true,
-                        // In a box, so that the futures of other callers do not grow.
-                        Some(wish) => Box::pin(confirm::counts(&mut attempt, wish)).await?,
+                        Some(wish) => {
+                            // In a box, so that the futures of other callers do not grow.
+                            let counts = Box::pin(confirm::counts(&mut attempt, wish)).await?;
+                            grant.at = clock::now();
+                            counts
+                        }
                     };
                     if counts {
-                        return Ok(Some((attempt, token)));
+                        return Ok(Some((attempt, grant)));
                     }
                     wait.requeued(&self.lock);
                     // The old ticket gives the same place back.
-                    ticket = Some(token);
+                    ticket = Some(grant.token);
                 }
                 Attempted::Busy => return Ok(None),
                 // An upgrade ends when the server does not know it, because its read hold may have ended: it would be a
@@ -400,6 +402,18 @@ impl<M: Access> Acquire<M> {
                 }
             }
         }
+    }
+
+    /// `None`: the time is over.
+    async fn wait_for(&self, attempt: &mut Attempt, left: Duration) -> Result<Option<Attempted>, Error> {
+        if let Ok(outcome) = timeout(left, attempt.wait()).await {
+            return outcome.map(Some);
+        }
+        if self.leaves_first {
+            // What is not confirmed by then is released in the background.
+            let _ = timeout(call_limit(self.lease) * 2, attempt.withdraw()).await;
+        }
+        Ok(None)
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -476,8 +490,8 @@ impl Acquire<Read> {
             return Ok(None);
         }
         match attempt.wait().await? {
-            Attempted::Granted(token) => {
-                let hold = Hold::begin(clock::now(), self.lock, Read::LABEL, None, token);
+            Attempted::Granted(Grant { token, at, .. }) => {
+                let hold = Hold::begin(at, self.lock, Read::LABEL, None, token);
                 Ok(Some(Guard::of(attempt, self.handle, hold, token)))
             }
             Attempted::AskAgain(_) | Attempted::Busy => Ok(None),

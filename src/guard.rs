@@ -57,12 +57,10 @@ impl<M> Guard<M> {
     pub(crate) fn of(attempt: Attempt, handle: Arc<Handle>, hold: Box<Hold>, token: u64) -> Self {
         let request = attempt.into_request();
         let now = hold.begun;
-        request.observe(hold);
-        let left = {
-            let mut claim = request.claim();
+        let left = request.observe(hold, |claim| {
             claim.keep(now);
             claim.limit_left(now)
-        };
+        });
         // The end of its max_hold, if it has one, may come before the watchdog checks again.
         if let Some(end) = now.checked_add(left) {
             handle.shared().registry.schedule_check(&request.lock, end);

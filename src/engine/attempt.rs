@@ -14,17 +14,18 @@ use crate::state::claim::{EndedBy, Outcome};
 use crate::state::registry::Registry;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
+use crate::types::boxed::boxed;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient, shown};
 use crate::types::limits::call_limit;
-use crate::types::mode::{GrantVia, Mode, When};
+use crate::types::mode::{Grant, Mode, When};
 use redis::RedisError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 pub(crate) enum Attempted {
-    Granted(u64),
+    Granted(Grant),
     Busy,
     /// The server does not know the request: the caller asks under a new name, with the old ticket.
     AskAgain(Option<u64>),
@@ -95,8 +96,10 @@ impl Attempt {
                 && !self.session().is_closed()
                 && !self.registry().has_ended()
             {
-                // The time is a bound and no pause: the server usually confirms the release at once.
-                let _ = timeout(call_limit(self.session().shared.lease), self.registry().out_of(&former)).await;
+                // The time is a bound and no pause: the server usually confirms the release at once. In a box, because
+                // it is rare.
+                let out = self.registry().out_of(&former);
+                let _ = Box::pin(timeout(call_limit(self.session().shared.lease), out)).await;
                 sent = clock::now();
             }
             // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
@@ -106,7 +109,7 @@ impl Attempt {
             }
             // Boxed, so that a waiter's future has no room for a call.
             let patience = self.patience.saturating_sub(sent.saturating_duration_since(begun));
-            match Box::pin(self.call_acquire(patience, sent)).await {
+            match boxed(|| self.call_acquire(patience, sent)).await {
                 Ok((Acquired::Answered(answer), next)) => {
                     self.unanswered = None;
                     if let Answer::Queued { ahead, .. } = answer {
@@ -140,7 +143,7 @@ impl Attempt {
                     }
                     tracing::debug!(%error, "no answer, asking again");
                     self.unanswered = Some(error);
-                    backoff.pause().await;
+                    Box::pin(backoff.pause()).await;
                     sent = clock::now();
                 }
             }
@@ -161,11 +164,11 @@ impl Attempt {
         loop {
             let call = self.session().call(&request.lock, self.lease);
             let patience = patience.max(call.limit);
-            match (Call { patience, ..call }).acquire(ask).await? {
+            match (Call { patience, ..call }).acquire(&ask).await? {
                 (Acquired::Refused(Refusal::OwnerWaits(Some(number))), _)
                     if self.session().shared.has_forgotten(number) =>
                 {
-                    self.release_orphan(number).await?
+                    Box::pin(self.release_orphan(number)).await?
                 }
                 acquired => return Ok(acquired),
             }
@@ -191,23 +194,9 @@ impl Attempt {
         let mut backoff = Backoff::new();
         loop {
             match request.outcome(clock::look).await {
-                Outcome::HandOut { token } => return Ok(Attempted::Granted(token)),
-                Outcome::Renew => {
-                    let sent = clock::now();
-                    let Some(lease) = request.claim().lease_to_renew(sent) else {
-                        continue; // It is over.
-                    };
-                    let call = self.session().call(&request.lock, self.lease);
-                    match Box::pin(call.renew(&[(request.name.as_str(), lease.into())])).await {
-                        Ok((standings, _)) => {
-                            for standing in standings {
-                                request.on_renewal(sent, clock::now(), lease, standing);
-                            }
-                        }
-                        Err(error) if is_transient(&error) && !self.only_now => backoff.pause().await,
-                        Err(error) => return Err(self.failed(error)),
-                    }
-                }
+                Outcome::HandOut(grant) => return Ok(Attempted::Granted(grant)),
+                // In a box, because it is rare.
+                Outcome::Renew => Box::pin(self.renew(&mut backoff)).await?,
                 Outcome::Ended(EndedBy::Displaced { ticket }) => return Ok(Attempted::AskAgain(ticket)),
                 Outcome::Ended(EndedBy::Failed(error)) => return Err(self.failed(error)),
                 Outcome::Ended(EndedBy::Lost(LostReason::Shutdown)) => return Err(self.shut_down()),
@@ -225,6 +214,25 @@ impl Attempt {
                 }
             }
         }
+    }
+
+    /// Renews the request once, because nothing proves its grant.
+    async fn renew(&self, backoff: &mut Backoff) -> Result<(), Error> {
+        let (request, sent) = (self.request(), clock::now());
+        let Some(lease) = request.claim().lease_to_renew(sent) else {
+            return Ok(()); // It is over.
+        };
+        let call = self.session().call(&request.lock, self.lease);
+        match call.renew(&[(request.name.as_str(), lease.into())]).await {
+            Ok((standings, _)) => {
+                for standing in standings {
+                    request.on_renewal(sent, clock::now(), lease, standing);
+                }
+            }
+            Err(error) if is_transient(&error) && !self.only_now => backoff.pause().await,
+            Err(error) => return Err(self.failed(error)),
+        }
+        Ok(())
     }
 
     /// Has the request released and waits for that. The attempt is over.
@@ -248,11 +256,6 @@ impl Attempt {
         let request = self.request();
         request.owner()?;
         self.registry().leaving(request, now)
-    }
-
-    /// What told of the grant, and when the last message came.
-    pub(crate) fn granted_via(&self) -> (GrantVia, Option<Instant>) {
-        self.request().claim().granted_via()
     }
 
     /// Takes the request out: the caller releases it from now on.

@@ -36,7 +36,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    pub(crate) async fn acquire(&self, ask: AskToAcquire<'_>) -> Result<(Acquired, Look), RedisError> {
+    pub(crate) async fn acquire(&self, ask: &AskToAcquire<'_>) -> Result<(Acquired, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Acquire(ask)).await?;
         Acquired::read(&reply, ask.only_now)
     }
@@ -95,7 +95,7 @@ impl Call<'_> {
     }
 
     /// Tells how the request stands at its place, and when to look again.
-    pub(crate) async fn place(&self, ask: AskToPlace<'_>) -> Result<(Standing, Look), RedisError> {
+    pub(crate) async fn place(&self, ask: &AskToPlace<'_>) -> Result<(Standing, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Place(ask)).await?;
         let (standings, next) = read_renewed(&reply, std::iter::once(ask.request))?;
         Ok((standings.into_iter().next().unwrap_or(Standing::Unknown), next))
@@ -114,7 +114,7 @@ impl Call<'_> {
             holders: most,
             place_of,
         };
-        self.snapshot(Lane::Users, ask).await
+        self.snapshot(Lane::Users, &ask).await
     }
 
     /// Tells who holds the lock, and the place of a request. One holder more than `most` is listed if there are more.
@@ -125,10 +125,10 @@ impl Call<'_> {
             holders: most + 1,
             place_of: Some(request),
         };
-        self.snapshot(Lane::Background, ask).await
+        self.snapshot(Lane::Background, &ask).await
     }
 
-    async fn snapshot(&self, lane: Lane, ask: AskForStatus<'_>) -> Result<Snapshot, RedisError> {
+    async fn snapshot(&self, lane: Lane, ask: &AskForStatus<'_>) -> Result<Snapshot, RedisError> {
         let reply = self.reply(lane, Ask::Status(ask)).await?;
         Snapshot::read(&reply).ok_or_else(|| malformed(&reply))
     }
@@ -146,11 +146,11 @@ impl Call<'_> {
         let key = &self.lock.state;
         // Pinned here, because a future that is passed by value is copied.
         let call = pin!(async {
-            match self.route.call(how, key, &self.order(ask, false)).await {
+            match self.route.call(&how, key, &self.order(ask, false)).await {
                 // EVAL fills the server's cache of scripts again, on this server only. In a box, because it is rare.
                 Err(error) if is_unknown_script(&error) => {
                     self.sent.store(false, Ordering::Relaxed);
-                    Box::pin(self.route.call(how, key, &self.order(ask, true))).await
+                    Box::pin(self.route.call(&how, key, &self.order(ask, true))).await
                 }
                 other => other,
             }

@@ -88,7 +88,7 @@ mod metrics;
 use crate::protocol::key::Lock;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason};
-use crate::types::mode::{Access, GrantVia, Mode, Permits, Read, When, Write};
+use crate::types::mode::{Access, Grant, GrantVia, Mode, Permits, Read, When, Write};
 use metrics::{Labels, One};
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,14 +244,14 @@ impl Wait {
         metrics::requeued(self.mode);
     }
 
-    /// `heard`: when a message told of the grant.
-    pub(crate) fn granted(mut self, now: Instant, token: u64, via: GrantVia, heard: Option<Instant>) {
+    pub(crate) fn granted(mut self, grant: Grant) {
+        let Grant { token, at, via, heard } = grant;
         self.outcome = Outcome::Granted;
-        self.ended = Some(now);
+        self.ended = Some(at);
         self.span.record("token", token).record("source", via.label());
         metrics::granted(self.mode, via.label());
         if let Some(heard) = heard.filter(|_| via == GrantVia::Message) {
-            metrics::handed_over(self.mode, now.saturating_duration_since(heard));
+            metrics::handed_over(self.mode, at.saturating_duration_since(heard));
         }
     }
 

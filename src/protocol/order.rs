@@ -26,7 +26,7 @@ pub(crate) struct ScriptCall<'a> {
 /// Which script, and its own arguments.
 #[derive(Clone, Copy)]
 pub(crate) enum Ask<'a> {
-    Acquire(AskToAcquire<'a>),
+    Acquire(&'a AskToAcquire<'a>),
     /// At most [`CHUNK`](super::script::CHUNK) requests.
     Release(&'a [&'a str]),
     /// At most [`CHUNK`](super::script::CHUNK) requests, each with its lease.
@@ -39,8 +39,8 @@ pub(crate) enum Ask<'a> {
         lease: Duration,
     },
     Evict(&'a str),
-    Place(AskToPlace<'a>),
-    Status(AskForStatus<'a>),
+    Place(&'a AskToPlace<'a>),
+    Status(&'a AskForStatus<'a>),
 }
 
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use crate::protocol::key::Lock;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason, shown, timed_out};
 use crate::types::limits::{LEAST_LEASE, call_limit, check_duration};
-use crate::types::mode::{Access, Admission, GrantVia, Policy, When};
+use crate::types::mode::{Access, Admission, Grant, GrantVia, Policy, When};
 use crate::types::owner::Owner;
 use futures::stream::StreamExt;
 use std::fmt;
@@ -163,10 +163,11 @@ impl<M: Access> QuorumAcquire<M> {
                 } else {
                     GrantVia::Reply
                 };
-                let now = clock::now();
-                wait.granted(now, token, via, None);
+                let at = clock::now();
+                let heard = None;
+                wait.granted(Grant { token, at, via, heard });
                 let (ballot, work) = open.keep();
-                ballot.observe(Hold::begin(now, self.lock, M::LABEL, None, token));
+                ballot.observe(Hold::begin(at, self.lock, M::LABEL, None, token));
                 Ok(Some(QuorumGuard::new(ballot, work, token)))
             }
             Ok(None) => {

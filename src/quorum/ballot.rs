@@ -327,7 +327,7 @@ impl Ballot {
             given_up,
             least: None,
         };
-        match call.place(ask).await {
+        match call.place(&ask).await {
             Ok((standing, next)) => {
                 let now = clock::now();
                 request.on_renewal(sent, now, lease, standing);

@@ -189,7 +189,7 @@ impl<M> QuorumGuard<M> {
             given_up: None,
             least: Some(self.token),
         };
-        let (standing, _) = session.call(&request.lock, lease).place(ask).await.ok()?;
+        let (standing, _) = session.call(&request.lock, lease).place(&ask).await.ok()?;
         request.on_renewal(sent, clock::now(), lease, standing);
         let is_held = request.claim().held_until(clock::look()).is_some();
         (is_held && matches!(standing, Standing::Holds { .. })).then_some(at)

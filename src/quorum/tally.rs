@@ -304,9 +304,9 @@ impl Tally {
             let vote = &mut self.votes[*at];
             let Some(request) = &vote.request else { continue };
             let mut claim = request.claim();
-            if let Some(Outcome::HandOut { token }) = claim.poll_outcome(now) {
+            if let Some(Outcome::HandOut(grant)) = claim.poll_outcome(now) {
                 claim.limit(now, left);
-                vote.token = Some(token);
+                vote.token = Some(grant.token);
             }
         }
     }

@@ -6,7 +6,7 @@
 use crate::protocol::reply::{Answer, Standing};
 use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
-use crate::types::mode::GrantVia;
+use crate::types::mode::{Grant, GrantVia};
 use keep::{with_margin, without_margin};
 use redis::RedisError;
 use std::sync::Arc;
@@ -58,9 +58,7 @@ pub(crate) enum EndedBy {
 /// What the caller that waits for the guard has to do.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    HandOut {
-        token: u64,
-    },
+    HandOut(Grant),
     /// Granted, but the proof has ended: renew first.
     Renew,
     Ended(EndedBy),
@@ -96,7 +94,6 @@ pub(crate) struct Claim {
     /// A vote of a quorum may be granted again within one phase: the newer token counts then.
     pub(crate) is_vote: bool,
     via: GrantVia,
-    /// When the last message came.
     heard: Option<Instant>,
 }
 
@@ -346,7 +343,13 @@ impl Claim {
                 // Its `max_hold` begins when the user has the guard: replicas may have to confirm the hold first.
                 let until = None;
                 self.phase = Phase::Held { token, since, until };
-                Outcome::HandOut { token }
+                let (via, heard) = (self.via, self.heard);
+                Outcome::HandOut(Grant {
+                    token,
+                    at: now,
+                    via,
+                    heard,
+                })
             }
             Phase::Over(end) => Outcome::Ended(end.clone()),
         })
@@ -458,11 +461,6 @@ impl Claim {
     pub(crate) fn report_loss(&mut self) -> bool {
         let lost = matches!(self.phase, Phase::Over(EndedBy::Lost(_)));
         lost && !std::mem::replace(&mut self.reported, true)
-    }
-
-    /// Returns what told of the grant, and when the last message came.
-    pub(crate) fn granted_via(&self) -> (GrantVia, Option<Instant>) {
-        (self.via, self.heard)
     }
 
     pub(crate) fn is_waiting(&self) -> bool {

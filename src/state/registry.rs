@@ -8,6 +8,7 @@ use super::request::{Heard, Request};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use super::table::{Due, FollowUp, NamedOwners, Table};
 use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
 use crate::types::error::{LostReason, runtime_ended};
 use redis::RedisError;
 use std::future::Future;
@@ -140,10 +141,10 @@ impl Registry {
         }
     }
 
-    /// A message grants a request, or ends it by token 0 or 1. Returns whether there is such a request.
-    pub(crate) fn on_grant(&self, heard: Heard, number: u64, name: &str, token: u64) -> bool {
-        let request = self.table().get(number).cloned();
-        let request = request.filter(|request| request.name == name);
+    /// A message grants a request of this client, or ends it by token 0 or 1. Returns whether there is such a request.
+    pub(crate) fn on_grant(&self, heard: Heard, name: &RequestName<'_>, token: u64) -> bool {
+        let request = self.table().get(name.number).cloned();
+        let request = request.filter(|request| request.is_named(name));
         if let Some(request) = &request {
             request.on_grant(heard, token);
         }

@@ -6,7 +6,7 @@ use crate::observe::{Hold, HoldEnd};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::reply::Standing;
-use crate::types::mode::Admission;
+use crate::types::mode::{Admission, Mode};
 use redis::RedisError;
 use std::future::Future;
 use std::ops::Range;
@@ -35,6 +35,7 @@ impl Heard {
 pub(crate) struct Request {
     pub(crate) number: u64,
     pub(crate) name: String,
+    mode: Option<Mode>,
     pub(crate) lock: Arc<Lock>,
     pub(crate) admission: Admission,
     /// Where the name has the owner, if the user named one.
@@ -54,6 +55,7 @@ impl Request {
         let parts = RequestName::read(&name);
         Self {
             number,
+            mode: parts.map(|parts| parts.mode),
             owner: parts.and_then(|parts| parts.named_owner_at()),
             weight: parts.map_or(1, |parts| parts.weight),
             name,
@@ -63,6 +65,13 @@ impl Request {
             hold: std::sync::Mutex::default(),
             changed: Notify::new(),
         }
+    }
+
+    /// Whether the name, one of this client's, is that of this request. Compared by its parts: the text lies elsewhere in
+    /// memory, and to fetch that costs a crowd as much as all else here.
+    pub(crate) fn is_named(&self, name: &RequestName<'_>) -> bool {
+        let parts = (name.number, Some(name.mode), name.weight);
+        parts == (self.number, self.mode, self.weight) && name.named_owner == self.owner()
     }
 
     pub(crate) fn claim(&self) -> MutexGuard<'_, Claim> {
@@ -82,10 +91,10 @@ impl Request {
         result
     }
 
-    /// Sets the record that notes the hold's end.
-    pub(crate) fn observe(&self, hold: Box<Hold>) {
+    /// Sets the record that notes the hold's end, and changes the claim.
+    pub(crate) fn observe<T>(&self, hold: Box<Hold>, change: impl FnOnce(&mut Claim) -> T) -> T {
         *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
-        self.change(|_| ());
+        self.change(change)
     }
 
     /// The user releases or converts the hold: from now on nothing renews it. The caller tells the record how that

@@ -126,17 +126,18 @@ impl Shared {
             );
             return;
         };
+        let client = self.id.digits();
         for (name, token) in grants {
             let Some(parts) = RequestName::read(name) else {
                 continue;
             };
-            let number = parts.number;
-            if self.registry.on_grant(heard, number, name, token) {
+            let is_ours = parts.client.as_bytes() == client;
+            if is_ours && self.registry.on_grant(heard, &parts, token) {
                 continue;
             }
-            let forgotten = parts.client == self.id.to_string() && self.has_forgotten(number);
+            let forgotten = is_ours && self.has_forgotten(parts.number);
             if forgotten && is_state(&self.prefix, key) {
-                self.pass_on(heard.at, name, number, key);
+                self.pass_on(heard.at, name, parts.number, key);
             } else {
                 // The request is of another client, so this client must not release it.
                 tracing::warn!(

@@ -14,6 +14,8 @@ use crate::protocol::replication::{Reached, Replication};
 use crate::protocol::reply::text;
 use crate::state::request::Request;
 use crate::state::shared::Shared;
+#[cfg(feature = "cluster")]
+use crate::types::boxed::boxed;
 use crate::types::clock;
 use redis::{Cmd, RedisError, Value};
 use std::future::Future;
@@ -148,7 +150,7 @@ impl Route {
     }
 
     /// Sends what `order` makes for the server that has `key`: see [`Link::call`].
-    pub(crate) async fn call(&self, how: How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
+    pub(crate) async fn call(&self, how: &How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
         match self {
             Self::Server(single) => {
                 let _ = key;
@@ -156,7 +158,7 @@ impl Route {
             }
             #[cfg(feature = "cluster")]
             // In a box, because it is long and a part of users' futures.
-            Self::Cluster(cluster) => Box::pin(cluster.call(how, key, order)).await,
+            Self::Cluster(cluster) => boxed(|| cluster.call(how, key, order)).await,
         }
     }
 
@@ -169,7 +171,7 @@ impl Route {
         command: &Cmd,
     ) -> Result<Value, RedisError> {
         let how = How::plainly(lane, limit);
-        self.call(how, key, &Order::command(command, &AtomicBool::new(false)))
+        self.call(&how, key, &Order::command(command, &AtomicBool::new(false)))
             .await
     }
 
@@ -195,7 +197,7 @@ impl Route {
             (Self::Cluster(cluster), Master::Node(node)) => {
                 let sent = AtomicBool::new(false);
                 let how = How::plainly(lane, limit);
-                cluster.call_node(node, how, &Order::command(command, &sent)).await
+                cluster.call_node(node, &how, &Order::command(command, &sent)).await
             }
             _ => self.command(lane, limit, "", command).await,
         }

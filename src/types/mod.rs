@@ -2,6 +2,7 @@
 //!
 //! Nothing here does I/O, knows Redis keys, or keeps state of a client.
 
+pub(crate) mod boxed;
 pub(crate) mod client_info;
 pub(crate) mod clock;
 pub(crate) mod deadlock;

@@ -2,6 +2,7 @@
 //! grant.
 
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Whether a request shares the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +119,17 @@ pub(crate) enum When {
     Now,
     Within(Duration),
     InTurn,
+}
+
+/// All that a guard is made of, in one answer: a crowd would ask for each part a thousand times at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    /// When it was certain.
+    pub(crate) at: Instant,
+    pub(crate) via: GrantVia,
+    /// When the last message about it came.
+    pub(crate) heard: Option<Instant>,
 }
 
 /// What told this client of a grant.

@@ -174,11 +174,14 @@ impl ClientId {
         Self(random::number() & ((1 << 60) - 1))
     }
 
-    /// Writes what is displayed, without the cost of a formatter: each request has it in its name.
-    pub(crate) fn add_to(self, text: &mut String) {
+    /// What is displayed, without the cost of a formatter: each request has it in its name.
+    pub(crate) fn digits(self) -> [u8; 15] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digits: [u8; 15] = std::array::from_fn(|at| DIGITS[(self.0 >> (56 - 4 * at) & 15) as usize]);
-        text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
+        std::array::from_fn(|at| DIGITS[(self.0 >> (56 - 4 * at) & 15) as usize])
+    }
+
+    pub(crate) fn add_to(self, text: &mut String) {
+        text.push_str(std::str::from_utf8(&self.digits()).unwrap_or_default());
     }
 }
 

@@ -2,20 +2,20 @@ use super::*;
 
 fn options(admission: Admission, max_queue: Option<usize>, origin: Origin) -> String {
     let lock = Lock::new("p", "a".into());
-    let ask = Ask::Acquire(AskToAcquire {
+    let ask = AskToAcquire {
         request: "r0a:1",
         lease: Duration::from_secs(1).into(),
         only_now: false,
         admission,
         max_queue,
         origin,
-    });
+    };
     let (channel, listened) = (Channel::OfClient, true);
     let call = ScriptCall {
         lock: &lock,
         channel,
         listened,
-        ask,
+        ask: Ask::Acquire(&ask),
     };
     let mut cmd = Cmd::new();
     call.add_options(&mut cmd);

@@ -18,11 +18,15 @@ fn claim() -> (Claim, Instant) {
     (Claim::new(LEASE, Duration::MAX, now), now)
 }
 
-fn handed_out(claim: &mut Claim, now: Instant) -> Option<u64> {
+fn grant(claim: &mut Claim, now: Instant) -> Option<Grant> {
     match claim.poll_outcome(now) {
-        Some(Outcome::HandOut { token }) => Some(token),
+        Some(Outcome::HandOut(grant)) => Some(grant),
         _ => None,
     }
+}
+
+fn handed_out(claim: &mut Claim, now: Instant) -> Option<u64> {
+    grant(claim, now).map(|grant| grant.token)
 }
 
 #[test]
@@ -63,9 +67,9 @@ fn a_grant_has_one_source() {
     let granted = |steps: fn(&mut Claim, Instant)| {
         let (mut claim, t) = claim();
         steps(&mut claim, t);
-        assert_eq!(handed_out(&mut claim, t + ms(500)), Some(20));
-        let (source, heard) = claim.granted_via();
-        (source, heard.map(|heard| heard - t))
+        let grant = grant(&mut claim, t + ms(500)).expect("it is proven");
+        assert_eq!((grant.token, grant.at), (20, t + ms(500)));
+        (grant.via, grant.heard.map(|heard| heard - t))
     };
     let by_reply = granted(|claim, t| claim.on_reply(t, Answer::Granted { token: 20 }));
     assert_eq!(by_reply, (GrantVia::Reply, None));

@@ -2,11 +2,12 @@
 
 use super::notify::Notify;
 use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
 use crate::protocol::reply::{Answer, Standing};
 use crate::state::claim::{Claim, EndedBy, Outcome};
 use crate::state::request::{Heard, Request};
 use crate::state::shared::{Identity, Shared};
-use crate::types::mode::Admission;
+use crate::types::mode::{Admission, Grant};
 use ::loom::future::block_on;
 use ::loom::thread::{self, JoinHandle};
 use std::collections::BTreeSet;
@@ -104,7 +105,7 @@ impl World {
         let request = self.asked();
         request.claim().on_reply(self.t, Answer::Granted { token: TOKEN });
         let next = request.claim().poll_outcome(self.t);
-        assert!(matches!(next, Some(Outcome::HandOut { token: TOKEN })));
+        assert!(matches!(next, Some(Outcome::HandOut(Grant { token: TOKEN, .. }))));
         request
     }
 
@@ -113,9 +114,8 @@ impl World {
             at: self.t,
             since: None,
         };
-        self.shared
-            .registry
-            .on_grant(heard, request.number, &request.name, token)
+        let name = RequestName::read(&request.name).expect("a name");
+        self.shared.registry.on_grant(heard, &name, token)
     }
 
     pub(super) fn settle(&self, request: &Request, standing: Standing) {
@@ -125,7 +125,7 @@ impl World {
     /// Does what the waiting caller does. `None`: handed out.
     pub(super) fn wait(&self, request: &Request) -> Option<EndedBy> {
         match block_on(request.outcome(|| self.t)) {
-            Outcome::HandOut { token } => {
+            Outcome::HandOut(Grant { token, .. }) => {
                 assert_eq!(token, TOKEN);
                 None
             }

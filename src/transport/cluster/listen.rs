@@ -117,7 +117,7 @@ impl Cluster {
         let how = How::plainly(Lane::Background, PING_TIMEOUT);
         loop {
             let (set, sent) = (introduction.set(), AtomicBool::new(false));
-            let said = self.call(how, &introduction.key, &Order::command(&set, &sent)).await;
+            let said = self.call(&how, &introduction.key, &Order::command(&set, &sent)).await;
             if let Err(error) = said {
                 tracing::debug!(%error, "cannot say who this client is");
             }

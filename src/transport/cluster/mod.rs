@@ -102,7 +102,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(crate) async fn call(&self, how: How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
+    pub(crate) async fn call(&self, how: &How, key: &str, order: &Order<'_>) -> Result<Value, RedisError> {
         // A node that is away may have a successor, so do not wait for it.
         let patience = how.limit;
         let slot = slot_of(key);
@@ -119,13 +119,13 @@ impl Cluster {
             let how = How {
                 sending,
                 patience,
-                ..how
+                ..*how
             };
             let error = match asked.take().or_else(|| self.owner(slot)) {
                 None => no_owner(slot),
                 // Another node has its slots by now.
                 Some(node) if node.link.is_closed() && !locked(&self.topology).closed => left(),
-                Some(node) => match node.call(&self.stale, how, order).await {
+                Some(node) => match node.call(&self.stale, &how, order).await {
                     Ok(reply) => return Ok(reply),
                     Err(error) => match error.kind() {
                         ErrorKind::Server(ServerErrorKind::Moved) => {
@@ -180,7 +180,7 @@ impl Cluster {
     }
 
     /// One attempt, on that node: the call is about no slot, so no node can redirect it.
-    pub(crate) async fn call_node(&self, node: &Node, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+    pub(crate) async fn call_node(&self, node: &Node, how: &How, order: &Order<'_>) -> Result<Value, RedisError> {
         node.call(&self.stale, how, order).await
     }
 

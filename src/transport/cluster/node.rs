@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// Doubts the table when half of the limit has passed.
-    pub(super) async fn call(&self, stale: &Notify, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+    pub(super) async fn call(&self, stale: &Notify, how: &How, order: &Order<'_>) -> Result<Value, RedisError> {
         let mut gone = pin!(self.left());
         if self.link.is_closed() {
             return Err(left());

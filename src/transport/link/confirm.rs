@@ -91,7 +91,7 @@ impl Confirming {
             patience: limit,
             ..How::plainly(Lane::Users, behind)
         };
-        let (connection, renewed) = self.link.call_over_one(how, renew).await?;
+        let (connection, renewed) = self.link.call_over_one(&how, renew).await?;
         let (answer, answered) = oneshot::channel();
         let wish = Wish {
             connection,

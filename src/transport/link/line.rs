@@ -126,7 +126,7 @@ enum Reply {
 }
 
 impl Link {
-    pub(super) async fn stand_in_line(&self, how: How, order: &Order<'_>) -> Answer {
+    pub(super) async fn stand_in_line(&self, how: &How, order: &Order<'_>) -> Answer {
         let (answer, mut answered) = oneshot::channel();
         let stage = Arc::<Stage>::default();
         let place = Place {

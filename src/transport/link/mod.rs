@@ -21,6 +21,7 @@ use crate::observe::Outage;
 use crate::protocol::functions::Functions;
 use crate::protocol::hello::Dialect;
 use crate::protocol::order::{Known, Made, Order, Peer};
+use crate::types::boxed::boxed;
 use crate::types::clock;
 use crate::types::error::{is_of_replica, timed_out};
 use confirm::Confirming;
@@ -188,12 +189,12 @@ impl Link {
     /// Sends what `order` makes for the server at hand. Waits at most `how.patience` for a connection or in line, and
     /// for the reply until the connection has been silent for `how.limit`. After an error the command may have been
     /// executed if `order` was sent.
-    pub(crate) async fn call(&self, how: How, order: &Order<'_>) -> Result<Value, RedisError> {
+    pub(crate) async fn call(&self, how: &How, order: &Order<'_>) -> Result<Value, RedisError> {
         self.call_over_one(how, order).await.map(|(_, reply)| reply)
     }
 
     /// The same, and returns the connection too.
-    async fn call_over_one(&self, how: How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
+    async fn call_over_one(&self, how: &How, order: &Order<'_>) -> Result<(Arc<Connection>, Value), RedisError> {
         self.note_limit(how.limit);
         let (_direct, connection) = match how.lane {
             Lane::Users => match self.direct(order) {
@@ -202,7 +203,7 @@ impl Link {
                     (Some(direct), connection)
                 }
                 // In a box, so that users' futures do not grow.
-                None => return Box::pin(self.stand_in_line(how, order)).await,
+                None => return boxed(|| self.stand_in_line(how, order)).await,
             },
             Lane::Background => match timeout(how.patience, self.connection()).await {
                 Ok(Some(connection)) => (None, connection),

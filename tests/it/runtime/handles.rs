@@ -32,8 +32,18 @@ async fn the_tables_name_every_public_async_function() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|end| end == "rs") {
             let source = std::fs::read_to_string(path).unwrap();
-            let names = source.split("    pub async fn ").skip(1);
-            found.extend(names.map(|rest| rest.split(['(', '<']).next().unwrap().to_owned()));
+            // An `async fn`, or a function that returns a future.
+            for function in source.split("    pub ").skip(1) {
+                let head = function.split(['{', ';']).next().unwrap();
+                let (is_async, named) = match head.strip_prefix("async fn ") {
+                    Some(named) => (true, Some(named)),
+                    None => (head.contains("-> impl Future<"), head.strip_prefix("fn ")),
+                };
+                let name = named
+                    .filter(|_| is_async)
+                    .and_then(|named| named.split(['(', '<']).next());
+                found.extend(name.map(str::to_owned));
+            }
         }
     }
     found.sort();

@@ -88,6 +88,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
     let together = together.await.unwrap();
     let all = || client.all().write(&lock);
     let held = write(&client.rw_lock("h")).await;
+    let queued = client.rw_lock("q").write().enqueue().await.unwrap();
     let awaited = client.all().write(&client.rw_lock("i")).acquire_fair().await.unwrap();
     let [candidate, asked, observed] = ["c", "c", "c"].map(|name| client.election(name));
     let [leading, resigning] = ["l", "m"].map(|name| client.election(name));
@@ -106,6 +107,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("try_acquire", lock.write().try_acquire()),
         call("try_acquire_for", lock.write().try_acquire_for(LONG)),
         call("enqueue", lock.write().enqueue()),
+        call("place", async move { queued.place().await }),
         call("events", async move { semaphore.events().await }),
         call("status", async move { counted.status().await }),
         call("with_write", async move { g.with_write(async |_| ()).await }),

@@ -317,14 +317,28 @@ pub const ALL: &[Mutant] = &[
     // ---- messages
     Mutant {
         name: "anothers-grant-passed-on", file: "src/state/shared.rs",
-        edits: &[("parts.client == self.id.to_string() && self.has_forgotten(number)", "!self.registry.knows(number)")],
+        edits: &[("is_ours && self.has_forgotten(parts.number)", "!self.registry.knows(parts.number)")],
         seen: "found here, by fuzzing",
         story: "A message names another client's request: it is released, as if it were a forgotten one of this client.",
         check: Check::Attack("wild::a_client_passes_on_its_own_forgotten_grants_and_no_others"),
     },
     Mutant {
+        name: "a-grant-by-the-number-alone", file: "src/state/request.rs",
+        edits: &[("parts == (self.number, self.mode, self.weight) && name.named_owner == self.owner()", "parts.0 == self.number")],
+        seen: "nobody's, but the comparison is by parts",
+        story: "A message names another mode, owner or weight with the number of a waiter: the waiter enters.",
+        check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
+    },
+    Mutant {
+        name: "a-grant-to-another-client", file: "src/state/shared.rs",
+        edits: &[("if is_ours && self.registry.on_grant(", "if self.registry.on_grant(")],
+        seen: "nobody's, but the comparison is by parts",
+        story: "A message names another client's request with the number of a waiter: the waiter enters.",
+        check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
+    },
+    Mutant {
         name: "waiter-with-the-same-number-forgotten", file: "src/state/shared.rs",
-        edits: &[("parts.client == self.id.to_string() && self.has_forgotten(number)", "parts.client == self.id.to_string() && self.has_given(number)")],
+        edits: &[("is_ours && self.has_forgotten(parts.number)", "is_ours && self.has_given(parts.number)")],
         seen: "found here, by fuzzing",
         story: "A message names no request of this client, but has the number of one that waits: the release unregisters that one.",
         check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
@@ -566,15 +580,15 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "another-name-for-the-second-try", file: "src/engine/attempt.rs",
-        edits: &[("                    self.unanswered = Some(error);\n                    backoff.pause().await;",
-            "                    self.unanswered = Some(error);\n                    backoff.pause().await;\n                    let request = self.request.take();\n                    std::mem::forget(request);\n                    return Ok(Some(Attempted::AskAgain(None)));")],
+        edits: &[("                    self.unanswered = Some(error);\n                    Box::pin(backoff.pause()).await;",
+            "                    self.unanswered = Some(error);\n                    Box::pin(backoff.pause()).await;\n                    let request = self.request.take();\n                    std::mem::forget(request);\n                    return Ok(Some(Attempted::AskAgain(None)));")],
         seen: "redisson#7367 #4706",
         story: "An acquire without an answer is repeated under a new name, and the first one is forgotten: if it was executed the lock is held twice and released once.",
         check: Check::It("faults::replies::an_acquire_whose_reply_is_lost_counts_once"),
     },
     Mutant {
         name: "limit-overflows", file: "src/acquire.rs",
-        edits: &[("let left = limit.saturating_sub(clock::since(begun));", "let left = (begun + limit).saturating_duration_since(clock::now());")],
+        edits: &[("let left = limit.saturating_sub(clock::since(wait.begun));", "let left = (wait.begun + limit).saturating_duration_since(clock::now());")],
         seen: "redisson#7089",
         story: "The time limit is added to the time at which it begins: `Duration::MAX`, which means \"without limit\", is a panic.",
         check: Check::It("input::durations::a_try_takes_any_time_limit"),
@@ -811,7 +825,7 @@ pub const ALL: &[Mutant] = &[
     // ---- futures that nobody polls
     Mutant {
         name: "a-turn-in-the-callers-future", file: "src/transport/link/mod.rs",
-        edits: &[("None => return Box::pin(self.stand_in_line(how, order)).await,",
+        edits: &[("None => return boxed(|| self.stand_in_line(how, order)).await,",
             "None => loop {\n                    let Some(connection) = self.connection().await else { return Err(self.down()) };\n                    if connection.in_flight.fetch_add(1, Ordering::Relaxed) < AT_ONCE {\n                        break (Some(Direct(Arc::clone(&connection))), connection);\n                    }\n                    drop(Direct(connection));\n                    tokio::time::sleep(Duration::from_millis(1)).await;\n                },")],
         seen: "found from outside",
         story: "A call waits until another caller's future has ended: 600 futures that nobody polls stop the client.",

@@ -248,15 +248,22 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         let own = format!("w{id}:1");
         eventually("it asks", || server.shared.asked.lock().expect("a list").contains(&own)).await;
         let channel = format!("fairlock:c:{id}");
-        for name in [format!("r{id}:1"), format!("{own}:6ba7b8109dad41d180b400c04fd430c8")] {
-            testing::push(&client, &message(&channel, &format!("5 {name}\nfairlock:{{a}}")));
+        let token = (FIRST_TOKEN * 2).cast_unsigned();
+        let others = [
+            format!("r{id}:1"),
+            format!("{own}:6ba7b8109dad41d180b400c04fd430c8"),
+            format!("r{id}:1:*2"),
+            "w0123456789abcde:1".to_owned(),
+        ];
+        for (before, name) in (1..).zip(others) {
+            let token = token - before;
+            testing::push(&client, &message(&channel, &format!("{token} {name}\nfairlock:{{a}}")));
         }
         server.shared.renewed.lock().expect("a list").clear();
         eventually("it is renewed", || {
             server.shared.renewed.lock().expect("a list").len() >= 3
         })
         .await;
-        let token = (FIRST_TOKEN * 2).cast_unsigned();
         testing::push(&client, &message(&channel, &format!("{token} {own}\nfairlock:{{a}}")));
         let guard = timeout(PATIENCE, waiter)
             .await
