@@ -30,7 +30,7 @@ impl Status {
 pub(crate) type Outcome = Result<Status, Failure>;
 
 /// Why the command cannot go on. With an empty message the command ends silently.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
     pub(crate) message: String,

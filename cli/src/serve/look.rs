@@ -1,5 +1,5 @@
 //! What the page shows of the locks. However many browsers look, one look at all locks is under way at a time, and a
-//! tenth of the time at most goes into such looks. In between, only the locks on the asked page are read again.
+//! tenth of the time at most goes into such looks, also if they fail. In between, only the locks on the asked page are read again.
 
 use super::history::History;
 use crate::locks::{Eye, Findings, Found, Unread};
@@ -9,10 +9,12 @@ use fairlock::Status;
 use futures::stream::{self, StreamExt as _};
 use std::cell::RefCell;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 /// A look at all locks is followed by a pause of so many times its length.
 const PAUSES: u32 = 9;
+/// But a server that comes back shows so soon.
+const LONGEST_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How many locks of a page are read at a time.
 const AT_ONCE: usize = 32;
 
@@ -27,11 +29,36 @@ pub(crate) struct Look {
     took: Duration,
 }
 
+/// The latest look at all locks, and why a later one failed.
+struct Latest {
+    look: Look,
+    failed: Option<Failed>,
+}
+
+struct Failed {
+    why: Failure,
+    ended: Instant,
+    took: Duration,
+}
+
+impl Latest {
+    fn is_due(&self, interval: Duration) -> bool {
+        let (ended, pause) = match &self.failed {
+            None => (self.look.ended, self.look.took.saturating_mul(PAUSES)),
+            Some(failed) => (
+                failed.ended,
+                failed.took.saturating_mul(PAUSES).min(LONGEST_AFTER_FAILURE),
+            ),
+        };
+        ended.elapsed() >= interval.max(pause)
+    }
+}
+
 pub(crate) struct Looks<'a> {
     interval: Duration,
     eye: Eye<'a>,
     /// Who waits for this mutex gets the look that is under way.
-    latest: Mutex<Look>,
+    latest: Mutex<Latest>,
     pub(crate) history: RefCell<History>,
 }
 
@@ -44,7 +71,10 @@ impl<'a> Looks<'a> {
         Ok(Self {
             interval,
             eye,
-            latest: Mutex::new(first),
+            latest: Mutex::new(Latest {
+                look: first,
+                failed: None,
+            }),
             history,
         })
     }
@@ -54,13 +84,22 @@ impl<'a> Looks<'a> {
     }
 
     /// The latest look, or a new one if that is due. The look stays the caller's until its guard is dropped.
-    pub(crate) async fn latest(&self) -> Result<MutexGuard<'_, Look>, Failure> {
+    pub(crate) async fn latest(&self) -> Result<MappedMutexGuard<'_, Look>, Failure> {
         let mut latest = self.latest.lock().await;
-        let pause = self.interval.max(latest.took.saturating_mul(PAUSES));
-        if latest.ended.elapsed() >= pause {
-            *latest = Look::at(&self.eye, &self.history).await?;
+        if latest.is_due(self.interval) {
+            let began = Instant::now();
+            match Look::at(&self.eye, &self.history).await {
+                Ok(look) => *latest = Latest { look, failed: None },
+                Err(why) => {
+                    let (ended, took) = (Instant::now(), began.elapsed());
+                    latest.failed = Some(Failed { why, ended, took });
+                }
+            }
         }
-        Ok(latest)
+        match &latest.failed {
+            Some(failed) => Err(failed.why.clone()),
+            None => Ok(MutexGuard::map(latest, |latest| &mut latest.look)),
+        }
     }
 
     /// Reads those locks again that were not read within the interval. A server that is away fails the next look at all

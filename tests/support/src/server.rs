@@ -241,6 +241,11 @@ impl Server {
         count(&stats, command, "calls") - count(&stats, command, "failed_calls")
     }
 
+    /// Calls of a command so far that the server refused, for want of a right.
+    pub async fn refused(&self, command: &str) -> u64 {
+        count(&self.command_stats().await, command, "rejected_calls")
+    }
+
     /// Scripts that were executed so far, as functions or by EVAL. A refused EVALSHA is no execution.
     pub async fn script_calls(&self) -> u64 {
         let stats = self.command_stats().await;

@@ -5,6 +5,7 @@ use crate::command::Cli;
 use fairlock_support::server::{Server, eventually, soon};
 use futures::future::join_all;
 use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -49,6 +50,29 @@ async fn a_connection_beyond_the_limit_is_served_when_another_one_ends() {
     drop(streams.pop());
     let read = soon("its turn", further[0].read(&mut [0; 64])).await.unwrap();
     assert!(read > 0);
+}
+
+#[tokio::test]
+async fn many_browsers_cost_one_look_that_fails() {
+    const INTERVAL: Duration = Duration::from_secs(2);
+    let server = Server::start().await;
+    let served = Served::start(&Cli::of(&server), &["--interval", "2s"]).await;
+    let began = Instant::now();
+    let mut acl = redis::cmd("ACL");
+    let acl = acl.arg("SETUSER").arg("default").arg("-scan");
+    acl.exec_async(&mut server.redis().await).await.unwrap();
+    eventually("a look fails", async || served.get("/api/locks").await.status == 502).await;
+    for answer in join_all((0..40).map(|_| served.get("/api/locks"))).await {
+        assert_eq!(answer.status, 502, "{answer:?}");
+    }
+    let (looks, intervals) = (
+        server.refused("scan").await,
+        began.elapsed().as_secs() / INTERVAL.as_secs(),
+    );
+    assert!(
+        (1..=1 + intervals).contains(&looks),
+        "{looks} looks in {intervals} intervals"
+    );
 }
 
 #[tokio::test]
