@@ -324,28 +324,19 @@ impl<M: Access> Acquire<M> {
             self.owner = self.owner.or_else(Owner::current);
             self.check()?;
             runtime::check_timers()?;
-            let wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
+            let mut wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
             // `Instrument` would keep a second span. The guard is made outside of the span, because the hold is not part
             // of the wait.
             let waited = {
                 let mut waiting = pin!(self.wait(when, &wait));
                 poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
             };
-            match waited {
-                Ok(Some((attempt, grant))) => {
-                    wait.granted(grant);
-                    let hold = Hold::begin(grant.at, self.lock, M::LABEL, self.permits, grant.token);
-                    Ok(Some(Guard::of(attempt, self.handle, hold, grant.token)))
-                }
-                Ok(None) => {
-                    wait.not_granted();
-                    Ok(None)
-                }
-                Err(error) => {
-                    wait.failed(&error);
-                    Err(error)
-                }
-            }
+            let Some((attempt, grant)) = wait.noted(waited)? else {
+                return Ok(None);
+            };
+            wait.granted(grant);
+            let hold = Hold::begin(grant.at, self.lock, M::LABEL, self.permits, grant.token);
+            Ok(Some(Guard::of(attempt, self.handle, hold, grant.token)))
         }
     }
 

@@ -255,12 +255,14 @@ impl Wait {
         }
     }
 
-    pub(crate) fn not_granted(mut self) {
-        self.outcome = self.without;
-    }
-
-    pub(crate) fn failed(mut self, error: &Error) {
-        self.outcome = Outcome::of(error);
+    /// Notes an outcome without a guard, and returns what it was given.
+    pub(crate) fn noted<T>(&mut self, outcome: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+        match &outcome {
+            Ok(Some(_)) => {}
+            Ok(None) => self.outcome = self.without,
+            Err(error) => self.outcome = Outcome::of(error),
+        }
+        outcome
     }
 }
 

@@ -138,7 +138,7 @@ impl<M: Access> QuorumAcquire<M> {
         self.owner = self.owner.or_else(Owner::current);
         self.check()?;
         runtime::check_timers()?;
-        let wait = Wait::begin(&self.lock, M::LABEL, None, when);
+        let mut wait = Wait::begin(&self.lock, M::LABEL, None, when);
         let wish = Wish {
             lock: Arc::clone(&self.lock),
             mode: M::MODE,
@@ -156,29 +156,19 @@ impl<M: Access> QuorumAcquire<M> {
             let mut waiting = pin!(open.decided(when, wait.begun));
             poll_fn(|context| wait.span.in_scope(|| waiting.as_mut().poll(context))).await
         };
-        match decided {
-            Ok(Some(token)) => {
-                let via = if open.waited {
-                    GrantVia::Message
-                } else {
-                    GrantVia::Reply
-                };
-                let at = clock::now();
-                let heard = None;
-                wait.granted(Grant { token, at, via, heard });
-                let (ballot, work) = open.keep();
-                ballot.observe(Hold::begin(at, self.lock, M::LABEL, None, token));
-                Ok(Some(QuorumGuard::new(ballot, work, token)))
-            }
-            Ok(None) => {
-                wait.not_granted();
-                Ok(None)
-            }
-            Err(error) => {
-                wait.failed(&error);
-                Err(error)
-            }
-        }
+        let Some(token) = wait.noted(decided)? else {
+            return Ok(None);
+        };
+        let via = if open.waited {
+            GrantVia::Message
+        } else {
+            GrantVia::Reply
+        };
+        let (at, heard) = (clock::now(), None);
+        wait.granted(Grant { token, at, via, heard });
+        let (ballot, work) = open.keep();
+        ballot.observe(Hold::begin(at, self.lock, M::LABEL, None, token));
+        Ok(Some(QuorumGuard::new(ballot, work, token)))
     }
 
     fn check(&self) -> Result<(), Error> {

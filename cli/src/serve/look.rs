@@ -1,5 +1,6 @@
 //! What the page shows of the locks. However many browsers look, one look at all locks is under way at a time, and a
-//! tenth of the time at most goes into such looks, also if they fail. In between, only the locks on the asked page are read again.
+//! tenth of the time at most goes into such looks, more if they fail. In between, only the locks on the asked page are
+//! read again.
 
 use super::history::History;
 use crate::locks::{Eye, Findings, Found, Unread};
@@ -26,31 +27,22 @@ pub(crate) struct Look {
     /// Why the latest reading of such a lock failed. Its status is an older one then.
     failed: Vec<Option<String>>,
     pub(crate) ended: Instant,
-    took: Duration,
 }
 
-/// The latest look at all locks, and why a later one failed.
+/// The latest look at all locks that succeeded, and why the latest one failed.
 struct Latest {
     look: Look,
-    failed: Option<Failed>,
-}
-
-struct Failed {
-    why: Failure,
+    failed: Option<Failure>,
+    /// When the latest one ended, and how long it took.
     ended: Instant,
     took: Duration,
 }
 
 impl Latest {
     fn is_due(&self, interval: Duration) -> bool {
-        let (ended, pause) = match &self.failed {
-            None => (self.look.ended, self.look.took.saturating_mul(PAUSES)),
-            Some(failed) => (
-                failed.ended,
-                failed.took.saturating_mul(PAUSES).min(LONGEST_AFTER_FAILURE),
-            ),
-        };
-        ended.elapsed() >= interval.max(pause)
+        let pause = self.took.saturating_mul(PAUSES);
+        let longest = self.failed.as_ref().map_or(Duration::MAX, |_| LONGEST_AFTER_FAILURE);
+        self.ended.elapsed() >= interval.max(pause.min(longest))
     }
 }
 
@@ -67,12 +59,15 @@ impl<'a> Looks<'a> {
     pub(crate) async fn begin(target: &'a Target, interval: Duration) -> Result<Self, Failure> {
         let eye = Eye::open(target).await?;
         let history = RefCell::new(History::default());
-        let first = Look::at(&eye, &history).await?;
+        let began = Instant::now();
+        let look = Look::at(&eye, &history).await?;
         Ok(Self {
             interval,
             eye,
             latest: Mutex::new(Latest {
-                look: first,
+                ended: look.ended,
+                took: look.ended - began,
+                look,
                 failed: None,
             }),
             history,
@@ -88,16 +83,15 @@ impl<'a> Looks<'a> {
         let mut latest = self.latest.lock().await;
         if latest.is_due(self.interval) {
             let began = Instant::now();
-            match Look::at(&self.eye, &self.history).await {
-                Ok(look) => *latest = Latest { look, failed: None },
-                Err(why) => {
-                    let (ended, took) = (Instant::now(), began.elapsed());
-                    latest.failed = Some(Failed { why, ended, took });
-                }
+            let seen = Look::at(&self.eye, &self.history).await;
+            (latest.ended, latest.took) = (Instant::now(), began.elapsed());
+            match seen {
+                Ok(look) => (latest.look, latest.failed) = (look, None),
+                Err(why) => latest.failed = Some(why),
             }
         }
         match &latest.failed {
-            Some(failed) => Err(failed.why.clone()),
+            Some(why) => Err(why.clone()),
             None => Ok(MutexGuard::map(latest, |latest| &mut latest.look)),
         }
     }
@@ -193,7 +187,6 @@ impl Look {
             failed: vec![None; findings.found.len()],
             findings,
             ended,
-            took: ended - began,
         })
     }
 }

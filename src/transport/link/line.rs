@@ -5,6 +5,7 @@
 
 use super::{AT_ONCE, Connection, How, Link, Sending, State};
 use crate::protocol::order::{Draft, Form, Made, Order};
+use crate::types::boxed::boxed;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use redis::{RedisError, Value};
@@ -196,7 +197,7 @@ impl Link {
         let Made { command, form } = call.draft.make(connection.peer(), &connection.known);
         let mut wire = connection.wire.clone();
         let sending = call.sending;
-        let mut reply: BoxFuture<'static, _> = Box::pin(async move {
+        let mut reply: BoxFuture<'static, _> = boxed(|| async move {
             match sending {
                 Sending::Plainly => wire.send(&command).await,
                 #[cfg(feature = "cluster")]

@@ -35,14 +35,9 @@ async fn the_tables_name_every_public_async_function() {
             // An `async fn`, or a function that returns a future.
             for function in source.split("    pub ").skip(1) {
                 let head = function.split(['{', ';']).next().unwrap();
-                let (is_async, named) = match head.strip_prefix("async fn ") {
-                    Some(named) => (true, Some(named)),
-                    None => (head.contains("-> impl Future<"), head.strip_prefix("fn ")),
-                };
-                let name = named
-                    .filter(|_| is_async)
-                    .and_then(|named| named.split(['(', '<']).next());
-                found.extend(name.map(str::to_owned));
+                let returned = || head.strip_prefix("fn ").filter(|_| head.contains("-> impl Future<"));
+                let named = head.strip_prefix("async fn ").or_else(returned);
+                found.extend(named.map(|named| named.split(['(', '<']).next().unwrap().to_owned()));
             }
         }
     }
