@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// As `make test` does: without them some of the code and some of the tests are not there.
+const FEATURES: [&str; 2] = ["--features", "blocking,cluster,metrics,sentinel,serde,tls-rustls"];
+
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -77,8 +80,8 @@ impl Tree {
                 "--bin",
                 "attack",
             ]),
-            Check::It(_) => command.args(["test", "--no-run", "--test", "it"]),
-            Check::Lib(_) => command.args(["test", "--no-run", "--lib"]),
+            Check::It(_) => command.args(["test", "--no-run", "--test", "it"]).args(FEATURES),
+            Check::Lib(_) => command.args(["test", "--no-run", "--lib"]).args(FEATURES),
             // As CI does: some of these take long if they are not optimized.
             Check::Attack(_) => command.args([
                 "test",
@@ -101,7 +104,7 @@ impl Tree {
             ]),
             Check::Loom(_) => {
                 command.env("RUSTC_WORKSPACE_WRAPPER", self.original.join(".ci/loom"));
-                command.args(["test", "--no-run", "--lib"])
+                command.args(["test", "--no-run", "--lib"]).args(FEATURES)
             }
             Check::Model | Check::Losses | Check::Orphans | Check::Crowds => {
                 return Err(format!("{check} needs no build"));
