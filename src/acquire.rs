@@ -308,11 +308,7 @@ impl<M: Access> Acquire<M> {
     /// # Errors
     /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not reply at all.
     pub fn try_acquire_for(self, limit: Duration) -> impl Future<Output = Result<Option<Guard<M>>, Error>> + Send {
-        self.acquire(if limit.is_zero() {
-            When::Now
-        } else {
-            When::Within(limit)
-        })
+        self.acquire(When::at_most(limit))
     }
 
     #[expect(

@@ -45,7 +45,7 @@
 //! | acquire a lock | [`RwLock::write`], [`RwLock::read`], then [`Acquire::acquire_fair`] |
 //! | not wait, or wait for a limited time | [`Acquire::try_acquire`], [`Acquire::try_acquire_for`] |
 //! | not queue behind too many | [`Acquire::max_queue`] |
-//! | know how far your turn is | [`Acquire::enqueue`], [`Queued::place`] |
+//! | know how far your turn is | [`Acquire::enqueue`], [`Acquire::enqueue_for`], [`Queued::place`] |
 //! | let in so many at a time | [`Client::semaphore`], [`RwLock::max_readers`] |
 //! | run a job under the lock | [`RwLock::with_write`], [`RwLock::with_read`] |
 //! | know whether you still hold the lock | [`Guard::while_held`], [`Guard::is_held`], [`Guard::lost`] |

@@ -7,14 +7,16 @@ use crate::engine::session::Handle;
 use crate::guard::Guard;
 use crate::status::{self, Status};
 use crate::types::error::{Error, shown};
-use crate::types::mode::Access;
+use crate::types::mode::{Access, When};
+use futures::TryFutureExt as _;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-/// A request that the server knows: it waits, or it was granted already. Await it for the guard.
+/// A request that the server knows: it waits, or it was granted already. Await it for the guard, `G`.
 ///
 /// The request keeps its place while nobody polls this, because the client renews it in the background. Once granted, it
 /// keeps the lock too, from others' point of view: take the guard soon, or drop this. `max_hold` counts from the guard on.
@@ -44,16 +46,18 @@ use std::task::{Context, Poll};
 /// `&mut queued` changes nothing.
 ///
 /// # Errors
-/// It resolves to those of [`Acquire::acquire_fair`].
+/// It resolves to those of [`Acquire::acquire_fair`], or of [`Acquire::try_acquire_for`].
 ///
 /// # Panics
 /// If it is polled again after it resolved, as any future of an `async fn`.
 #[must_use = "the request leaves the queue as soon as this is dropped"]
-pub struct Queued<M> {
-    acquiring: Pin<Box<dyn Future<Output = Result<Guard<M>, Error>> + Send>>,
+pub struct Queued<G> {
+    acquiring: Acquiring<G>,
     progress: Arc<Progress>,
     handle: Arc<Handle>,
 }
+
+type Acquiring<G> = Pin<Box<dyn Future<Output = Result<G, Error>> + Send>>;
 
 /// The place of a request in the queue, at one moment: see [`Queued::place`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,17 +81,55 @@ impl<M: Access> Acquire<M> {
     ///
     /// # Errors
     /// Those of [`acquire_fair`](Self::acquire_fair).
-    pub async fn enqueue(self) -> Result<Queued<M>, Error> {
+    pub async fn enqueue(self) -> Result<Queued<Guard<M>>, Error> {
+        let queued = self.queue(When::InTurn).await?;
+        let acquiring = queued.acquiring.map_ok(|guard| match guard {
+            Some(guard) => guard,
+            None => unreachable!("only a try or a limit ends without a guard"),
+        });
+        Ok(Queued {
+            acquiring: Box::pin(acquiring),
+            progress: queued.progress,
+            handle: queued.handle,
+        })
+    }
+
+    /// The same, for at most this time: what it returns resolves to `None` if there was no grant in time. The time counts
+    /// from the first poll of this call. The request leaves the queue at the first poll after its end. Zero does not
+    /// queue, as [`try_acquire`](Self::try_acquire). [`Duration::MAX`] waits without limit.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let queued = lock.write().enqueue_for(Duration::from_secs(30)).await?;
+    /// println!("{} are before us", queued.ahead());
+    /// let Some(guard) = queued.await? else {
+    ///     return Ok(()); // not within thirty seconds
+    /// };
+    /// guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Fairness, cancel safety and errors
+    /// Those of [`try_acquire_for`](Self::try_acquire_for). The call waits for the server's first reply even if that takes
+    /// longer, so that a server that does not reply is an error and not a `None`.
+    pub async fn enqueue_for(self, limit: Duration) -> Result<Queued<Option<Guard<M>>>, Error> {
+        self.queue(When::at_most(limit)).await
+    }
+
+    async fn queue(self, when: When) -> Result<Queued<Option<Guard<M>>>, Error> {
         let progress = Arc::<Progress>::default();
         let handle = Arc::clone(&self.handle);
-        let mut acquiring = Box::pin(self.watched_by(Arc::clone(&progress)).acquire_fair());
-        poll_fn(|context| match acquiring.as_mut().poll(context) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(_)) => unreachable!("it stops when it has asked"),
-            Poll::Pending if progress.has_asked() => Poll::Ready(Ok(())),
-            Poll::Pending => Poll::Pending,
-        })
-        .await?;
+        let mut acquiring: Acquiring<_> = Box::pin(self.watched_by(Arc::clone(&progress)).acquire(when));
+        let over = poll_fn(|context| match acquiring.as_mut().poll(context) {
+            Poll::Pending if progress.has_asked() => Poll::Ready(None),
+            other => other.map(Some),
+        });
+        // Once asked, a request stops before it ends. So it is a try that found the lock busy.
+        if let Some(busy) = over.await.transpose()? {
+            acquiring = Box::pin(ready(Ok(busy)));
+        }
         Ok(Queued {
             acquiring,
             progress,
@@ -96,7 +138,7 @@ impl<M: Access> Acquire<M> {
     }
 }
 
-impl<M> Queued<M> {
+impl<G> Queued<G> {
     /// How many waiters stood before the request when it queued. 0 too if it was granted at once.
     #[must_use]
     pub fn ahead(&self) -> usize {
@@ -111,7 +153,7 @@ impl<M> Queued<M> {
     ///
     /// # Errors
     /// Those of [`RwLock::status`](crate::RwLock::status).
-    pub fn place(&self) -> impl Future<Output = Result<Option<Place>, Error>> + Send + use<M> {
+    pub fn place(&self) -> impl Future<Output = Result<Option<Place>, Error>> + Send + use<G> {
         // The future does not borrow this, because a `&Queued` cannot be sent to another thread.
         let (progress, handle) = (Arc::clone(&self.progress), Arc::clone(&self.handle));
         async move {
@@ -130,20 +172,19 @@ impl<M> Queued<M> {
     }
 }
 
-impl<M> Future for Queued<M> {
-    type Output = Result<Guard<M>, Error>;
+impl<G> Future for Queued<G> {
+    type Output = Result<G, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.acquiring.as_mut().poll(context)
     }
 }
 
-impl<M: Access> fmt::Debug for Queued<M> {
+impl<G> fmt::Debug for Queued<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let request = self.progress.request();
         f.debug_struct("Queued")
             .field("lock", &request.as_ref().map(|request| &request.lock.name))
-            .field("mode", &M::LABEL)
             .field("ahead", &self.ahead())
             .finish_non_exhaustive()
     }

@@ -11,14 +11,15 @@ use tokio::time::{Instant, sleep_until};
 /// A look costs the server as much as `fairlock show`.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// Waits for the lock, and tells how the wait goes.
+/// Waits for the lock for at most `limit`, and tells how the wait goes.
 pub(crate) async fn wait<M: Access>(
     request: Acquire<M>,
+    limit: Duration,
     name: &str,
     complaints: &Complaints,
-) -> Result<Guard<M>, Error> {
+) -> Result<Option<Guard<M>>, Error> {
     let begun = Instant::now();
-    let mut queued = request.enqueue().await?;
+    let mut queued = request.enqueue_for(limit).await?;
     let mut known: Option<(usize, Vec<Owner>)> = None;
     let mut next = begun;
     let guard = loop {
@@ -42,12 +43,10 @@ pub(crate) async fn wait<M: Access>(
             known = Some(now);
         }
     };
-    complaints.add(format!(
-        "{}: entered after {}, with token {}",
-        safe(name),
-        span(begun.elapsed()),
-        guard.fencing_token()
-    ));
+    if let Some(guard) = &guard {
+        let (after, token) = (span(begun.elapsed()), guard.fencing_token());
+        complaints.add(format!("{}: entered after {after}, with token {token}", safe(name)));
+    }
     Ok(guard)
 }
 

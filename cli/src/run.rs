@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 const FORWARDED: [Signal; 6] = [
     Signal::INT,
@@ -175,13 +175,11 @@ async fn under<M: Access>(
     let acquiring = async {
         let guard = match (args.no_wait, args.wait) {
             (true, _) => request.try_acquire().await?,
-            // The request that is dropped at the limit leaves the queue.
-            (false, Some(limit)) if args.verbose && !limit.is_zero() => {
-                let waiting = progress::wait(request, &args.name, complaints);
-                timeout(limit, waiting).await.ok().transpose()?
+            (false, limit) if args.verbose => {
+                let limit = limit.unwrap_or(Duration::MAX);
+                progress::wait(request, limit, &args.name, complaints).await?
             }
             (false, Some(limit)) => request.try_acquire_for(limit).await?,
-            (false, None) if args.verbose => Some(progress::wait(request, &args.name, complaints).await?),
             (false, None) => Some(request.acquire_fair().await?),
         };
         Ok(guard.map(|guard| {

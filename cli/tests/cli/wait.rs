@@ -67,6 +67,21 @@ async fn told_to_be_verbose_it_gives_up_in_time_and_leaves_the_queue() {
     }
 }
 
+#[tokio::test]
+async fn a_server_that_grants_nothing_is_unavailable_and_not_busy() {
+    // It has no replica, so it refuses all scripts.
+    let server = Server::start_with(&["--min-replicas-to-write", "1"]).await;
+    let cli = Cli::of(&server);
+    for options in [&[][..], &["--verbose"]] {
+        for wait in ["0", "10ms"] {
+            let arguments = [&["run", "--wait", wait], options, &["a", "--", "true"]].concat();
+            let ended = cli.run(&arguments).await;
+            assert_eq!(ended.status, 69, "{arguments:?}: {ended:?}");
+            assert!(said(&ended.stderr, &["NOREPLICAS"]), "{arguments:?}: {ended:?}");
+        }
+    }
+}
+
 /// A command line in a shell under the outer lock; `$0` is fairlock.
 async fn inside(cli: &Cli, outer: &[&str], script: &str) -> Ended {
     let mut command = cli.command(&["run"]);

@@ -155,7 +155,7 @@ async fn busy(client: &Client, name: &str) -> RwLock {
     lock
 }
 
-const FUTURES: [(&str, Make); 34] = [
+const FUTURES: [(&str, Make); 35] = [
     ("acquire_fair, free", |client, name| {
         over(client.rw_lock(name).write().acquire_fair())
     }),
@@ -190,6 +190,9 @@ const FUTURES: [(&str, Make); 34] = [
             queued.place().await?;
             queued.await
         })
+    }),
+    ("enqueue_for, busy", |client, name| {
+        over(async move { busy(&client, &name).await.write().enqueue_for(ms(20)).await?.await })
     }),
     ("try_acquire, free", |client, name| {
         over(client.rw_lock(name).write().try_acquire())

@@ -107,6 +107,7 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("try_acquire", lock.write().try_acquire()),
         call("try_acquire_for", lock.write().try_acquire_for(LONG)),
         call("enqueue", lock.write().enqueue()),
+        call("enqueue_for", lock.write().enqueue_for(LONG)),
         call("place", async move { queued.place().await }),
         call("events", async move { semaphore.events().await }),
         call("status", async move { counted.status().await }),

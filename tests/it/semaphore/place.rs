@@ -7,6 +7,7 @@ use fairlock::Error;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 #[tokio::test]
 async fn a_queue_that_is_full_refuses_at_once_and_tells_how_many_wait() {
@@ -81,6 +82,24 @@ async fn a_request_keeps_its_place_when_a_wait_for_it_is_dropped_and_loses_it_wh
     assert_eq!(queued.place().await.unwrap().expect("it waits").ahead, 0);
     inside.release().await.unwrap();
     soon("its turn", &mut queued).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_with_a_limit_leaves_the_queue_at_its_end() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let free = lock.write().enqueue_for(Duration::from_millis(1)).await.unwrap();
+    let inside = soon("a free lock", free).await.unwrap().expect("it was free");
+    let tried = lock.write().enqueue_for(Duration::ZERO).await.unwrap();
+    assert_eq!(server.queued("a").await, 0);
+    assert!(tried.await.unwrap().is_none());
+    let late = lock.write().enqueue_for(Duration::from_millis(1)).await.unwrap();
+    let next = lock.write().enqueue_for(LONG).await.unwrap();
+    assert_eq!((late.ahead(), next.ahead()), (0, 1));
+    assert!(soon("the end of its time", late).await.unwrap().is_none());
+    eventually("it leaves", async || server.queued("a").await == 1).await;
+    inside.release().await.unwrap();
+    assert!(soon("its turn", next).await.unwrap().is_some());
 }
 
 #[tokio::test]
