@@ -8,10 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::ExitStatus;
-use std::time::Duration;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep};
 
 pub(crate) struct Child {
     process: tokio::process::Child,
@@ -45,7 +43,8 @@ impl Child {
         self.process.wait().await
     }
 
-    /// Forwards a signal. Only before [`wait`](Self::wait) has returned: later the process number may be another process's.
+    /// Forwards a signal. After [`wait`](Self::wait) has returned only to a [group](Self::has_group): the process number may
+    /// be another process's then.
     pub(crate) fn forward(&self, signal: Signal) {
         let of_the_terminal = matches!(signal, Signal::INT | Signal::QUIT);
         if of_the_terminal && self.is_in_the_foreground() {
@@ -63,19 +62,9 @@ impl Child {
         };
     }
 
-    /// Waits for the processes of its group that the command has left behind, and kills them at that time.
-    pub(crate) async fn clear_group(&self, until: Instant) {
-        if self.terminal.is_some() {
-            return;
-        }
-        // The system does not reuse a group's number while a process is in the group.
-        while test_kill_process_group(self.pid).is_ok() {
-            if Instant::now() >= until {
-                let _ = kill_process_group(self.pid, Signal::KILL);
-                return;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+    /// Whether processes of its group are left. The system does not reuse a group's number while a process is in the group.
+    pub(crate) fn has_group(&self) -> bool {
+        self.terminal.is_none() && test_kill_process_group(self.pid).is_ok()
     }
 
     fn is_in_the_foreground(&self) -> bool {

@@ -378,7 +378,21 @@ async fn while_it_runs(
     };
     let ended = ended.map_err(|error| Failure::new(Status::BROKEN, format!("cannot wait for the command: {error}")))?;
     if is_lost {
-        child.clear_group(kill_at.unwrap_or_else(Instant::now)).await;
+        let kill_at = kill_at.unwrap_or_else(Instant::now);
+        while child.has_group() {
+            tokio::select! {
+                biased;
+                signal = signals.next() => {
+                    told_to_end |= ENDING.contains(&signal);
+                    child.forward(signal);
+                }
+                () = sleep_until(kill_at) => {
+                    child.send(Signal::KILL);
+                    break;
+                }
+                () = sleep(Duration::from_millis(20)) => {}
+            }
+        }
     }
     Ok(Ended {
         status: status_of(ended),

@@ -335,6 +335,22 @@ async fn what_a_command_that_obeys_left_behind_ends_too_when_the_lock_is_lost() 
     eventually("what it left is gone", async || is_gone(&grandchild)).await;
 }
 
+#[tokio::test]
+async fn signals_reach_what_a_command_has_left_behind_when_the_lock_is_lost() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let left = "trap '' TERM; trap 'echo heard; exit' USR1; while kill -0 $$ 2>/dev/null; do sleep 0.02; done; \
+                echo left; while :; do sleep 0.02; done";
+    let mut running = Running::spawn(&cli, &["--grace", LONG], "a", &format!("({left}) & echo ready; wait"));
+    assert_eq!(running.line().await, "ready");
+    let owner = cli.owner_of("a").await;
+    assert_eq!(cli.run(&["evict", "a", &owner, "--yes"]).await.status, 0);
+    assert_eq!(running.line().await, "left");
+    running.signal(Signal::USR1);
+    assert_eq!(running.line().await, "heard");
+    assert_eq!(ended(running.child).await.status, 76);
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_command_whose_lock_is_lost_ends_also_where_nobody_reads_the_complaints() {
