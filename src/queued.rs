@@ -95,8 +95,9 @@ impl<M: Access> Acquire<M> {
     }
 
     /// The same, for at most this time: what it returns resolves to `None` if there was no grant in time. The time counts
-    /// from the first poll of this call. The request leaves the queue at the first poll after its end. Zero does not
-    /// queue, as [`try_acquire`](Self::try_acquire). [`Duration::MAX`] waits without limit.
+    /// from the first poll of this call. The first poll after its end gives the guard if the lock was granted by then, and
+    /// else the request leaves the queue. Zero does not queue, as [`try_acquire`](Self::try_acquire). [`Duration::MAX`]
+    /// waits without limit.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
