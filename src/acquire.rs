@@ -308,7 +308,11 @@ impl<M: Access> Acquire<M> {
     /// # Errors
     /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if the server does not reply at all.
     pub fn try_acquire_for(self, limit: Duration) -> impl Future<Output = Result<Option<Guard<M>>, Error>> + Send {
-        self.acquire(When::at_most(limit))
+        self.acquire(if limit.is_zero() {
+            When::Now
+        } else {
+            When::Within(limit)
+        })
     }
 
     #[expect(

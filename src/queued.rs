@@ -7,8 +7,7 @@ use crate::engine::session::Handle;
 use crate::guard::Guard;
 use crate::status::{self, Status};
 use crate::types::error::{Error, shown};
-use crate::types::mode::{Access, When};
-use futures::TryFutureExt as _;
+use crate::types::mode::Access;
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
@@ -82,16 +81,7 @@ impl<M: Access> Acquire<M> {
     /// # Errors
     /// Those of [`acquire_fair`](Self::acquire_fair).
     pub async fn enqueue(self) -> Result<Queued<Guard<M>>, Error> {
-        let queued = self.queue(When::InTurn).await?;
-        let acquiring = queued.acquiring.map_ok(|guard| match guard {
-            Some(guard) => guard,
-            None => unreachable!("only a try or a limit ends without a guard"),
-        });
-        Ok(Queued {
-            acquiring: Box::pin(acquiring),
-            progress: queued.progress,
-            handle: queued.handle,
-        })
+        Queued::of(self, Self::acquire_fair).await
     }
 
     /// The same, for at most this time: what it returns resolves to `None` if there was no grant in time. The time counts
@@ -116,13 +106,19 @@ impl<M: Access> Acquire<M> {
     /// Those of [`try_acquire_for`](Self::try_acquire_for). The call waits for the server's first reply even if that takes
     /// longer, so that a server that does not reply is an error and not a `None`.
     pub async fn enqueue_for(self, limit: Duration) -> Result<Queued<Option<Guard<M>>>, Error> {
-        self.queue(When::at_most(limit)).await
+        Queued::of(self, |request| request.try_acquire_for(limit)).await
     }
+}
 
-    async fn queue(self, when: When) -> Result<Queued<Option<Guard<M>>>, Error> {
+impl<G> Queued<G> {
+    async fn of<M, F>(request: Acquire<M>, acquire: impl FnOnce(Acquire<M>) -> F) -> Result<Self, Error>
+    where
+        G: Send + 'static,
+        F: Future<Output = Result<G, Error>> + Send + 'static,
+    {
         let progress = Arc::<Progress>::default();
-        let handle = Arc::clone(&self.handle);
-        let mut acquiring: Acquiring<_> = Box::pin(self.watched_by(Arc::clone(&progress)).acquire(when));
+        let handle = Arc::clone(&request.handle);
+        let mut acquiring: Acquiring<G> = Box::pin(acquire(request.watched_by(Arc::clone(&progress))));
         let over = poll_fn(|context| match acquiring.as_mut().poll(context) {
             Poll::Pending if progress.has_asked() => Poll::Ready(None),
             other => other.map(Some),
@@ -131,15 +127,13 @@ impl<M: Access> Acquire<M> {
         if let Some(busy) = over.await.transpose()? {
             acquiring = Box::pin(ready(Ok(busy)));
         }
-        Ok(Queued {
+        Ok(Self {
             acquiring,
             progress,
             handle,
         })
     }
-}
 
-impl<G> Queued<G> {
     /// How many waiters stood before the request when it queued. 0 too if it was granted at once.
     #[must_use]
     pub fn ahead(&self) -> usize {

@@ -121,16 +121,6 @@ pub(crate) enum When {
     InTurn,
 }
 
-impl When {
-    /// No time at all is a try.
-    pub(crate) fn at_most(limit: Duration) -> Self {
-        match limit.is_zero() {
-            true => Self::Now,
-            false => Self::Within(limit),
-        }
-    }
-}
-
 /// All that a guard is made of, in one answer: a crowd would ask for each part a thousand times at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
