@@ -784,7 +784,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("        self.0.subscribers.end();\n", "")],
         seen: "found here, by reading",
         story: "After a shutdown whoever reads a stream of events waits for ever.",
-        check: Check::It("events::listeners::streams_end_when_their_client_is_shut_down"),
+        check: Check::It("events::listeners::streams_end_when_their_client_shuts_down_and_the_future_is_dropped"),
     },
     Mutant {
         name: "a-shutdown-without-a-bound", file: "src/engine/session.rs",
