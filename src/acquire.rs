@@ -78,7 +78,8 @@ impl<M> Acquire<M> {
     }
 
     /// A further request of an owner that holds the lock, with the settings of that hold.
-    pub(crate) fn again(handle: Arc<Handle>, hold: &Request, owner: Owner) -> Self {
+    pub(crate) fn again<H>(held: &Guard<H>) -> Self {
+        let (hold, handle) = (held.request(), Arc::clone(&held.handle));
         let (lease, lock_delay) = {
             let claim = hold.claim();
             (claim.lease(), claim.lock_delay())
@@ -86,8 +87,9 @@ impl<M> Acquire<M> {
         Self {
             lease,
             lock_delay,
+            replication: held.replication,
             further: true,
-            ..Self::new(handle, Arc::clone(&hold.lock), Some(owner), hold.admission)
+            ..Self::new(handle, Arc::clone(&hold.lock), Some(held.owner()), hold.admission)
         }
     }
 
@@ -185,7 +187,7 @@ impl<M> Acquire<M> {
 
     /// Returns the guard only when so many replicas of the server have the grant.
     /// [`ClientBuilder::wait_for_replicas`](crate::ClientBuilder::wait_for_replicas) does this for all requests and
-    /// says what it costs. 0 switches it off for this request.
+    /// says what it costs. 0 switches it off for this request. An upgrade of the hold asks the same as its request.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -336,7 +338,13 @@ impl<M: Access> Acquire<M> {
             };
             wait.granted(grant);
             let hold = Hold::begin(grant.at, self.lock, M::LABEL, self.permits, grant.token);
-            Ok(Some(Guard::of(attempt, self.handle, hold, grant.token)))
+            Ok(Some(Guard::of(
+                attempt,
+                self.handle,
+                hold,
+                grant.token,
+                self.replication,
+            )))
         }
     }
 
@@ -483,7 +491,7 @@ impl Acquire<Read> {
         match attempt.wait().await? {
             Attempted::Granted(Grant { token, at, .. }) => {
                 let hold = Hold::begin(at, self.lock, Read::LABEL, None, token);
-                Ok(Some(Guard::of(attempt, self.handle, hold, token)))
+                Ok(Some(Guard::of(attempt, self.handle, hold, token, self.replication)))
             }
             Attempted::AskAgain(_) | Attempted::Busy => Ok(None),
         }

@@ -72,8 +72,11 @@ impl<M> Guard<M> {
     }
 }
 
+/// One of them waits for another owner, unless the leases of so many are over.
+const MOST_WAITERS: usize = 32;
+
 async fn watch_for_others(lock: RwLock, me: Owner) -> Result<(), Error> {
-    let mut watch = Watch::begin(lock).await?;
+    let mut watch = Watch::begin(lock, MOST_WAITERS).await?;
     loop {
         let contended = match watch.next().await {
             Some(Ok(Seen::Event(event))) => event.kind == EventKind::Queued && event.owner != me,

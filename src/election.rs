@@ -19,6 +19,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 use tokio_stream::Stream;
 
+/// How many holders are read to find the leader: its own read holds stand beside it.
+const MOST_HOLDERS: usize = 1000;
+
 /// An election with a name: see [`Client::election`](crate::Client::election).
 ///
 /// Candidates campaign and lead in the order in which they came. A leader leads until it resigns or is lost. When the
@@ -98,9 +101,7 @@ impl Election {
     /// # Errors
     /// Those of [`RwLock::status`].
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        // A writer's own read holds stand beside it.
-        const MOST: usize = 1000;
-        let leader = leader_in(&Box::pin(self.lock.snapshot(0, MOST)).await?);
+        let leader = leader_in(&Box::pin(self.lock.snapshot(0, MOST_HOLDERS)).await?);
         Ok(match leader {
             Some(leader) => Some(introduced(leader, &self.lock).await),
             None => None,
@@ -134,7 +135,7 @@ impl Election {
     /// # Errors
     /// Those of [`RwLock::events`].
     pub async fn observe(&self) -> Result<Leaders, Error> {
-        let watch = Watch::begin(self.lock.clone()).await?;
+        let watch = Watch::begin(self.lock.clone(), MOST_HOLDERS).await?;
         let observer = Observer {
             watch,
             leader: None,

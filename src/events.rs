@@ -58,7 +58,9 @@ impl Events {
         let stream = subscribers.listen(clock::now(), channel.clone(), subject);
         let subscribed = timeout(CONNECT_TIMEOUT, subscribers.subscribed(&channel)).await;
         let subscribed = subscribed.unwrap_or_else(|_| Err(timed_out()));
-        subscribed.map_err(|error| Error::of_server(name, error))?;
+        if !subscribed.map_err(|error| Error::of_server(name, error))? {
+            return Err(Error::Shutdown { lock: shown(name) });
+        }
         Ok(Self {
             stream: BroadcastStream::new(stream),
             lock: shown(name),

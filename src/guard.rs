@@ -6,6 +6,7 @@ use crate::engine::runtime;
 use crate::engine::seal;
 use crate::engine::session::Handle;
 use crate::observe::{Hold, HoldEnd};
+use crate::protocol::replication::Replication;
 use crate::protocol::reply::Standing;
 use crate::state::claim::EndedBy;
 use crate::state::request::Request;
@@ -49,12 +50,20 @@ pub struct Guard<M> {
     /// `None` after the release.
     request: Option<Arc<Request>>,
     pub(crate) token: FencingToken,
+    /// What its request asked of replicas: an upgrade asks the same.
+    pub(crate) replication: Option<Replication>,
     mode: PhantomData<fn() -> M>,
 }
 
 impl<M> Guard<M> {
     /// The guard of an attempt that was granted.
-    pub(crate) fn of(attempt: Attempt, handle: Arc<Handle>, hold: Box<Hold>, token: u64) -> Self {
+    pub(crate) fn of(
+        attempt: Attempt,
+        handle: Arc<Handle>,
+        hold: Box<Hold>,
+        token: u64,
+        replication: Option<Replication>,
+    ) -> Self {
         let request = attempt.into_request();
         let now = hold.begun;
         let left = request.observe(hold, |claim| {
@@ -69,6 +78,7 @@ impl<M> Guard<M> {
             handle,
             request: Some(request),
             token: FencingToken::new(token),
+            replication,
             mode: PhantomData,
         }
     }
@@ -91,6 +101,7 @@ impl<M> Guard<M> {
             handle: Arc::clone(&self.handle),
             request: self.request.take(),
             token: self.token,
+            replication: self.replication,
             mode: PhantomData,
         }
     }
@@ -237,8 +248,8 @@ impl<M> Guard<M> {
                         // Greater than the hold's own token: the hold was interrupted.
                         [Standing::Holds { first, .. }] if first <= self.token.get() => true,
                         // After a sending without a reply: the server executed that one, and a late copy of the acquire may
-                        // have come since.
-                        _ => sent_before && rest.is_none(),
+                        // have come since. Or the owner's next request had the releaser send it.
+                        _ => (sent_before || !session.shared.registry.knows(request.number)) && rest.is_none(),
                     };
                     if released && rest.is_some() {
                         seal::leave(session, &request);
@@ -306,7 +317,8 @@ pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request, clock::now());
+            // A look, because a hold that ended while the machine was suspended is lost, and keeps its lock delay.
+            self.handle.shared().abandon(request, clock::look());
         }
     }
 }

@@ -7,7 +7,6 @@ use crate::observe::HoldEnd;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason};
 use crate::types::mode::{Read, Write};
-use std::sync::Arc;
 
 impl ReadGuard {
     /// Waits until the other readers have left, then writes too. The read hold stays: when the write guard goes, the
@@ -70,8 +69,7 @@ impl ReadGuard {
         if !self.is_held() {
             return Err(self.lost_because(self.reason()));
         }
-        let again = Acquire::again(Arc::clone(&self.handle), self.request(), self.owner());
-        Ok(again.upgrading(self.token.get()))
+        Ok(Acquire::again(self).upgrading(self.token.get()))
     }
 
     /// The server tells that the read hold is over. The client may know why; otherwise it renews the read hold at once,
@@ -132,7 +130,7 @@ impl WriteGuard {
         let limit = self.request().claim().limit_left(clock::now());
         // From here on the watchdog does not renew the hold.
         let hold = self.request().end_hold();
-        let again = Acquire::<Read>::again(Arc::clone(&self.handle), self.request(), self.owner()).max_hold(limit);
+        let again = Acquire::<Read>::again(&self).max_hold(limit);
         let reading = again.instead_of(self.request(), self.token.get(), held_until).await?;
         let Some(reading) = reading else {
             let reason = LostReason::UnknownToServer;

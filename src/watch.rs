@@ -15,11 +15,10 @@ use crate::types::error::Error;
 use crate::types::timers::{LOOK_AGAIN_AFTER, LOOK_EVERY};
 use tokio::time::Instant;
 
-/// The number of holders and of waiters that a watch reads.
-const MOST: usize = 32;
-
 pub(crate) struct Watch {
     lock: RwLock,
+    /// The number of holders and of waiters that it reads.
+    most: usize,
     events: Events,
     /// When to read the status next.
     look_at: Instant,
@@ -34,11 +33,12 @@ pub(crate) enum Seen {
 }
 
 impl Watch {
-    pub(crate) async fn begin(lock: RwLock) -> Result<Self, Error> {
+    pub(crate) async fn begin(lock: RwLock, most: usize) -> Result<Self, Error> {
         let events = lock.events().await?;
         let look_at = clock::now();
         Ok(Self {
             lock,
+            most,
             events,
             look_at,
             is_heard: false,
@@ -77,7 +77,7 @@ impl Watch {
     }
 
     async fn look(&mut self) -> Result<Snapshot, Error> {
-        let seen = Box::pin(self.lock.snapshot(0, MOST)).await;
+        let seen = Box::pin(self.lock.snapshot(0, self.most)).await;
         let pause = match self.is_heard && seen.is_ok() {
             true => LOOK_EVERY,
             false => LOOK_AGAIN_AFTER,

@@ -91,6 +91,8 @@ impl Attempt {
         loop {
             // Former requests of this owner were dropped, and the server may still know them. If one is in the queue, the
             // server refuses this one. If one holds, this one reenters past all waiters.
+            // Its release may be a future that was left. So the releaser sends that, too.
+            let mut handed_on = None;
             while let Some(former) = self.leaving(sent)
                 && sent.saturating_duration_since(begun) < self.patience
                 && !self.session().is_closed()
@@ -99,8 +101,13 @@ impl Attempt {
                 // The time is a bound and no pause: the server usually confirms the release at once. In a box, because
                 // it is rare.
                 let out = self.registry().out_of(&former);
-                let _ = Box::pin(timeout(call_limit(self.session().shared.lease), out)).await;
+                let is_out = Box::pin(timeout(call_limit(self.session().shared.lease), out))
+                    .await
+                    .is_ok();
                 sent = clock::now();
+                if !is_out && handed_on.replace(former.number) != Some(former.number) {
+                    self.handle.shared().abandon(former, sent);
+                }
             }
             // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
             // shutdown sees the request in the registry.

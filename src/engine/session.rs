@@ -82,7 +82,7 @@ impl Handle {
 
     /// Has a request released, and waits until the server has confirmed that or the lease is over.
     pub(crate) async fn withdraw(&self, request: Arc<Request>) {
-        self.shared().abandon(Arc::clone(&request), clock::now());
+        self.shared().abandon(Arc::clone(&request), clock::look());
         self.shared().registry.out_of(&request).await;
     }
 }

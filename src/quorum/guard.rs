@@ -351,7 +351,7 @@ enum Left {
 impl Drop for Leaving {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request, clock::now());
+            self.handle.shared().abandon(request, clock::look());
         }
     }
 }

@@ -110,3 +110,28 @@ pub(crate) mod seam {
         BROKEN.get() == Some(rule)
     }
 }
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+
+    /// Whether two groups of these sizes may have no server in common.
+    fn may_miss_each_other(servers: usize, one: usize, other: usize) -> bool {
+        one + other <= servers
+    }
+
+    #[test]
+    fn a_token_that_the_user_has_is_known_in_every_later_majority() {
+        for servers in [3, 5, 7] {
+            let majority = majority(servers);
+            for told in 0..=servers {
+                assert_eq!(
+                    is_known(told, majority),
+                    !may_miss_each_other(servers, told, majority),
+                    "{told} of {servers}"
+                );
+            }
+            assert!(!may_miss_each_other(servers, majority, majority));
+        }
+    }
+}

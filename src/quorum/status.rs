@@ -1,6 +1,6 @@
 //! The status of a lock at all servers of a quorum.
 
-use crate::status::Status;
+use crate::status::{Holder, Status};
 use crate::types::client_info::ClientInfo;
 use crate::types::error::Error;
 use crate::types::mode::Mode;
@@ -14,7 +14,7 @@ use crate::types::owner::Owner;
 #[non_exhaustive]
 pub struct QuorumStatus {
     /// The owners that hold the lock at a server at least, those at most servers first. An owner with less than a
-    /// majority does not hold the lock: it races for it, or has lost a server.
+    /// majority does not hold the lock: it races for it, or has lost a server. Holds whose lease is over do not count.
     pub holders: Vec<QuorumHolder>,
     /// The greatest number of waiters at a server.
     pub waiting: usize,
@@ -46,7 +46,8 @@ impl QuorumStatus {
         for status in answers() {
             let mut seen = Vec::new();
             // The nil UUID stands for nobody: the server is in quarantine.
-            for holder in status.holders.iter().filter(|holder| !holder.owner.is_nobody()) {
+            let counts = |holder: &&Holder| !holder.owner.is_nobody() && holder.expired_for.is_none();
+            for holder in status.holders.iter().filter(counts) {
                 let key = (holder.owner, holder.mode);
                 if seen.contains(&key) {
                     continue;
@@ -72,6 +73,56 @@ impl QuorumStatus {
             holders,
             waiting: answers().map(|status| status.waiting).max().unwrap_or_default(),
             servers,
+        }
+    }
+}
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::name::RequestName;
+    use crate::protocol::snapshot::{RawState, Snapshot, SnapshotHolder};
+    use crate::types::mode::Policy;
+    use crate::types::owner::ClientId;
+    use std::collections::HashMap;
+
+    /// One server's status, with one writer whose lease ends so many ms after the reading, or so many before it.
+    fn with_a_writer(request: &str, ends_in_ms: i64) -> (String, Result<Status, Error>) {
+        const NOW_MS: u64 = 1_000_000;
+        let holder = SnapshotHolder {
+            request: request.to_owned(),
+            deadline_ms: NOW_MS.saturating_add_signed(ends_in_ms),
+            read_holds: 0,
+            token: 1,
+        };
+        let snapshot = Snapshot {
+            now_us: NOW_MS * 1000,
+            mode: Some(Mode::Write),
+            policy: Policy::Fifo,
+            write_holds: 1,
+            holding: 1,
+            waiting: 0,
+            holders: vec![holder],
+            waiters: Vec::new(),
+            raw: RawState::default(),
+            ahead: None,
+            ticket_us: None,
+        };
+        ("a server".to_owned(), Ok(Status::of(&snapshot, 0, &HashMap::new())))
+    }
+
+    #[test]
+    fn a_hold_whose_lease_is_over_is_no_vote() {
+        let request = RequestName::write(Mode::Write, ClientId::new(), 7, None);
+        for (ends_in, votes) in [([1, 1, 0], 2), ([1, 0, -5000], 1), ([-1, 0, -1], 0)] {
+            let status = QuorumStatus::of(ends_in.map(|ms| with_a_writer(&request, ms)).into());
+            let seen: Vec<_> = status
+                .holders
+                .iter()
+                .map(|holder| (holder.votes, holder.holds))
+                .collect();
+            let expected = if votes > 0 { vec![(votes, votes >= 2)] } else { vec![] };
+            assert_eq!(seen, expected, "{ends_in:?}");
         }
     }
 }

@@ -110,15 +110,20 @@ impl EventSubscribers {
         receiver
     }
 
-    pub(crate) async fn subscribed(&self, channel: &str) -> Result<(), RedisError> {
+    /// Waits until the channel is subscribed to. `false`: all streams have been ended.
+    pub(crate) async fn subscribed(&self, channel: &str) -> Result<bool, RedisError> {
         loop {
             let followed = self.followed.notified();
-            if locked(&self.feeds).get(channel).is_some_and(|feed| feed.subscribed) {
-                return Ok(());
+            let subscribed = locked(&self.feeds).get(channel).map(|feed| feed.subscribed);
+            if subscribed == Some(true) {
+                return Ok(true);
             }
             // It stays for others that wait for the same channel, until somebody asks for it anew.
             if let Some(error) = locked(&self.refused).get(channel) {
                 return Err(error.clone());
+            }
+            if subscribed.is_none() {
+                return Ok(false);
             }
             followed.await;
         }
@@ -147,6 +152,7 @@ impl EventSubscribers {
     /// Ends all streams.
     pub(crate) fn end(&self) {
         locked(&self.feeds).clear();
+        self.followed.notify_waiters();
     }
 
     /// Channels to subscribe to, and channels that nobody reads any more.

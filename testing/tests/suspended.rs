@@ -1,6 +1,6 @@
 //! A machine that was suspended: the leases at the server have run on, and tokio's clock has stood still.
 
-use fairlock::{Error, LostReason, Quorum, WriteGuard};
+use fairlock::{Client, Error, LostReason, Quorum, WriteGuard};
 use fairlock_testing::{Server, suspend};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -171,4 +171,19 @@ async fn a_time_limit_does_not_count_a_suspend_before_it() {
         );
     }
     guard.release().await.unwrap();
+}
+
+/// A hold that was lost in the suspend keeps its lock delay, though nobody has looked at the clock before the drop.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_right_after_a_suspend_keeps_its_lock_delay() {
+    let server = Server::new();
+    let delayed = Client::builder().lease(LEASE).lock_delay(LEASE);
+    let client = delayed.connect(server.endpoint()).await.unwrap();
+    let guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
+    suspend(LEASE);
+    let begun = Instant::now();
+    drop(guard);
+    let next = hold(&server).await;
+    assert!(begun.elapsed() > LEASE / 2, "{:?}", begun.elapsed());
+    next.release().await.unwrap();
 }

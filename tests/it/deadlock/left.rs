@@ -17,12 +17,12 @@ async fn nobody_waits_for_the_owner_of_a_hold_that_its_user_has_left() {
     let server = Server::start().await;
     let (one, two) = (user(&server, "one").await, user(&server, "two").await);
     for leaver_is_younger in [false, true] {
-        let (leaver, other) = (Owner::new(), Owner::new());
+        let (owner, other) = (Owner::new(), Owner::new());
         let names = [format!("a {leaver_is_younger}"), format!("b {leaver_is_younger}")];
-        leave(&one.rw_lock(&names[0]).with_owner(&leaver)).await;
+        leave(&one.rw_lock(&names[0]).with_owner(&owner)).await;
         let _b = write(&two.rw_lock(&names[1]).with_owner(&other)).await;
         // It waits for the other one, which waits for the end of a hold, and for nobody.
-        let leaver = one.rw_lock(&names[1]).with_owner(&leaver);
+        let leaver = one.rw_lock(&names[1]).with_owner(&owner);
         let other = two.rw_lock(&names[0]).with_owner(&other);
         let mut locks = [&leaver, &other];
         if leaver_is_younger {
@@ -31,6 +31,14 @@ async fn nobody_waits_for_the_owner_of_a_hold_that_its_user_has_left() {
         let waiting = [waits(&server, locks[0], 1).await, waits(&server, locks[1], 1).await];
         eventually("notes", async || noted(&server).await.len() == 2).await;
         several_looks(&server).await;
+        if leaver_is_younger {
+            // Who looks knows its own holds, also without its note.
+            let mut forget = redis::cmd("DEL");
+            forget.arg(format!("fairlock:waits:{}", owner.uuid().simple()));
+            let gone: usize = forget.query_async(&mut server.redis().await).await.unwrap();
+            assert_eq!(gone, 1);
+            several_looks(&server).await;
+        }
         assert!(
             waiting.iter().all(|waiting| !waiting.is_finished()),
             "the leaver is younger: {leaver_is_younger}"

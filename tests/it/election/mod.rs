@@ -131,6 +131,25 @@ async fn a_scope_that_leads_twice_leaves_no_vacancy_when_it_resigns_once() {
 }
 
 #[tokio::test]
+async fn a_leader_that_reads_many_times_is_still_seen() {
+    let server = Server::start().await;
+    let one = candidate(&server, "one").await;
+    let lock = client(server.url(), LONG).await.rw_lock(NAME).with_owner(&Owner::new());
+    // The server lists it behind its readers, whose leases end earlier.
+    let leading = lock.write().lease(LONG * 2).acquire_fair().await.unwrap();
+    let mut reading = Vec::new();
+    for _ in 0..40 {
+        reading.push(read(&lock).await);
+    }
+    let seen = one.observe().await.unwrap().next().await.unwrap().unwrap();
+    assert_eq!(seen.map(|leader| leader.term), Some(leading.fencing_token()));
+    assert_eq!(
+        one.leader().await.unwrap().map(|leader| leader.owner),
+        Some(leading.owner())
+    );
+}
+
+#[tokio::test]
 async fn readers_do_not_lead_and_a_shutdown_ends_the_stream() {
     let server = Server::start().await;
     let client = client(server.url(), LONG).await;

@@ -4,7 +4,7 @@ use crate::failover::demotion::{info, replica_of, until_server_waits};
 use crate::observe::{LONG, View, keys, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
-use fairlock::{Client, ClientBuilder, Error, LostReason, Owner, RwLock, WriteGuard};
+use fairlock::{Client, ClientBuilder, Error, LostReason, RwLock, WriteGuard};
 use fairlock_support::packed::Packed;
 use futures::future::join_all;
 use redis::Value;
@@ -234,16 +234,35 @@ async fn a_grant_that_was_handed_over_is_withdrawn_too_and_passed_on() {
 
 #[tokio::test]
 async fn an_upgrade_that_is_not_replicated_leaves_the_reader() {
-    let server = Server::start().await;
-    let lock = client(&server, |builder| builder.wait_for_replicas(1, ms(20)))
-        .await
-        .rw_lock("a");
-    let mine = lock.with_owner(&Owner::new());
-    let reading = mine.read().wait_for_replicas(0, ms(20)).acquire_fair().await.unwrap();
+    let master = Server::start().await;
+    let replica = replica_of(&master).await;
+    // Its requests ask for themselves.
+    let lock = client(&master, |builder| builder).await.rw_lock("a");
+    let reading = soon("a replicated read hold", async {
+        loop {
+            match lock.read().wait_for_replicas(1, ms(200)).acquire_fair().await {
+                Ok(reading) => return reading,
+                refused => assert!(is_not_replicated(&refused), "{refused:?}"),
+            }
+        }
+    });
+    let reading = reading.await;
+    replica.freeze();
     let outcome = reading.upgrade().await;
     assert!(is_not_replicated(&outcome), "{outcome:?}");
-    assert_eq!(writer(&server, "a").await, None);
+    assert_eq!(writer(&master, "a").await, None);
     assert!(reading.is_held());
+    reading.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_upgrade_asks_no_replica_if_the_request_of_its_hold_asked_none() {
+    let server = Server::start().await;
+    let strict = client(&server, |builder| builder.wait_for_replicas(1, ms(20))).await;
+    let writing = strict.rw_lock("a").write().wait_for_replicas(0, ms(20));
+    let reading = writing.acquire_fair().await.unwrap().downgrade().await.unwrap();
+    let writing = reading.upgrade().await.unwrap();
+    writing.release().await.unwrap();
     reading.release().await.unwrap();
 }
 

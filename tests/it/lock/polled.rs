@@ -124,6 +124,28 @@ async fn polled_and_left() {
 }
 
 #[tokio::test]
+async fn a_release_or_downgrade_that_is_left_does_not_keep_its_owner_out() {
+    let server = Server::start().await;
+    let client = client(server.url(), LONG).await;
+    for (name, releases) in [("released", true), ("downgraded", false)] {
+        let lock = client.rw_lock(name).with_owner(&Owner::new());
+        let guard = lock.write().acquire_fair().await.unwrap();
+        let mut left = match releases {
+            true => [guard.release().boxed()],
+            false => [guard.downgrade().map(|reading| reading.map(drop)).boxed()],
+        };
+        first_polls(&mut left).await;
+        let again = soon("its owner's next turn", lock.write().acquire_fair())
+            .await
+            .unwrap();
+        again.release().await.unwrap();
+        let [left] = left;
+        let left = soon("its end", left).await;
+        assert!(!releases || left.is_ok(), "{left:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_wait_for_replicas_that_is_left_stops_nobody() {
     let server = Server::start().await;
     let client = client(server.url(), LONG).await;

@@ -5,7 +5,7 @@ use crate::proxy::Proxy;
 use crate::server::{Server, eventually, in_time, soon};
 use fairlock::{Error, Owner};
 use fairlock_support::packed::Packed;
-use futures::future::join_all;
+use futures::future::{FutureExt, join_all};
 use std::time::Duration;
 
 #[tokio::test]
@@ -116,4 +116,21 @@ async fn a_shutdown_ends_a_release_and_a_downgrade_that_get_no_reply() {
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
     let ended = soon("an end of the downgrade", downgrading).await.unwrap();
     assert!(matches!(ended, Err(Error::Shutdown { .. })), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_a_stream_that_has_not_begun() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let leaving = client(proxy.url(), LONG).await;
+    let lock = leaving.rw_lock("a");
+    proxy.stall(true);
+    let mut streams = [lock.events().boxed(), leaving.events().boxed()];
+    for stream in &mut streams {
+        assert!(stream.now_or_never().is_none(), "nobody has answered");
+    }
+    let ended = async { tokio::join!(leaving.shutdown(), join_all(streams)).1 };
+    for ended in soon("an end of the streams", ended).await {
+        assert!(matches!(ended, Err(Error::Shutdown { .. })), "{ended:?}");
+    }
 }

@@ -566,7 +566,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",
-        edits: &[("_ => sent_before && rest.is_none(),", "_ => false,")],
+        edits: &[("_ => (sent_before || !session", "_ => (false || !session")],
         seen: "found by the tests of resent commands",
         story: "The reply to a release is lost; the second one is told that nobody knows the hold, and the user that it was lost.",
         check: Check::It("faults::replies::a_release_whose_reply_is_lost_is_confirmed_and_done_once"),
@@ -954,7 +954,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unknown-taken-for-sealed", file: "src/guard.rs",
-        edits: &[("_ => sent_before && rest.is_none(),", "_ => sent_before || rest.is_some(),")],
+        edits: &[("knows(request.number)) && rest.is_none(),", "knows(request.number)) || rest.is_some(),")],
         seen: "invented",
         story: "The server does not know a hold that is to be sealed, and the release says that all is well.",
         check: Check::It("lease::at_least::a_release_says_whether_the_server_keeps_the_hold"),
@@ -1031,7 +1031,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "an-upgrade-forgets-the-bound", file: "src/acquire.rs",
-        edits: &[("Some(owner), hold.admission)", "Some(owner), Admission::FIFO)")],
+        edits: &[("Some(held.owner()), hold.admission)", "Some(held.owner()), Admission::FIFO)")],
         seen: "invented",
         story: "A further request of a hold names another policy than the hold: it is refused.",
         check: Check::It("semaphore::permits::a_reader_of_a_bounded_lock_upgrades_and_downgrades_within_the_bound"),
@@ -1150,5 +1150,33 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by reading",
         story: "The machine wakes up, and the first call with a time limit ends at once.",
         check: Check::Testing("suspended", "a_time_limit_does_not_count_a_suspend_before_it"),
+    },
+    Mutant {
+        name: "a-left-release-keeps-its-owner-out", file: "src/engine/attempt.rs",
+        edits: &[("                    self.handle.shared().abandon(former, sent);\n", "")],
+        seen: "found here, by reading",
+        story: "A release is polled once and left: the owner's next request waits for a lease.",
+        check: Check::It("lock::polled::a_release_or_downgrade_that_is_left_does_not_keep_its_owner_out"),
+    },
+    Mutant {
+        name: "an-upgrade-forgets-replicas", file: "src/acquire.rs",
+        edits: &[("            replication: held.replication,\n", "")],
+        seen: "found here, by reading",
+        story: "A request asks for replicas, and the upgrade of its hold counts without them.",
+        check: Check::It("failover::replicas::an_upgrade_that_is_not_replicated_leaves_the_reader"),
+    },
+    Mutant {
+        name: "lock-delay-lost-in-a-suspend", file: "src/guard.rs",
+        edits: &[("            self.handle.shared().abandon(request, clock::look());\n", "            self.handle.shared().abandon(request, clock::now());\n")],
+        seen: "found here, by reading",
+        story: "The machine wakes up, and a guard that was lost is dropped: the next one enters without the lock delay.",
+        check: Check::Testing("suspended", "a_guard_that_is_dropped_right_after_a_suspend_keeps_its_lock_delay"),
+    },
+    Mutant {
+        name: "a-stream-waits-through-a-shutdown", file: "src/state/subscribers.rs",
+        edits: &[("            if subscribed.is_none() {\n                return Ok(false);\n            }\n", "")],
+        seen: "found here, by reading",
+        story: "A stream of events has not begun when its client shuts down: it ends with a time-out.",
+        check: Check::It("lock::shutdown::a_shutdown_ends_a_stream_that_has_not_begun"),
     },
 ];

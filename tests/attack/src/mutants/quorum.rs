@@ -33,7 +33,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("    servers >= majority\n", "    servers > 0 && majority > 0\n")],
         seen: "invented",
         story: "One server knows the token, and the next majority may do without that server.",
-        check: STORMS,
+        check: Check::Lib("quorum::rules::tests::a_token_that_the_user_has_is_known_in_every_later_majority"),
     },
     Mutant {
         name: "quorum-without-places", file: "src/quorum/rules.rs",
@@ -197,7 +197,10 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-hears-another-server", file: "src/transport/listener.rs",
-        edits: &[("if !seat.is_of(&of_server) {", "if !seat.is_of(&of_server) && of_server.is_empty() {")],
+        edits: &[
+            ("if !seat.is_of(&of_server) {", "if !seat.is_of(&of_server) && of_server.is_empty() {"),
+            ("is_none_or(|run| seat.is_of(run));", "is_none_or(|run| seat.is_of(run) || !run.is_empty());"),
+        ],
         seen: "found here, by reading",
         story: "The address of a server leads to another one when its subscription reconnects: grants of that one count for this seat.",
         check: Check::It("quorum::connecting::a_subscription_that_leads_to_another_server_than_the_calls_is_refused"),
@@ -260,5 +263,12 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by reading",
         story: "A release that reaches no majority goes on for a lease after the shutdown.",
         check: Check::It("quorum::cancellation::a_shutdown_ends_a_release_that_reaches_no_majority"),
+    },
+    Mutant {
+        name: "quorum-counts-expired-votes", file: "src/quorum/status.rs",
+        edits: &[(" && holder.expired_for.is_none();\n", ";\n")],
+        seen: "found here, by reading",
+        story: "A holder died, and its leases are over: the status of the quorum says that it holds.",
+        check: Check::Lib("quorum::status::tests::a_hold_whose_lease_is_over_is_no_vote"),
     },
 ];
