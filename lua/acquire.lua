@@ -28,7 +28,7 @@ end
 
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
 if ARGV[5] and not is_lease(tonumber(ARGV[5])) then return { err = 'ERR not a quarantine' } end
-if ticket and not (ticket > 0 and ticket < BAND) then return { err = 'ERR not a ticket' } end   -- tokens must still grow
+if ticket and not is_ticket(ticket) then return { err = 'ERR not a ticket' } end
 if read_token and not (read_token >= 0 and read_token < BAND) then return { err = 'ERR not a token' } end
 
 clock()

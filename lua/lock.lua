@@ -47,6 +47,9 @@ local function is_lease(ms) return ms and ms > 0 and ms < 100000000000 end
 -- A number that a call may leave out: nil if it does, -1 for what is no number.
 local function optional(text) return text and text ~= '' and (tonumber(text) or -1) or nil end
 
+-- Smaller than BAND: tokens must still grow after it.
+local function is_ticket(number) return number > 0 and number < BAND and number % 1 == 0 end
+
 -- Before: by the names' bytes, as in a sorted set. `<` alone compares by the server's locale.
 local function precedes(request, other)
   local function bytes(name) return (string.gsub(name, '.', function(char) return format('%02x', byte(char)) end)) end

@@ -8,7 +8,7 @@ local refused = begin(KEYS, ARGV)
 if refused then return refused end
 if not is_lease(lease_ms) then return { err = 'ERR not a lease' } end
 for _, number in ipairs({ place or 1, least or 1 }) do
-  if not (number > 0 and number < BAND) then return { err = 'ERR not a ticket' } end   -- tokens must still grow
+  if not is_ticket(number) then return { err = 'ERR not a ticket' } end
 end
 clock()
 
