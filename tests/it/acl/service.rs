@@ -1,8 +1,9 @@
 //! A service: its rules, and those of the options.
 
-use super::{breaks, login, refused, rights_for, rules, serve, serve_with, without_one};
+use super::{breaks, client, login, refused, rights_for, rules, serve, serve_with, without_one};
 use crate::conformance;
 use crate::server::{Server, soon};
+use fairlock::Error;
 use futures::future::join_all;
 use redis::Value;
 
@@ -43,6 +44,24 @@ async fn a_service_needs_all_of_its_rules_and_no_more() {
         }
         assert!(!passes, "nothing needs {right}");
     }
+}
+
+/// Nobody gives the user its rights while its process ends.
+#[tokio::test]
+async fn a_shutdown_does_not_repeat_what_the_server_refuses() {
+    let server = Server::start().await;
+    let mut rules = rules("service");
+    rules.retain(|rule| !rule.starts_with('~'));
+    let url = login(&server, "nobody", &rules).await;
+    let client = client(&url, "nobody").await.expect("a client");
+    let asked = client.rw_lock("a").write().acquire_fair().await;
+    assert!(matches!(asked, Err(Error::Server { .. })), "{asked:?}");
+    let calls = async || server.refused("fcall").await + server.refused("eval").await;
+    let before = calls().await;
+    client.shutdown().await;
+    // One that was under way, and one of the shutdown's own. For three seconds they would be many.
+    let repeated = calls().await - before;
+    assert!(repeated <= 4, "{repeated} calls");
 }
 
 #[tokio::test]

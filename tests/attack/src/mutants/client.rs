@@ -427,7 +427,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "releaser-gives-up", file: "src/engine/release.rs",
-        edits: &[("Err(error) if clock::now() < gone_by && ", "Err(error) if clock::now() < gone_by && requests.is_empty() && ")],
+        edits: &[("                if clock::now() < gone_by\n", "                if clock::now() < gone_by && requests.is_empty()\n")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
         check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
@@ -1178,5 +1178,12 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by reading",
         story: "A stream of events has not begun when its client shuts down: it ends with a time-out.",
         check: Check::It("lock::shutdown::a_shutdown_ends_a_stream_that_has_not_begun"),
+    },
+    Mutant {
+        name: "a-shutdown-repeats-refusals", file: "src/engine/release.rs",
+        edits: &[("                    && (is_transient(&error) || !session.is_closed()) =>\n", "                    && (is_transient(&error) || session.is_closed() || !session.is_closed()) =>\n")],
+        seen: "found here, by use of the command",
+        story: "The server refuses a user's call, and the process that ends then stays for three seconds.",
+        check: Check::It("acl::service::a_shutdown_does_not_repeat_what_the_server_refuses"),
     },
 ];

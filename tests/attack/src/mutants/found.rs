@@ -213,4 +213,6 @@ pub const ALL: &[Bug] = &[
         "reading", &["src/quorum/status.rs a_hold_whose_lease_is_over_is_no_vote"]),
     bug("Who watched an election saw no leader whose 32 read holds the server listed first.",
         "reading", &["election::a_leader_that_reads_many_times_is_still_seen"]),
+    bug("A shutdown repeated for three seconds what the server refuses, so a command without rights ended late. No test of rights looked at the end.",
+        "use of the command", &["acl::service::a_shutdown_does_not_repeat_what_the_server_refuses"]),
 ];
