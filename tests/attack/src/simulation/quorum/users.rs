@@ -241,9 +241,10 @@ impl User {
         }
     }
 
-    /// A majority of servers that keep the hold and stay well cannot be told as a loss.
+    /// A majority of servers that keep the hold and stay well cannot be told as a loss. A server whose grant the guard has
+    /// not counted may keep the hold since a moment ago: then the guard cannot know that a majority always did.
     async fn release<M: Access>(&mut self, number: u64, guard: QuorumGuard<M>) {
-        let held = guard.is_held();
+        let (held, uncounted) = (guard.is_held(), self.servers.count() - guard.votes());
         let keep = self
             .owner
             .as_ref()
@@ -255,7 +256,7 @@ impl User {
         self.failed(&error);
         let is_lost = matches!(&error, Error::Lost { reason, .. } if *reason != LostReason::MaxHold);
         if let Some(keep) = keep.filter(|_| is_lost && self.mood != Mood::Wild)
-            && self.servers.still_well(&keep) >= self.servers.majority()
+            && self.servers.still_well(&keep) >= self.servers.majority() + uncounted
         {
             let text = format!(
                 "lock {number}: user {} was told {error}, but the servers {keep:?} kept the hold",
