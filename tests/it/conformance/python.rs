@@ -80,10 +80,10 @@ async fn the_example_in_python_shows_what_it_says() {
     );
 }
 
-#[tokio::test]
-async fn a_python_task_that_is_cancelled_at_any_await_leaves_nothing_behind() {
+/// Runs a program of tests on a server of its own.
+async fn passes(path: &str) {
     let server = Server::start().await;
-    let Some(mut command) = program("tests/python/client.py") else {
+    let Some(mut command) = program(path) else {
         return;
     };
     command.args(["127.0.0.1", &server.port().to_string()]);
@@ -92,6 +92,16 @@ async fn a_python_task_that_is_cancelled_at_any_await_leaves_nothing_behind() {
     let said = String::from_utf8_lossy(&output.stderr);
     println!("{said}");
     assert!(output.status.success(), "{said}");
+}
+
+#[tokio::test]
+async fn a_python_task_that_is_cancelled_at_any_await_leaves_nothing_behind() {
+    passes("tests/python/client.py").await;
+}
+
+#[tokio::test]
+async fn python_connects_on_any_event_loop_and_refuses_a_url_that_it_cannot_use() {
+    passes("tests/python/connecting.py").await;
 }
 
 /// A judge written from PROTOCOL.md alone, beside the model of `tests/attack`. Another number is another hundred locks.

@@ -10,6 +10,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ._resp import MalformedError, Parser, Reply, ReplyError, Word, encoded
@@ -161,8 +162,8 @@ class Connection(asyncio.Protocol):
     # ---- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # The transports of other event loops, such as uvloop's, do not inherit from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         self._look()
 
     def data_received(self, data: bytes) -> None:

@@ -1,0 +1,63 @@
+"""How the client of clients/python reads a URL and connects: `python3 connecting.py HOST PORT`."""
+
+import asyncio
+import sys
+import unittest
+
+import fairlock
+from fairlock._connection import Connection
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None
+
+URL = ""
+
+
+class Loops(unittest.TestCase):
+    """Event loops whose transports inherit from nothing of asyncio, as those of uvloop."""
+
+    def test_a_transport_is_what_has_its_methods(self) -> None:
+        written: list[bytes] = []
+
+        class Foreign:
+            def write(self, data: bytes) -> None:
+                written.append(data)
+
+            def abort(self) -> None:
+                pass
+
+        async def call() -> object:
+            connection = Connection(60.0)
+            connection.connection_made(Foreign())  # type: ignore[arg-type]
+            connection.data_received(b"+PONG\r\n")
+            reply = connection.send("ECHO", "a")
+            connection.data_received(b"$1\r\na\r\n")
+            connection.close()
+            return await reply
+
+        self.assertEqual(asyncio.run(call()), "a")
+        self.assertIn(b"ECHO", written[-1])
+
+    @unittest.skipIf(uvloop is None, "uvloop is not installed")
+    def test_a_lock_is_handed_over_under_uvloop(self) -> None:
+        async def hand_over() -> bool:
+            async with fairlock.Client(URL, lease=600.0) as client:
+                lock = client.rw_lock(self.id())
+                guard = await lock.write()
+                waiter = asyncio.create_task(lock.write()._acquire())
+                await asyncio.sleep(0)
+                await guard.release()
+                next_one = await waiter
+                entered = next_one.fencing_token > guard.fencing_token
+                await next_one.release()
+                return entered
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            self.assertTrue(runner.run(hand_over()))
+
+
+if __name__ == "__main__":
+    URL = f"redis://{sys.argv[1]}:{sys.argv[2]}"
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
