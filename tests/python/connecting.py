@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import traceback
 import unittest
 
 import fairlock
@@ -56,6 +57,32 @@ class Loops(unittest.TestCase):
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             self.assertTrue(runner.run(hand_over()))
+
+
+class Urls(unittest.TestCase):
+    """No message repeats a part of the URL, because that part may be a password."""
+
+    def refused(self, url: str, *words: str) -> None:
+        with self.assertRaises(fairlock.InvalidInputError, msg=url) as refused:
+            fairlock.Client(url)
+        shown = "".join(traceback.format_exception(refused.exception, limit=0))
+        self.assertNotIn("s3cret", shown)
+        for word in ("URL is refused: ", *words):
+            self.assertIn(word, shown, url)
+
+    def test_an_option_or_a_fragment_that_has_no_meaning_is_refused(self) -> None:
+        for url in (
+            "redis://localhost?db=1",
+            "redis://localhost/1?protocol=3",
+            "redis://localhost?s3cret",
+            "redis://localhost#s3cret",
+            "rediss://localhost#insecure",
+            "unix:///tmp/a?db=1&password=s3cret",
+            "unix:///tmp/a#1",
+        ):
+            self.refused(url, "/DATABASE", "%3F")
+        for url in ("redis://localhost/?", "redis://localhost#", "unix:///tmp/a?db=1"):
+            fairlock.Client(url)
 
 
 if __name__ == "__main__":

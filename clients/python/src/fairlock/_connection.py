@@ -11,12 +11,25 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ._resp import MalformedError, Parser, Reply, ReplyError, Word, encoded
 from .errors import InvalidInputError
 
 CONNECT_SECONDS = 2.0
+
+_FORM = (
+    "it must be like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss://... or unix:///PATH; in a password / is "
+    "written as %2F, ? as %3F, # as %23 and @ as %40"
+)
+_OPTIONS = (
+    "it has an option or a fragment that this client does not know; a database must be written as /DATABASE, in a "
+    "password ? as %3F and # as %23, with unix:///PATH a database as ?db=DATABASE; for rediss://, pass a context in `tls`"
+)
+
+
+def _refused(why: str) -> InvalidInputError:
+    return InvalidInputError(f"the server's URL is refused: {why}")
 
 
 class Disconnected(Exception):
@@ -40,24 +53,22 @@ class Address:
     @staticmethod
     def of_url(url: str, tls: ssl.SSLContext | None = None, name: str = "") -> Address:
         """Reads `redis://`, `rediss://` and `unix://` URLs."""
-        remedy = (
-            "it must be like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss://... or unix:///PATH; in a password "
-            "/ is written as %2F, ? as %3F, # as %23 and @ as %40"
-        )
         try:
             parts = urlsplit(url)
             port = parts.port or 6379
             path = parts.path if parts.scheme == "unix" else None
-            number = parse_qs(parts.query).get("db", ["0"])[-1] if path else parts.path.strip("/") or "0"
-            database = int(number)
-            after_host = parts.fragment if path else parts.path + parts.query + parts.fragment
+            options = dict(parse_qsl(parts.query, keep_blank_values=True))
+            database = int((parts.path.strip("/") if path is None else options.pop("db", "")) or "0")
         except ValueError:
             # Its text repeats a part of the URL, which belongs to the password if that has a `/`, `?` or `#`.
-            raise InvalidInputError(f"the server's URL is refused: {remedy}") from None
+            raise _refused(_FORM) from None
+        after_host = parts.fragment if path else parts.path + parts.query + parts.fragment
         if parts.scheme not in ("redis", "rediss", "unix") or path == "" or "@" in after_host:
-            raise InvalidInputError(f"the server's URL is refused: {remedy}")
+            raise _refused(_FORM)
+        if options or parts.fragment:
+            raise _refused(_OPTIONS)
         if tls is not None and parts.scheme != "rediss":
-            raise InvalidInputError("the server's URL is refused: with a context for TLS it must begin with rediss://")
+            raise _refused("with a context for TLS it must begin with rediss://")
         if parts.scheme == "rediss" and tls is None:
             tls = ssl.create_default_context()
         return Address(
