@@ -51,7 +51,7 @@ pub(crate) enum UrlError {
     PathOfCluster,
     /// The path is not `/MASTER` or `/MASTER/DATABASE`.
     PathOfSentinel,
-    /// An option that has no meaning here. Its name may be a part of a password.
+    /// An option or a fragment that has no meaning here. It may be a part of a password.
     Option,
 }
 
@@ -94,8 +94,9 @@ impl fmt::Display for UrlError {
             ),
             Self::Option => write!(
                 f,
-                "it has an unknown option; only redis+sentinel:// has options, sentinel_username and \
-                 sentinel_password, and a ? of the password is written as %3F"
+                "it has an unknown option or fragment; write a database as /DATABASE, or of unix:///PATH as \
+                 ?db=DATABASE, the login of sentinels as ?sentinel_username=USER&sentinel_password=PASSWORD, and in a \
+                 password ? as %3F and # as %23"
             ),
         }
     }
@@ -158,16 +159,20 @@ impl Place {
         if after_host.contains('@') && !scheme.to_ascii_lowercase().contains("unix") {
             return Err(UrlError::Unescaped);
         }
+        let known = match parsed.scheme().contains("unix") {
+            true => &["db", "user", "pass", "protocol"][..],
+            false => &["protocol"],
+        };
+        if parsed.query_pairs().any(|(name, _)| !known.contains(&&*name)) {
+            return Err(UrlError::Option);
+        }
+        check_fragment(parsed.scheme(), parsed.fragment().unwrap_or_default())?;
         let host = url.into_connection_info()?;
         let fragment = parsed.fragment().map(|fragment| format!("#{fragment}"));
         let around = (format!("{scheme}://{login}"), fragment.unwrap_or_default());
         // Not every kind of URL can have one.
         let _ = parsed.set_password(None);
         parsed.set_query(None);
-        // A `#` of a password that is not escaped begins the fragment: the rest of the password is there.
-        if parsed.fragment() != Some("insecure") {
-            parsed.set_fragment(None);
-        }
         Ok(Self {
             named: Named::Server,
             settings: host.redis_settings().clone(),
@@ -281,6 +286,7 @@ impl<'a> Parts<'a> {
         if login.is_some_and(|login| !login.is_empty() && !login.contains(':')) {
             return Err(UrlError::Login);
         }
+        check_fragment(base, fragment)?;
         let hosts: Vec<_> = hosts.split(',').collect();
         if hosts.iter().any(|host| host.is_empty() || host.starts_with(':')) {
             return Err(UrlError::NoHost);
@@ -322,6 +328,14 @@ impl<'a> Parts<'a> {
         let path: String = self.path.iter().map(|part| format!("/{part}")).collect();
         let (user, hosts) = (user.unwrap_or_default(), self.hosts.join(","));
         format!("{scheme}://{user}{hosts}{path}")
+    }
+}
+
+/// Only a URL with TLS has a fragment that means something. Another one may be the rest of a password.
+fn check_fragment(scheme: &str, fragment: &str) -> Result<(), UrlError> {
+    match (scheme, fragment) {
+        (_, "") | ("rediss" | "valkeys", "insecure") => Ok(()),
+        _ => Err(UrlError::Option),
     }
 }
 

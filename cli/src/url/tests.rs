@@ -63,7 +63,7 @@ fn a_master_is_named_by_the_path_and_sentinels_have_a_login_of_their_own() {
 
 #[test]
 fn all_other_urls_are_read_by_the_redis_crate() {
-    let place = read("redis://app:s3cret@a:1/3?password=s3cret");
+    let place = read("redis://app:s3cret@a:1/3?protocol=resp3");
     assert_eq!(
         (&place.named, place.shown.as_str()),
         (&Named::Server, "redis://app@a:1/3")
@@ -71,7 +71,40 @@ fn all_other_urls_are_read_by_the_redis_crate() {
     assert_eq!(place.settings.db(), 3);
     assert_eq!(place.at("b", 2), "redis://app:s3cret@b:2");
     assert_eq!(read("unix:///tmp/redis.sock").named, Named::Server);
-    assert_eq!(read("redis://app:6379#s3cret").shown, "redis://app:6379");
+}
+
+#[test]
+fn an_option_or_a_fragment_that_has_no_meaning_is_refused() {
+    for url in [
+        "redis://a?db=1",
+        "redis://a/1?password=s3cret",
+        "valkey://a?protocol=resp3&timeout=1",
+        "redis://app:6379?s3cret",
+        "redis://app:6379#s3cret",
+        "redis://a#insecure",
+        "unix:///tmp/socket?database=1",
+        "unix:///tmp/socket#s3cret",
+        "redis+cluster://a,b?protocol=resp3",
+        "redis+cluster://a,b#s3cret",
+        "redis+sentinel://a/mine?db=s3cret",
+        "redis+sentinel://a/mine#insecure",
+        #[cfg(feature = "tls-rustls")]
+        "rediss://a#s3cret",
+        "rediss+cluster://a,b#s3cret",
+    ] {
+        let error = Place::read(url).expect_err(url).to_string();
+        let is_told =
+            ["unknown option or fragment", "/DATABASE", "%3F and # as %23"].map(|words| error.contains(words));
+        assert!(is_told == [true; 3] && !error.contains("s3cret"), "{url}: {error}");
+    }
+    let place = read("unix:///tmp/socket?db=3&user=app&pass=p%40ss&protocol=resp3");
+    let settings = &place.settings;
+    assert_eq!(
+        (settings.db(), settings.username(), settings.password()),
+        (3, Some("app"), Some("p@ss"))
+    );
+    read("redis://a/?");
+    read("redis://a#");
 }
 
 #[test]

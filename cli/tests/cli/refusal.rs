@@ -44,7 +44,7 @@ async fn an_http_server_is_not_taken_for_an_old_redis() {
 #[tokio::test]
 async fn where_no_server_answers_every_command_says_how_to_start_one_and_no_password() {
     let cli = Cli {
-        url: format!("redis://app:s3cret@127.0.0.1:{}/3?password=s3cret", free_port()),
+        url: format!("redis://app:s3cret@127.0.0.1:{}/3?protocol=resp3", free_port()),
     };
     for arguments in [
         &["run", "a", "--", "true"][..],
@@ -73,15 +73,18 @@ async fn where_no_server_answers_every_command_says_how_to_start_one_and_no_pass
     }
     let ended = cli.run(&["run", "--unavailable-status", "4", "a", "--", "true"]).await;
     assert_eq!(ended.status, 4);
-    let cli = Cli {
-        url: "s3cret@nonsense".to_owned(),
-    };
-    let ended = cli.run(&["ls"]).await;
-    assert_eq!(ended.status, 64, "{ended:?}");
-    assert!(
-        ended.stderr.contains("redis://") && !ended.stderr.contains("s3cret"),
-        "{ended:?}"
-    );
+    for (url, words) in [
+        ("s3cret@nonsense", "redis://"),
+        ("redis://127.0.0.1:1?db=s3cret", "/DATABASE"),
+        ("redis://127.0.0.1:1#s3cret", "# as %23"),
+    ] {
+        let ended = Cli::at(url.to_owned()).run(&["ls"]).await;
+        assert_eq!(ended.status, 64, "{ended:?}");
+        assert!(
+            ended.stderr.contains(words) && !ended.stderr.contains("s3cret"),
+            "{ended:?}"
+        );
+    }
 }
 
 #[tokio::test]
