@@ -62,6 +62,7 @@ impl From<Error> for Failure {
             | Error::InvalidDuration { .. }
             | Error::InvalidOwner { .. }
             | Error::InvalidPermits { .. }
+            | Error::InvalidQuorum { .. }
             | Error::PolicyMismatch { .. } => Status::USAGE,
             _ => Status::UNAVAILABLE,
         };

@@ -286,6 +286,24 @@ async fn what_a_quorum_does_not_have_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_quorum_that_the_library_refuses_is_wrong_usage() {
+    let servers = fleet(3).await;
+    let (one, other) = (servers[0].url(), servers[1].url());
+    let twice = format!("{one} {other} {}", one.replace("127.0.0.1", "localhost"));
+    for (urls, name, words) in [
+        (Cli::of_all(&servers).url, "bill ing", "like a label"),
+        (twice, "billing", TWICE),
+    ] {
+        let run = ["--quorum", name, "--longest-lease", "1s", "run", "a", "--", "true"];
+        let ended = Cli::at(urls).run(&run).await;
+        assert_eq!(ended.status, 64, "{ended:?}");
+        assert!(said(&ended.stderr, &["is refused", words]), "{ended:?}");
+    }
+}
+
+const TWICE: &str = "two addresses of the quorum lead to one server";
+
+#[tokio::test]
 async fn a_run_inside_another_one_is_refused_on_the_same_quorum_and_not_on_another_one() {
     let (servers, others) = (fleet(3).await, fleet(3).await);
     let (_outer, _inner) = (quorum(&servers, "outer").await, quorum(&others, "inner").await);
