@@ -4,6 +4,7 @@
 
 pub(crate) mod merge;
 pub(crate) mod run;
+mod runs;
 
 use crate::evict::Evicted;
 use crate::locks::{self, Findings, Found, Unread};
@@ -16,6 +17,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use merge::merged;
+use runs::Runs;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,12 +61,17 @@ impl Target {
         }
         let keys = format!("{}.q", args.prefix);
         let each: Vec<_> = urls.into_iter().map(|url| args.at(url, keys.clone())).collect();
+        let mut named = BTreeMap::new();
         for server in &each {
             let place = server.place()?;
             if place.named != Named::Server {
                 let what = format!("several --url are a quorum, and {} is no single server", place.shown);
                 let remedy = "name a cluster, or the sentinels of a master, by one URL with commas between the hosts";
                 return Err(Failure::usage(format!("{what}: {remedy}")));
+            }
+            // Whatever the database: a server is lost with all of them.
+            if let Some(other) = named.insert(place.hosts[0].addr().to_string(), place.shown.clone()) {
+                return Err(named_twice(&other, &place.shown));
             }
         }
         Ok(Self::Several(Servers {
@@ -107,6 +114,12 @@ impl Target {
             Self::Several(servers) => &servers.each[0].prefix,
         }
     }
+}
+
+/// The vote of that server would count twice.
+fn named_twice(one: &str, other: &str) -> Failure {
+    let what = "two addresses of the quorum lead to one server";
+    Failure::usage(format!("{what}, {one} and {other}: name each server once"))
 }
 
 /// What the clients of a quorum agree on.
@@ -247,7 +260,11 @@ type Member = Arc<Mutex<Result<Client, String>>>;
 impl<'a> Fleet<'a> {
     /// Connects to all servers. Fails unless a majority answers, because fewer show no lock for certain.
     pub(crate) async fn open(servers: &'a Servers) -> Result<Self, Failure> {
-        let connect = |at: usize| async move { (at, servers.each[at].client().await) };
+        let runs = Runs::default();
+        let connect = |at: usize| {
+            let runs = runs.clone();
+            async move { (at, runs.client(&servers.each[at]).await) }
+        };
         let mut connecting: FuturesUnordered<_> = (0..servers.each.len()).map(connect).collect();
         let mut clients: Vec<_> = servers.each.iter().map(late).map(Err).collect();
         let mut answers = 0;
@@ -259,13 +276,16 @@ impl<'a> Fleet<'a> {
             };
             let Some((at, client)) = next else { break };
             answers += usize::from(client.is_ok());
-            clients[at] = client.map_err(|failure| first_line(&failure));
+            clients[at] = match client {
+                Err(failure) if failure.status == Status::USAGE => return Err(failure),
+                client => client.map_err(|failure| first_line(&failure)),
+            };
         }
         let mut background = JoinSet::new();
         let members: Vec<Member> = clients.into_iter().map(|client| Arc::new(Mutex::new(client))).collect();
         for (server, member) in servers.each.iter().zip(&members) {
             if locked(member).is_err() {
-                background.spawn(keep_connecting(server.clone(), Arc::clone(member)));
+                background.spawn(keep_connecting(server.clone(), Arc::clone(member), runs.clone()));
             }
         }
         let fleet = Self {
@@ -412,12 +432,12 @@ fn locked(member: &Mutex<Result<Client, String>>) -> MutexGuard<'_, Result<Clien
 }
 
 /// Connects to a server that is away, at intervals that grow. From then on the client itself reconnects.
-async fn keep_connecting(server: ServerArgs, member: Member) {
+async fn keep_connecting(server: ServerArgs, member: Member, runs: Runs) {
     let mut pause = FIRST_PAUSE;
     loop {
         sleep(pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
-        let client = server.client().await.map_err(|failure| first_line(&failure));
+        let client = runs.client(&server).await.map_err(|failure| first_line(&failure));
         let is_there = client.is_ok();
         *locked(&member) = client;
         if is_there {

@@ -286,6 +286,47 @@ async fn what_a_quorum_does_not_have_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn one_server_that_is_named_several_times_is_no_majority() {
+    // Nobody listens there: the command refuses before it connects. Databases of one server are lost together.
+    let at = "redis://127.0.0.1";
+    for urls in [
+        format!("{at}:1 {at}:1 {at}:1"),
+        format!("{at}:1/1 {at}:2 {at}:1/2"),
+        format!("{at}:1 redis://app:s3cret@127.0.0.1:1 {at}:2"),
+    ] {
+        for arguments in every_command() {
+            let ended = Cli::at(urls.clone()).run(arguments).await;
+            assert_eq!(
+                (ended.status, ended.stdout.as_str()),
+                (64, ""),
+                "{arguments:?}: {ended:?}"
+            );
+            let words = [TWICE, "127.0.0.1:1", "127.0.0.1:1", "name each server once"];
+            assert!(
+                said(&ended.stderr, &words) && !ended.stderr.contains("s3cret"),
+                "{arguments:?}: {ended:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_names_of_one_server_are_no_majority() {
+    let servers = fleet(2).await;
+    let (one, other) = (servers[0].url(), servers[1].url());
+    let cli = Cli::at(format!("{one} {other} {}", one.replace("127.0.0.1", "localhost")));
+    for arguments in every_command() {
+        let ended = cli.run(arguments).await;
+        assert_eq!(
+            (ended.status, ended.stdout.as_str()),
+            (64, ""),
+            "{arguments:?}: {ended:?}"
+        );
+        assert!(ended.stderr.contains(TWICE), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_quorum_that_the_library_refuses_is_wrong_usage() {
     let servers = fleet(3).await;
     let (one, other) = (servers[0].url(), servers[1].url());
@@ -302,6 +343,17 @@ async fn a_quorum_that_the_library_refuses_is_wrong_usage() {
 }
 
 const TWICE: &str = "two addresses of the quorum lead to one server";
+
+fn every_command() -> [&'static [&'static str]; 6] {
+    [
+        &["ls"],
+        &["show", "a"],
+        &["top", "--once"],
+        &["evict", "a", "00000000-0000-0000-0000-000000000001", "--yes"],
+        &["serve", "--listen", "127.0.0.1:0"],
+        &["--quorum", "billing", "--longest-lease", "1s", "run", "a", "--", "true"],
+    ]
+}
 
 #[tokio::test]
 async fn a_run_inside_another_one_is_refused_on_the_same_quorum_and_not_on_another_one() {

@@ -2,7 +2,8 @@
 
 use super::Served;
 use crate::command::Cli;
-use fairlock_support::server::{eventually, soon};
+use fairlock_support::proxy::Proxy;
+use fairlock_support::server::{eventually, free_port, soon};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -70,6 +71,21 @@ async fn a_quorums_server_that_was_away_at_the_start_is_asked_again() {
     servers[2].start_again().await;
     eventually("nothing is missing", async || {
         served.document("/api/locks").await["complaints"] == json!([])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_address_that_leads_to_another_server_of_the_quorum_later_counts_for_nothing() {
+    let servers = crate::quorum::fleet(2).await;
+    let third = Proxy::to(free_port()).await;
+    let urls = [servers[0].url(), servers[1].url(), third.url()];
+    let served = Served::start(&Cli::at(urls.join(" ")), &["--interval", "1ms"]).await;
+    third.leads_to(servers[0].port());
+    eventually("it is refused", async || {
+        let list = served.document("/api/locks").await;
+        let complaint = list["complaints"][0].as_str().unwrap_or_default();
+        complaint.contains("two addresses of the quorum lead to one server")
     })
     .await;
 }
