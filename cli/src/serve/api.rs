@@ -24,6 +24,8 @@ use tokio::time::timeout;
 /// How many lines a list has, unless the browser asks for fewer or more, and at most.
 const LINES: usize = 50;
 const MOST_LINES: usize = 200;
+/// The last line where a list may begin. Scripts do not count exactly up to the greatest number.
+const LAST_FIRST: usize = u32::MAX as usize;
 /// How many complaints a list has.
 const COMPLAINTS: usize = 5;
 /// How many requests a lock of an answer about blockers lists.
@@ -382,7 +384,10 @@ impl Query {
 
     /// Where a list begins, and how many lines it has.
     fn lines(&self) -> Result<(usize, usize), Failure> {
-        let (first, limit) = (self.number("first")?, self.number("limit")?);
-        Ok((first.unwrap_or(0), limit.unwrap_or(LINES).min(MOST_LINES)))
+        let (first, limit) = (self.number("first")?.unwrap_or(0), self.number("limit")?);
+        if first > LAST_FIRST {
+            return Err(wrong(&format!("first is at most {LAST_FIRST}")));
+        }
+        Ok((first, limit.unwrap_or(LINES).min(MOST_LINES)))
     }
 }

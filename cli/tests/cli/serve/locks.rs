@@ -60,6 +60,11 @@ async fn the_documents_are_those_of_ls_show_and_blockers() {
         ),
         ("/api/lock", 400, "name= is missing"),
         ("/api/locks?limit=many", 400, "limit has to be a number"),
+        (
+            "/api/lock?name=invoice%3A42&first=18446744073709551615",
+            400,
+            "first is at most 4294967295",
+        ),
         ("/api/locks?order=size", 400, "order is one of"),
         ("/api/history?order=size", 400, "order is latest or longest"),
     ] {
@@ -68,6 +73,8 @@ async fn the_documents_are_those_of_ls_show_and_blockers() {
         let error = answer.json()["error"].as_str().expect("an error").to_owned();
         assert!(error.contains(words), "{path}: {error}");
     }
+    let beyond = served.document("/api/lock?name=invoice%3A42&first=4294967295").await;
+    assert_eq!(beyond["waiters"], json!([]));
 }
 
 #[tokio::test]
