@@ -77,7 +77,8 @@ pub(crate) fn client(client: &ClientInfo) -> Value {
     json!({"id": client.id, "label": client.label, "process": client.process, "host": client.host})
 }
 
-pub(crate) fn event(event: &Event) -> Value {
+/// `from`: its client, if that is known.
+pub(crate) fn event(event: &Event, from: Option<&ClientInfo>) -> Value {
     json!({
         "at": humantime::format_rfc3339_micros(event.at).to_string(),
         "event": kind(event.kind),
@@ -85,6 +86,9 @@ pub(crate) fn event(event: &Event) -> Value {
         "mode": text::mode(event.mode),
         "owner": event.owner.to_string(),
         "client": event.client,
+        "label": from.and_then(|from| from.label.as_deref()),
+        "process": from.and_then(|from| from.process),
+        "host": from.and_then(|from| from.host.as_deref()),
         "token": event.token.map(u64::from),
     })
 }

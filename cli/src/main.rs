@@ -8,6 +8,7 @@ mod blockers;
 #[cfg(unix)]
 mod child;
 mod circle;
+mod clients;
 #[cfg(unix)]
 mod complaints;
 mod doctor;

@@ -1,13 +1,13 @@
 //! `fairlock watch`
 
 use crate::args::WatchArgs;
+use crate::clients::Clients;
 use crate::json;
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
-use fairlock::{Client, ClientInfo, Error, Event};
-use serde_json::{Value, json};
-use std::collections::HashMap;
+use fairlock::{ClientInfo, Error, Event};
+use serde_json::json;
 
 pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     let client = server.client().await?;
@@ -18,7 +18,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     // Before the first message: after it others may send a signal.
     let interrupted = interrupted();
     tokio::pin!(interrupted);
-    let (mut clients, mut leaves_out) = (Clients::of(&client), false);
+    let (mut clients, mut leaves_out) = (Clients::of(client.clone()), false);
     if let Some(name) = &args.name {
         clients.learn(name).await;
     }
@@ -44,7 +44,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
                     leaves_out = true;
                 }
                 match concerns(&event, from, args) {
-                    true if args.output.json => json::line(&described(&event, from)),
+                    true if args.output.json => json::line(&json::event(&event, from)),
                     true => say(&line(&event, from)),
                     false => Ok(()),
                 }
@@ -76,46 +76,6 @@ fn ended(subject: &str) -> Failure {
     Failure::new(Status::UNAVAILABLE, message)
 }
 
-/// Who the clients are that events name.
-struct Clients<'a> {
-    client: &'a Client,
-    known: HashMap<String, ClientInfo>,
-}
-
-impl<'a> Clients<'a> {
-    /// Then it forgets those that it knows, because most of them have ended.
-    const MOST: usize = 10_000;
-
-    fn of(client: &'a Client) -> Self {
-        let known = HashMap::new();
-        Self { client, known }
-    }
-
-    /// Of a lock those that hold it or wait for it now, because an evicted one may end before it can be asked for. Who may not
-    /// read the status knows as much as before.
-    async fn learn(&mut self, lock: &str) {
-        let Ok(status) = self.client.rw_lock(lock).status().await else {
-            return;
-        };
-        let holders = status.holders.into_iter().map(|holder| holder.client);
-        let waiters = status.waiters.into_iter().map(|waiter| waiter.client);
-        let known = holders.chain(waiters).take(Self::MOST);
-        self.known.extend(known.map(|client| (client.id.clone(), client)));
-    }
-
-    async fn who(&mut self, id: &str) -> Option<&ClientInfo> {
-        if !self.known.contains_key(id) {
-            if self.known.len() >= Self::MOST {
-                self.known.clear();
-            }
-            // An unknown client may have ended, or be about to introduce itself.
-            let client = self.client.client_info(id).await.ok().flatten()?;
-            self.known.insert(id.to_owned(), client);
-        }
-        self.known.get(id)
-    }
-}
-
 /// Whether the event has all that the command line asks for.
 fn concerns(event: &Event, from: Option<&ClientInfo>, args: &WatchArgs) -> bool {
     let begins = |wanted: &Option<String>, found: Option<&str>| match wanted {
@@ -126,14 +86,6 @@ fn concerns(event: &Event, from: Option<&ClientInfo>, args: &WatchArgs) -> bool 
     begins(&owner, Some(&event.owner.to_string()))
         && begins(&args.label, from.and_then(|from| from.label.as_deref()))
         && begins(&args.host, from.and_then(|from| from.host.as_deref()))
-}
-
-fn described(event: &Event, from: Option<&ClientInfo>) -> Value {
-    let mut document = json::event(event);
-    document["label"] = json!(from.and_then(|from| from.label.as_deref()));
-    document["process"] = json!(from.and_then(|from| from.process));
-    document["host"] = json!(from.and_then(|from| from.host.as_deref()));
-    document
 }
 
 fn line(event: &Event, from: Option<&ClientInfo>) -> String {

@@ -282,9 +282,7 @@ impl Site<'_> {
                 };
                 Ok(http::stream(self.feed.listen(after as u64, lock.map(str::to_owned))))
             }
-            ("lock", Some(lock), Eye::One(_, client)) => {
-                Ok(http::stream(feed::of_lock(client.rw_lock(lock).events().await?)))
-            }
+            ("lock", Some(lock), Eye::One(_, client)) => Ok(http::stream(feed::of_lock(client, lock).await?)),
             ("lock", None, _) => {
                 Err(wrong("a cluster brings the events of single locks: name one by lock=NAME").into())
             }

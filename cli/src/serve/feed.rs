@@ -2,19 +2,20 @@
 //! later.
 
 use super::look::Looks;
+use crate::clients::Clients;
 use crate::json;
 use crate::locks::Eye;
 use crate::quorum::Target;
-use fairlock::{Client, Error, Events};
+use fairlock::{Client, ClientInfo, Error, Events};
 use futures::stream::{self, Stream};
 use hyper::body::{Bytes, Frame};
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout, timeout_at};
 
 /// How many events are kept for browsers that come later, and how many a slow browser may be behind.
@@ -23,9 +24,6 @@ const KEPT: usize = 500;
 const RETRY: Duration = Duration::from_secs(10);
 /// How often a browser hears something, so that it notices when nobody is there any more.
 const ALIVE: Duration = Duration::from_secs(15);
-/// How many locks wait for the question who their clients are, and how long to wait between two such questions.
-const UNKNOWN: usize = 64;
-const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// An event as the browsers get it.
 pub(crate) struct Said {
@@ -38,9 +36,6 @@ pub(crate) struct Said {
 pub(crate) struct Feed {
     latest: RefCell<VecDeque<Arc<Said>>>,
     sender: broadcast::Sender<Arc<Said>>,
-    /// Locks with a client of which only the number is known.
-    unknown: RefCell<HashSet<String>>,
-    wake: Notify,
 }
 
 impl Feed {
@@ -48,8 +43,6 @@ impl Feed {
         Self {
             latest: RefCell::default(),
             sender: broadcast::Sender::new(KEPT),
-            unknown: RefCell::default(),
-            wake: Notify::new(),
         }
     }
 
@@ -66,15 +59,10 @@ impl Feed {
 
     /// Reads the events of all locks for ever.
     pub(crate) async fn run(&self, looks: &Looks<'_>, client: &Client) -> Infallible {
-        let (never, _) = futures::join!(self.read_all(looks, client), self.ask_who(looks));
-        never
-    }
-
-    async fn read_all(&self, looks: &Looks<'_>, client: &Client) -> Infallible {
         loop {
             let why = match client.events().await {
                 Ok(events) => {
-                    self.read(events, looks).await;
+                    self.read(events, looks, client).await;
                     "the server refused to subscribe again; check which channels the ACL user may use".to_owned()
                 }
                 Err(error) => error.to_string(),
@@ -84,36 +72,16 @@ impl Feed {
         }
     }
 
-    async fn read(&self, mut events: Events, looks: &Looks<'_>) {
+    async fn read(&self, mut events: Events, looks: &Looks<'_>, client: &Client) {
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    let mut history = looks.history.borrow_mut();
-                    history.event(&event, Instant::now());
-                    let mut unknown = self.unknown.borrow_mut();
-                    if !history.knows(&event.client) && unknown.len() < UNKNOWN {
-                        unknown.insert(event.lock.clone());
-                        self.wake.notify_one();
-                    }
-                    self.say(Some(&event.lock), &json::event(&event));
+                    looks.history.borrow_mut().event(&event, Instant::now());
+                    let from = who(looks, client, &event.client).await;
+                    self.say(Some(&event.lock), &json::event(&event, from.as_ref()));
                 }
                 Err(error) => self.say(None, &missed(&error.to_string())),
             }
-        }
-    }
-
-    /// Events name clients by number. The status of their lock tells who they are, while they hold it or wait for it.
-    async fn ask_who(&self, looks: &Looks<'_>) -> Infallible {
-        loop {
-            let lock = self.unknown.borrow().iter().next().cloned();
-            let Some(lock) = lock else {
-                self.wake.notified().await;
-                continue;
-            };
-            self.unknown.borrow_mut().remove(&lock);
-            // If that fails, the client stays a number.
-            let _ = looks.status(&lock, 0).await;
-            sleep(ASK_EVERY).await;
         }
     }
 
@@ -175,17 +143,35 @@ impl Feed {
     }
 }
 
+/// The client of that number. `None`: it has ended, or not yet introduced itself.
+async fn who(looks: &Looks<'_>, client: &Client, id: &str) -> Option<ClientInfo> {
+    let known = looks.history.borrow().known(id).cloned();
+    if known.is_some() {
+        return known;
+    }
+    let found = client.client_info(id).await.ok().flatten()?;
+    looks.history.borrow_mut().meet(&found);
+    Some(found)
+}
+
 /// The events of one lock, from a subscription of its own: in a cluster there is no other one.
-pub(crate) fn of_lock(events: Events) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + use<> {
-    stream::unfold(events, async |mut events| {
+pub(crate) async fn of_lock(
+    client: &Client,
+    lock: &str,
+) -> Result<impl Stream<Item = Result<Frame<Bytes>, Infallible>> + use<>, Error> {
+    let events = client.rw_lock(lock).events().await?;
+    let mut clients = Clients::of(client.clone());
+    clients.learn(lock).await;
+    let stream = stream::unfold((events, clients), async |(mut events, mut clients)| {
         let text = match timeout(ALIVE, events.next()).await {
-            Ok(Some(Ok(event))) => text(None, &json::event(&event)),
+            Ok(Some(Ok(event))) => text(None, &json::event(&event, clients.who(&event.client).await)),
             Ok(Some(Err(error))) => text(None, &missed(&error.to_string())),
             Ok(None) => return None,
             Err(_) => ":\n\n".to_owned(),
         };
-        Some((Ok(Frame::data(text.into())), events))
-    })
+        Some((Ok(Frame::data(text.into())), (events, clients)))
+    });
+    Ok(stream)
 }
 
 /// As `fairlock watch --json` writes it.

@@ -63,13 +63,13 @@ impl History {
         self.ended.iter().rev()
     }
 
-    pub(crate) fn knows(&self, client: &str) -> bool {
-        self.clients.contains_key(client)
+    pub(crate) fn known(&self, client: &str) -> Option<&ClientInfo> {
+        self.clients.get(client)
     }
 
     /// The client of that number, as far as it is known.
     pub(crate) fn client(&self, id: &str) -> ClientInfo {
-        self.clients.get(id).cloned().unwrap_or_else(|| {
+        self.known(id).cloned().unwrap_or_else(|| {
             let mut client = ClientInfo::default();
             id.clone_into(&mut client.id);
             client
@@ -80,12 +80,16 @@ impl History {
     pub(crate) fn learn(&mut self, status: &Status) {
         let holders = status.holders.iter().map(|holder| &holder.client);
         for client in holders.chain(status.waiters.iter().map(|waiter| &waiter.client)) {
-            if self.clients.len() >= CLIENTS {
-                self.clients.clear();
-            }
-            if !self.knows(&client.id) {
-                self.clients.insert(client.id.clone(), client.clone());
-            }
+            self.meet(client);
+        }
+    }
+
+    pub(crate) fn meet(&mut self, client: &ClientInfo) {
+        if self.clients.len() >= CLIENTS {
+            self.clients.clear();
+        }
+        if self.known(&client.id).is_none() {
+            self.clients.insert(client.id.clone(), client.clone());
         }
     }
 

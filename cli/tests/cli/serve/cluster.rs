@@ -42,4 +42,5 @@ async fn in_a_cluster_it_shows_the_locks_of_all_nodes_and_the_events_of_single_l
     });
     let event = events.until(|event| event["event"] == "queued").await;
     assert_eq!(event["lock"], names[0].as_str());
+    assert!(event["process"].is_u64(), "{event}");
 }

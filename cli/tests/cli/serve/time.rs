@@ -14,6 +14,13 @@ async fn events_reach_every_browser_and_late_ones_get_those_before() {
     let cli = Cli::of(&server);
     let served = Served::start(&cli, &[]).await;
     let client = client(&server, "watched").await;
+    let guard = client.rw_lock("other").write().acquire_fair().await.unwrap();
+    eventually("it has introduced itself", async || {
+        let status = client.rw_lock("other").status().await.unwrap();
+        status.holders[0].client.label.is_some()
+    })
+    .await;
+    guard.release().await.unwrap();
     let (mut all, mut one) = (
         served.events("").await,
         served.events(&format!("lock={}", encoded(HOSTILE))).await,
@@ -49,7 +56,12 @@ async fn events_reach_every_browser_and_late_ones_get_those_before() {
     let mut late = served.events("after=0").await;
     let event = late.until(|event| event["token"] == token).await;
     let keys: Vec<_> = event.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys, ["at", "client", "event", "lock", "mode", "owner", "token"]);
+    let of_watch = [
+        "at", "client", "event", "host", "label", "lock", "mode", "owner", "process", "token",
+    ];
+    assert_eq!(keys, of_watch);
+    assert_eq!(event["label"], "watched", "{event}");
+    assert!(event["process"].is_u64() && event["host"].is_string(), "{event}");
     let mut of_other_run = served.events("after=999999").await;
     of_other_run.until(|event| event["token"] == token).await;
 }
