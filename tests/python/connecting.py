@@ -4,9 +4,10 @@ import asyncio
 import sys
 import traceback
 import unittest
+import uuid
 
 import fairlock
-from fairlock._connection import Connection
+from fairlock._connection import Address, Connection
 
 try:
     import uvloop
@@ -83,6 +84,50 @@ class Urls(unittest.TestCase):
             self.refused(url, "/DATABASE", "%3F")
         for url in ("redis://localhost/?", "redis://localhost#", "unix:///tmp/a?db=1"):
             fairlock.Client(url)
+
+    def test_a_url_that_no_connection_can_use_is_refused_before_connecting(self) -> None:
+        for url in (
+            "redis://a..b",
+            f"redis://{'a' * 64}",
+            "redis://a\0b",
+            "redis://:s3cret\ud800@a",
+            "redis://:s3cret%FF@a",
+            "unix:///tmp/s3cret\0",
+            "unix://tmp/socket",
+        ):
+            self.refused(url, "redis://[USER:PASSWORD@]HOST")
+
+    def test_a_login_without_a_colon_may_be_a_password_and_is_refused(self) -> None:
+        for url in ("redis://s3cret@localhost", "rediss://s3cret@localhost/1", "unix://s3cret@/tmp/a"):
+            self.refused(url, "USER:PASSWORD@ or :PASSWORD@")
+        for url, login in (
+            ("redis://app:@localhost", ("app", "")),
+            ("redis://:@localhost", (None, None)),
+            ("redis://@localhost", (None, None)),
+            ("redis://:p%40ss@localhost", (None, "p@ss")),
+            ("unix:///tmp/a?user=app&pass=p%40ss", ("app", "p@ss")),
+        ):
+            address = Address.of_url(url)
+            self.assertEqual((address.user, address.password), login, url)
+
+    def test_port_0_is_not_the_default_port(self) -> None:
+        self.assertEqual(Address.of_url("redis://localhost:0").port, 0)
+
+
+class Rights(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self) -> None:
+        self.server = await Connection.open(Address.of_url(URL), 60.0)
+        self.user = f"user-{uuid.uuid4().hex}"
+
+    async def asyncTearDown(self) -> None:
+        await self.server.call("ACL", "DELUSER", self.user)
+        self.server.close()
+
+    async def test_a_user_without_a_password_logs_in_as_itself(self) -> None:
+        await self.server.call("ACL", "SETUSER", self.user, "on", "nopass", "~*", "&*", "+@all")
+        async with fairlock.Client(URL.replace("//", f"//{self.user}:@")) as client:
+            me = await client._connected()._session.command("ACL", "WHOAMI")
+        self.assertEqual(me, self.user)
 
 
 if __name__ == "__main__":

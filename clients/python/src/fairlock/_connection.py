@@ -26,6 +26,7 @@ _OPTIONS = (
     "it has an option or a fragment that this client does not know; a database must be written as /DATABASE, in a "
     "password ? as %3F and # as %23, with unix:///PATH a database as ?db=DATABASE; for rediss://, pass a context in `tls`"
 )
+_LOGIN = "its login has no colon; it must be USER:PASSWORD@ or :PASSWORD@, and USER:@ is a user without a password"
 
 
 def _refused(why: str) -> InvalidInputError:
@@ -54,17 +55,27 @@ class Address:
     def of_url(url: str, tls: ssl.SSLContext | None = None, name: str = "") -> Address:
         """Reads `redis://`, `rediss://` and `unix://` URLs."""
         try:
+            url.encode()
             parts = urlsplit(url)
-            port = parts.port or 6379
+            port = 6379 if parts.port is None else parts.port
+            host = parts.hostname or "127.0.0.1"
+            # As the look-up of its address does.
+            host.encode("idna")
+            user, password = (unquote(part or "", errors="strict") for part in (parts.username, parts.password))
             path = parts.path if parts.scheme == "unix" else None
-            options = dict(parse_qsl(parts.query, keep_blank_values=True))
+            options = dict(parse_qsl(parts.query, keep_blank_values=True, errors="strict"))
+            if path is not None:
+                user, password = options.pop("user", user), options.pop("pass", password)
             database = int((parts.path.strip("/") if path is None else options.pop("db", "")) or "0")
         except ValueError:
             # Its text repeats a part of the URL, which belongs to the password if that has a `/`, `?` or `#`.
             raise _refused(_FORM) from None
         after_host = parts.fragment if path else parts.path + parts.query + parts.fragment
-        if parts.scheme not in ("redis", "rediss", "unix") or path == "" or "@" in after_host:
+        is_known = parts.scheme in ("redis", "rediss", "unix") and path != "" and not (path and parts.hostname)
+        if not is_known or "@" in after_host or "\0" in url:
             raise _refused(_FORM)
+        if parts.username and parts.password is None:
+            raise _refused(_LOGIN)
         if options or parts.fragment:
             raise _refused(_OPTIONS)
         if tls is not None and parts.scheme != "rediss":
@@ -72,11 +83,11 @@ class Address:
         if parts.scheme == "rediss" and tls is None:
             tls = ssl.create_default_context()
         return Address(
-            host=parts.hostname or "127.0.0.1",
+            host=host,
             port=port,
             path=path,
-            user=unquote(parts.username) if parts.username else None,
-            password=unquote(parts.password) if parts.password else None,
+            user=user or None,
+            password=password if user or password else None,
             database=database,
             tls=tls,
             name=name,
