@@ -129,6 +129,15 @@ class Rights(unittest.IsolatedAsyncioTestCase):
             me = await client._connected()._session.command("ACL", "WHOAMI")
         self.assertEqual(me, self.user)
 
+    async def test_a_script_that_exceeds_its_users_rights_says_which_rights_there_are(self) -> None:
+        # Redis and Valkey say this in different words, and both call it ERR.
+        await self.server.call("ACL", "SETUSER", self.user, "on", ">SECRET", "~*", "&*", "+@all", "-hset")
+        async with fairlock.Client(URL.replace("//", f"//{self.user}:SECRET@")) as client:
+            with self.assertRaises(fairlock.ServerError) as refused:
+                await client.rw_lock("a").write()
+        self.assertEqual(refused.exception.code, "NOPERM")
+        self.assertIn("SECURITY.md", str(refused.exception))
+
 
 if __name__ == "__main__":
     URL = f"redis://{sys.argv[1]}:{sys.argv[2]}"

@@ -17,10 +17,14 @@ MOST_LINE = 64 * 1024
 
 # Redis 6.2 puts the error of a command into the error of the script that called it.
 _OF_A_COMMAND = re.compile(r"ERR Error running script .*@user_script: ?\d+: -?([A-Z]{2,}) ")
+# When a script exceeds its user's rights, Redis has the first text and Valkey the second one, with the code ERR.
+_BEYOND_RIGHTS = ("The user executing the script", "ACL failure in script")
 
 
 def error_code(text: str) -> str:
-    """The first word of an error reply, such as NOSCRIPT. In a script of Redis 6.2: that of the command that failed."""
+    """The first word of an error reply, such as NOSCRIPT. For an error in a script: that of the command that failed."""
+    if any(words in text for words in _BEYOND_RIGHTS):
+        return "NOPERM"
     found = _OF_A_COMMAND.match(text)
     return found[1] if found else text.split(" ", 1)[0]
 
