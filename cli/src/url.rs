@@ -167,7 +167,7 @@ impl Place {
             return Err(UrlError::Option);
         }
         check_fragment(parsed.scheme(), parsed.fragment().unwrap_or_default())?;
-        let host = url.into_connection_info()?;
+        let host = with_login(url.into_connection_info()?);
         let fragment = parsed.fragment().map(|fragment| format!("#{fragment}"));
         let around = (format!("{scheme}://{login}"), fragment.unwrap_or_default());
         // Not every kind of URL can have one.
@@ -222,7 +222,7 @@ impl Place {
         // The login of the URL is the master's. It is read here, and then replaced by the sentinels' own.
         let hosts = parts.connections("26379", &parts.before)?;
         let settings = hosts[0].redis_settings().clone().set_db(database);
-        let of_sentinel = |host: ConnectionInfo| host.set_redis_settings(login.clone());
+        let of_sentinel = |host: ConnectionInfo| with_login(host.set_redis_settings(login.clone()));
         let after = format!("/{database}{}", parts.fragment);
         Ok(Self {
             named: Named::Sentinel { master },
@@ -318,7 +318,9 @@ impl<'a> Parts<'a> {
             format!("{before}{host}{port}{}", self.fragment).into_connection_info()
         };
         let connections = self.hosts.iter().map(connection);
-        Ok(connections.collect::<Result<_, RedisError>>()?)
+        Ok(connections
+            .map(|host| host.map(with_login))
+            .collect::<Result<_, RedisError>>()?)
     }
 
     /// The URL without its secrets. The options hold only secrets.
@@ -328,6 +330,15 @@ impl<'a> Parts<'a> {
         let path: String = self.path.iter().map(|part| format!("/{part}")).collect();
         let (user, hosts) = (user.unwrap_or_default(), self.hosts.join(","));
         format!("{scheme}://{user}{hosts}{path}")
+    }
+}
+
+/// A user without a password logs in with an empty one. Without any password the redis crate does not log in.
+fn with_login(host: ConnectionInfo) -> ConnectionInfo {
+    let settings = host.redis_settings().clone();
+    match (settings.username(), settings.password()) {
+        (Some(_), None) => host.set_redis_settings(settings.set_password("")),
+        _ => host,
     }
 }
 

@@ -220,12 +220,12 @@ impl Servers {
     /// A client of the quorum, for a lock with that lease. Without a lease, the library's default.
     pub(crate) async fn quorum(&self, lease: Option<Duration>, label: &str) -> Result<Quorum, Failure> {
         let stamp = self.agreed().await?;
-        let urls: Result<Vec<_>, _> = self.each.iter().map(ServerArgs::url).collect();
+        let clients: Result<Vec<_>, _> = self.each.iter().map(ServerArgs::redis_client).collect();
         let mut builder = Quorum::builder(stamp.name).longest_lease(stamp.longest_lease);
         if let Some(lease) = lease {
             builder = builder.lease(lease);
         }
-        Ok(builder.label(label).prefix(&self.prefix).connect(urls?).await?)
+        Ok(builder.label(label).prefix(&self.prefix).connect(clients?).await?)
     }
 }
 

@@ -112,7 +112,15 @@ fn a_user_without_a_password_has_a_colon_and_a_login_without_a_colon_may_be_a_pa
     for scheme in ["redis", "redis+cluster", "redis+sentinel"] {
         let place = read(&format!("{scheme}://app:@a:1"));
         assert_eq!(place.settings.username(), Some("app"));
-        assert_eq!(place.settings.password().unwrap_or_default(), "");
+        assert_eq!(
+            place.settings.password(),
+            Some(""),
+            "without one, the redis crate does not log in"
+        );
+        assert_eq!(
+            place.hosts[0].redis_settings().password().is_some(),
+            scheme != "redis+sentinel"
+        );
         let place = read(&format!("{scheme}://:s3cret@a:1"));
         assert_eq!(
             (place.settings.username(), place.settings.password()),

@@ -2,6 +2,7 @@
 //! rules; tests/it compares them with the page.
 
 use crate::command::{Cli, Ended, ended, said};
+use crate::quorum::fleet;
 use crate::scene::queue;
 use fairlock::redis::{ErrorKind, RedisError, ServerErrorKind};
 use fairlock::rights::Role;
@@ -185,6 +186,29 @@ async fn operators_need_the_rights_to_find_and_to_inspect() {
                 let complains = ended.status != 0 || ended.stdout.contains("INFO was refused");
                 assert!(complains, "{role:?} runs {command} without {right}: {ended:?}");
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_a_password_logs_in_as_itself() {
+    let servers = fleet(3).await;
+    for server in &servers {
+        for rules in [&["app", "on", "nopass", "~*", "&*", "+@all"][..], &["default", "off"]] {
+            let mut set = redis::cmd("ACL");
+            set.arg("SETUSER").arg(rules);
+            set.exec_async(&mut server.redis().await).await.unwrap();
+        }
+    }
+    let urls: Vec<_> = servers
+        .iter()
+        .map(|server| server.url().replace("//", "//app:@"))
+        .collect();
+    let named = ["--quorum", "billing", "--longest-lease", "1s"];
+    for (url, options) in [(&urls[0], &[][..]), (&urls.join(" "), &named)] {
+        for arguments in [&["ls"][..], &["run", "a", "--", "true"]] {
+            let ended = Cli::at(url.clone()).run(&[options, arguments].concat()).await;
+            assert_eq!(ended.status, 0, "{url} {arguments:?}: {ended:?}");
         }
     }
 }
