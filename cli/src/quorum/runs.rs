@@ -1,5 +1,5 @@
-//! Which server each address of a quorum leads to. A server tells it by the name of its run, `run_id` in INFO, as long as
-//! the server lives.
+//! Which server each address of a quorum leads to. A server tells it by the name of its run, `run_id` in INFO. The name
+//! lasts as long as the server's process.
 
 use super::named_twice;
 use crate::outcome::Failure;

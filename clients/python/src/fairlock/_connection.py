@@ -23,8 +23,8 @@ _FORM = (
     "written as %2F, ? as %3F, # as %23 and @ as %40"
 )
 _OPTIONS = (
-    "it has an option or a fragment that this client does not know; a database must be written as /DATABASE, in a "
-    "password ? as %3F and # as %23, with unix:///PATH a database as ?db=DATABASE; for rediss://, pass a context in `tls`"
+    "it has an option or a fragment that this client does not know; a database must be written as /DATABASE, with "
+    "unix:///PATH as ?db=DATABASE, and in a password ? as %3F and # as %23; rediss:// takes a context in `tls` instead"
 )
 _LOGIN = "its login has no colon; it must be USER:PASSWORD@ or :PASSWORD@, and USER:@ is a user without a password"
 
