@@ -167,7 +167,7 @@ pub const ALL: &[Bug] = &[
         "a test of fork()", &["tests/attack/tests/fork.rs a_child_that_runs_a_copy_of_the_runtime_drops_a_guard_and_its_parent_holds_on"]),
     bug("The command showed the part of a password that followed a `#`: in a URL it begins the fragment, which was shown. The tests of URLs that hide passwords were lists of examples.",
         "fuzzing of URLs", &[
-            "cli/src/url.rs all_other_urls_are_read_by_the_redis_crate",
+            "cli/src/url/tests.rs an_option_or_a_fragment_that_has_no_meaning_is_refused",
             "cli/src/fuzz.rs random_urls_are_read_or_refused_and_what_is_shown_of_them_has_no_secret"]),
     bug("An eviction of the only request told its client before the script's first write. On a server before Redis 7 without memory that write failed: the client gave up a hold that the server kept for a lease.",
         "reading the scripts", &["scripts::memory::an_eviction_that_fails_for_want_of_memory_tells_nobody_of_itself"]),
