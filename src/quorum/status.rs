@@ -26,7 +26,8 @@ pub struct QuorumStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuorumHolder {
-    /// The owner. A request without a named owner that had to ask a server again shows there as another owner.
+    /// The owner. A request without a named owner that had to ask a server again shows there as another owner, and its vote
+    /// there counts for that one. Name the owners of holds that are to outlast the restart of a server.
     pub owner: Owner,
     /// The client that made the request.
     pub client: ClientInfo,

@@ -7,7 +7,7 @@ use crate::nested::{self, By};
 use crate::outcome::{Failure, Outcome};
 use crate::run::{Connected, Held, chosen, label, run_under, variables, with_signals};
 use crate::signals::Signals;
-use fairlock::{Access, Error, LostReason, Quorum, QuorumAcquire, QuorumGuard};
+use fairlock::{Access, Error, LostReason, Owner, Quorum, QuorumAcquire, QuorumGuard};
 
 impl<M: Access> Held for QuorumGuard<M> {
     async fn lost(&self) -> LostReason {
@@ -35,7 +35,9 @@ pub(crate) async fn run(servers: &Servers, args: RunArgs) -> Outcome {
     let label = label(args.label.as_deref(), &args.command);
     let connecting = servers.quorum(args.lease, &label);
     let outcome = with_signals(connecting, async |quorum: &Quorum, signals, complaints| {
-        let lock = quorum.rw_lock(args.name.as_str()).policy(args.policy.into());
+        // A named owner counts as one, also after a server was asked again: see `QuorumHolder::owner`.
+        let lock = quorum.rw_lock(args.name.as_str()).with_owner(&Owner::new());
+        let lock = lock.policy(args.policy.into());
         match args.read {
             true => under(lock.read(), (prefix, &at), &args, signals, complaints).await,
             false => under(lock.write(), (prefix, &at), &args, signals, complaints).await,

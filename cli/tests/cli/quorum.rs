@@ -6,6 +6,7 @@ use fairlock::{Client, LostReason, Owner, Quorum};
 use fairlock_support::server::{Server, connected, eventually, soon};
 use futures::future::join_all;
 use serde_json::Value;
+use std::process::Stdio;
 
 /// New servers that vote at once, as if their quarantine were over.
 pub async fn fleet(servers: usize) -> Vec<Server> {
@@ -378,4 +379,34 @@ async fn a_run_inside_another_one_is_refused_on_the_same_quorum_and_not_on_anoth
             "{refused:?}"
         );
     }
+}
+
+/// A vote that is asked for again has a request of its own, and still counts for its owner.
+#[tokio::test]
+async fn a_command_whose_lock_a_server_forgot_still_shows_as_one_holder() {
+    let servers = fleet(3).await;
+    let _first = quorum(&servers, "first").await;
+    let cli = Cli::of_all(&servers);
+    let mut command = cli.command(&["run", "a", "--", "cat"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let votes = async || cli.json(&["show", "a"]).await["holders"][0]["votes"] == 3;
+    eventually("all votes", votes).await;
+    let mut redis = servers[0].redis().await;
+    let mut forget = redis::cmd("DEL");
+    forget
+        .arg("fairlock.q:{a}")
+        .arg("fairlock.q:{a}:q")
+        .arg("fairlock.q:{a}:l");
+    forget.exec_async(&mut redis).await.unwrap();
+    // Then its clients look at once.
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    kill.exec_async(&mut redis).await.unwrap();
+    eventually("all votes again", votes).await;
+    let owner = cli.owner_of("a").await;
+    let evicted = cli.run(&["evict", "a", &owner, "--yes"]).await;
+    assert_eq!(evicted.status, 0, "{evicted:?}");
+    drop(child.stdin.take());
+    let ended = ended(child).await;
+    assert_ne!(ended.status, 0, "its lock was lost: {ended:?}");
 }
