@@ -62,6 +62,16 @@ fn who_was_told_of_a_deadlock_is_still_leaving() {
     assert!(claim.is_leaving(t), "the server may still know it");
 }
 
+/// Its guard may exist for as long as its user likes.
+#[test]
+fn a_lost_hold_keeps_no_request_of_its_owner_waiting() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert_eq!(handed_out(&mut claim, t), Some(1));
+    claim.end(EndedBy::Lost(LostReason::Evicted));
+    assert!(!claim.is_leaving(t));
+}
+
 #[test]
 fn a_grant_has_one_source() {
     let granted = |steps: fn(&mut Claim, Instant)| {

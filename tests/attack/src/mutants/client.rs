@@ -514,8 +514,8 @@ pub const ALL: &[Mutant] = &[
         name: "owner-waits-for-its-lost-guard", file: "src/state/claim/keep.rs",
         edits: &[("Phase::Over(EndedBy::Released | EndedBy::Failed(_) | EndedBy::Deadlocked(_))", "Phase::Over(_)")],
         seen: "found here",
-        story: "An owner that was evicted cannot come back while its old guard is still somewhere.",
-        check: Check::It("queue::evict::an_evicted_owner_may_come_back_while_its_old_guard_still_exists"),
+        story: "An owner that was evicted comes back a second late while its old guard is still somewhere.",
+        check: Check::Lib("state::claim::tests::a_lost_hold_keeps_no_request_of_its_owner_waiting"),
     },
     Mutant {
         name: "own-release-not-noticed", file: "src/guard.rs",
