@@ -4,6 +4,7 @@ use crate::engine::runtime;
 use crate::guard::Guard;
 use crate::protocol::event::EventKind;
 use crate::protocol::name::RequestName;
+use crate::protocol::order::AskForStatus;
 use crate::protocol::snapshot::Snapshot;
 use crate::rw_lock::RwLock;
 use crate::transport::backoff::Backoff;
@@ -72,11 +73,17 @@ impl<M> Guard<M> {
     }
 }
 
-/// One of them waits for another owner, unless the leases of so many are over.
-const MOST_WAITERS: usize = 32;
+/// What is read to see whether another owner waits. An owner waits once, so one of the first two is another one's, unless
+/// their leases are over.
+const WAITERS: AskForStatus<'static> = AskForStatus {
+    first: 0,
+    waiters: 32,
+    holders: 0,
+    place_of: None,
+};
 
 async fn watch_for_others(lock: RwLock, me: Owner) -> Result<(), Error> {
-    let mut watch = Watch::begin(lock, MOST_WAITERS).await?;
+    let mut watch = Watch::begin(lock, WAITERS).await?;
     loop {
         let contended = match watch.next().await {
             Some(Ok(Seen::Event(event))) => event.kind == EventKind::Queued && event.owner != me,

@@ -3,6 +3,7 @@
 use crate::guard::WriteGuard;
 use crate::protocol::event::{Event, EventKind};
 use crate::protocol::name::RequestName;
+use crate::protocol::order::AskForStatus;
 use crate::protocol::snapshot::Snapshot;
 use crate::rw_lock::RwLock;
 use crate::types::client_info::ClientInfo;
@@ -19,8 +20,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 use tokio_stream::Stream;
 
-/// How many holders are read to find the leader: its own read holds stand beside it.
-const MOST_HOLDERS: usize = 1000;
+/// What is read to find the leader. Its own read holds stand beside it.
+const HOLDERS: AskForStatus<'static> = AskForStatus {
+    first: 0,
+    waiters: 0,
+    holders: 1000,
+    place_of: None,
+};
 
 /// An election with a name: see [`Client::election`](crate::Client::election).
 ///
@@ -101,7 +107,7 @@ impl Election {
     /// # Errors
     /// Those of [`RwLock::status`].
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        let leader = leader_in(&Box::pin(self.lock.snapshot(0, MOST_HOLDERS)).await?);
+        let leader = leader_in(&Box::pin(self.lock.snapshot(&HOLDERS)).await?);
         Ok(match leader {
             Some(leader) => Some(introduced(leader, &self.lock).await),
             None => None,
@@ -135,7 +141,7 @@ impl Election {
     /// # Errors
     /// Those of [`RwLock::events`].
     pub async fn observe(&self) -> Result<Leaders, Error> {
-        let watch = Watch::begin(self.lock.clone(), MOST_HOLDERS).await?;
+        let watch = Watch::begin(self.lock.clone(), HOLDERS).await?;
         let observer = Observer {
             watch,
             leader: None,

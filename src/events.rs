@@ -56,7 +56,8 @@ impl Events {
         }
         let subscribers = &handle.shared().subscribers;
         let stream = subscribers.listen(clock::now(), channel.clone(), subject);
-        let subscribed = timeout(CONNECT_TIMEOUT, subscribers.subscribed(&channel)).await;
+        let subscribed = subscribers.subscribed(&channel, || handle.session.is_closed());
+        let subscribed = timeout(CONNECT_TIMEOUT, subscribed).await;
         let subscribed = subscribed.unwrap_or_else(|_| Err(timed_out()));
         if !subscribed.map_err(|error| Error::of_server(name, error))? {
             return Err(Error::Shutdown { lock: shown(name) });

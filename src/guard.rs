@@ -248,8 +248,8 @@ impl<M> Guard<M> {
                         // Greater than the hold's own token: the hold was interrupted.
                         [Standing::Holds { first, .. }] if first <= self.token.get() => true,
                         // After a sending without a reply: the server executed that one, and a late copy of the acquire may
-                        // have come since. Or the owner's next request had the releaser send it.
-                        _ => (sent_before || !session.shared.registry.knows(request.number)) && rest.is_none(),
+                        // have come since.
+                        _ => sent_before && rest.is_none(),
                     };
                     if released && rest.is_some() {
                         seal::leave(session, &request);

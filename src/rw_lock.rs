@@ -8,6 +8,7 @@ use crate::events::Events;
 use crate::guard::{Guard, ReadGuard, WriteGuard};
 use crate::protocol::key::Lock;
 use crate::protocol::lookup;
+use crate::protocol::order::AskForStatus;
 use crate::protocol::snapshot::Snapshot;
 use crate::status::{self, Status};
 use crate::transport::link::Lane;
@@ -172,11 +173,11 @@ impl RwLock {
     }
 
     /// Reads the state with at most so many holders and waiters.
-    pub(crate) async fn snapshot(&self, first: usize, most: usize) -> Result<Snapshot, Error> {
+    pub(crate) async fn snapshot(&self, ask: &AskForStatus<'_>) -> Result<Snapshot, Error> {
         runtime::check_timers()?;
         let session = self.session()?;
         let call = session.call(&self.lock, session.shared.lease);
-        let snapshot = call.status(first, most, None).await;
+        let snapshot = call.status(ask).await;
         snapshot.map_err(|error| Error::of_server(&self.lock.name, error))
     }
 

@@ -3,7 +3,7 @@
 use crate::engine::session::Session;
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
-use crate::protocol::order::FIRST_PLACE;
+use crate::protocol::order::{AskForStatus, FIRST_PLACE};
 use crate::protocol::snapshot::{RawState, Snapshot};
 use crate::types::client_info::ClientInfo;
 use crate::types::error::Error;
@@ -22,7 +22,13 @@ pub(crate) async fn read(
 ) -> Result<(Status, Option<usize>), Error> {
     const PAGE: usize = 1000;
     let call = session.call(lock, session.shared.lease);
-    let snapshot = call.status(first, PAGE, place_of).await;
+    let ask = AskForStatus {
+        first,
+        waiters: PAGE,
+        holders: PAGE,
+        place_of,
+    };
+    let snapshot = call.status(&ask).await;
     let snapshot = snapshot.map_err(|error| Error::of_server(&lock.name, error))?;
     let requests = snapshot.holders.iter().map(|holder| &holder.request);
     let requests = requests.chain(snapshot.waiters.iter().map(|waiter| &waiter.request));

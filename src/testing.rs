@@ -4,6 +4,7 @@
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::Snapshot;
 use crate::protocol::{event, hello, key, message, reply};
+use crate::quorum::QuorumGuard;
 use crate::state::request::Heard;
 use crate::transport::listener;
 use crate::types::clock;
@@ -16,6 +17,11 @@ pub use crate::quorum::tally::seam::{Order, Voter};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
 pub use crate::types::clock::seam::suspend;
 pub use crate::types::random::seeded::seed;
+
+/// The servers whose votes a guard counts, by their numbers from 0 on.
+pub fn voters<M>(guard: &QuorumGuard<M>) -> Vec<usize> {
+    guard.voters()
+}
 
 /// The kinds of text that [`parse`] reads.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@
 use crate::engine::runtime;
 use crate::events::Events;
 use crate::protocol::event::Event;
+use crate::protocol::order::AskForStatus;
 use crate::protocol::snapshot::Snapshot;
 use crate::rw_lock::RwLock;
 use crate::types::clock;
@@ -17,8 +18,8 @@ use tokio::time::Instant;
 
 pub(crate) struct Watch {
     lock: RwLock,
-    /// The number of holders and of waiters that it reads.
-    most: usize,
+    /// What it reads.
+    ask: AskForStatus<'static>,
     events: Events,
     /// When to read the status next.
     look_at: Instant,
@@ -33,12 +34,12 @@ pub(crate) enum Seen {
 }
 
 impl Watch {
-    pub(crate) async fn begin(lock: RwLock, most: usize) -> Result<Self, Error> {
+    pub(crate) async fn begin(lock: RwLock, ask: AskForStatus<'static>) -> Result<Self, Error> {
         let events = lock.events().await?;
         let look_at = clock::now();
         Ok(Self {
             lock,
-            most,
+            ask,
             events,
             look_at,
             is_heard: false,
@@ -77,7 +78,7 @@ impl Watch {
     }
 
     async fn look(&mut self) -> Result<Snapshot, Error> {
-        let seen = Box::pin(self.lock.snapshot(0, self.most)).await;
+        let seen = Box::pin(self.lock.snapshot(&self.ask)).await;
         let pause = match self.is_heard && seen.is_ok() {
             true => LOOK_EVERY,
             false => LOOK_AGAIN_AFTER,

@@ -8,8 +8,13 @@ pub(crate) struct Clients {
     known: HashMap<String, ClientInfo>,
 }
 
+/// Whether it says who it is, and not only its number.
+pub(crate) fn is_introduced(client: &ClientInfo) -> bool {
+    client.label.is_some() || client.process.is_some() || client.host.is_some()
+}
+
 impl Clients {
-    /// Then it forgets those that it knows, because most of them have ended.
+    /// At so many it forgets those that it knows, because most of them have ended.
     const MOST: usize = 10_000;
 
     pub(crate) fn of(client: Client) -> Self {
@@ -17,15 +22,15 @@ impl Clients {
         Self { client, known }
     }
 
-    /// Of a lock those that hold it or wait for it now, because an evicted one may end before it can be asked for. Who may not
-    /// read the status knows as much as before.
+    /// Of a lock those that hold it or wait for it now, because an evicted one may end before it can be asked for. A user
+    /// that may not read the status learns nothing.
     pub(crate) async fn learn(&mut self, lock: &str) {
         let Ok(status) = self.client.rw_lock(lock).status().await else {
             return;
         };
         let holders = status.holders.into_iter().map(|holder| holder.client);
         let waiters = status.waiters.into_iter().map(|waiter| waiter.client);
-        let known = holders.chain(waiters).take(Self::MOST);
+        let known = holders.chain(waiters).filter(is_introduced).take(Self::MOST);
         self.known.extend(known.map(|client| (client.id.clone(), client)));
     }
 

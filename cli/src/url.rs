@@ -172,7 +172,10 @@ impl Place {
         let around = (format!("{scheme}://{login}"), fragment.unwrap_or_default());
         // Not every kind of URL can have one.
         let _ = parsed.set_password(None);
-        parsed.set_query(None);
+        // What may be shown: two databases of one server are not the same locks.
+        let database = parsed.query_pairs().find(|(name, _)| name == "db");
+        let database = database.map(|(_, number)| format!("db={number}"));
+        parsed.set_query(database.as_deref());
         Ok(Self {
             named: Named::Server,
             settings: host.redis_settings().clone(),

@@ -10,7 +10,7 @@ use super::session::{Handle, Session};
 use crate::protocol::name::RequestName;
 use crate::protocol::order::{AskToAcquire, Origin};
 use crate::protocol::reply::{Acquired, Answer, Look, Refusal};
-use crate::state::claim::{EndedBy, Outcome};
+use crate::state::claim::{Claim, EndedBy, Outcome};
 use crate::state::registry::Registry;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
@@ -89,25 +89,17 @@ impl Attempt {
         let mut sent = begun;
         let mut backoff = Backoff::new();
         loop {
-            // Former requests of this owner were dropped, and the server may still know them. If one is in the queue, the
-            // server refuses this one. If one holds, this one reenters past all waiters.
-            // Its release may be a future that was left. So the releaser sends that, too.
-            let mut handed_on = None;
-            while let Some(former) = self.leaving(sent)
-                && sent.saturating_duration_since(begun) < self.patience
+            // The server may still know former requests of this owner. If one is in the queue, the server refuses this one. If
+            // one holds, this one reenters past all waiters.
+            while let Some(former) = self.leaving(sent, sent.saturating_duration_since(begun))
                 && !self.session().is_closed()
                 && !self.registry().has_ended()
             {
                 // The time is a bound and no pause: the server usually confirms the release at once. In a box, because
                 // it is rare.
                 let out = self.registry().out_of(&former);
-                let is_out = Box::pin(timeout(call_limit(self.session().shared.lease), out))
-                    .await
-                    .is_ok();
+                let _ = Box::pin(timeout(call_limit(self.session().shared.lease), out)).await;
                 sent = clock::now();
-                if !is_out && handed_on.replace(former.number) != Some(former.number) {
-                    self.handle.shared().abandon(former, sent);
-                }
             }
             // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
             // shutdown sees the request in the registry.
@@ -259,10 +251,16 @@ impl Attempt {
         }
     }
 
-    fn leaving(&self, now: Instant) -> Option<Arc<Request>> {
+    /// A former request of this owner to wait for, after so long a wait: for what the releaser releases, for as long as this
+    /// one asks without a reply; for a hold that its user's own future releases, for one call, because nobody may poll that
+    /// future any more.
+    fn leaving(&self, now: Instant, waited: Duration) -> Option<Arc<Request>> {
         let request = self.request();
         request.owner()?;
-        self.registry().leaving(request, now)
+        let is_short = waited < call_limit(self.session().shared.lease);
+        let is_worth = |former: &Claim| waited < self.patience && (is_short || !former.is_in_hand());
+        self.registry()
+            .other_of_owner(request, |former| former.is_leaving(now) && is_worth(former))
     }
 
     /// Takes the request out: the caller releases it from now on.

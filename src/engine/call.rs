@@ -101,20 +101,9 @@ impl Call<'_> {
         Ok((standings.into_iter().next().unwrap_or(Standing::Unknown), next))
     }
 
-    /// Lists so many holders, and so many waiters from the first one. `place_of`: and where this request waits.
-    pub(crate) async fn status(
-        &self,
-        first: usize,
-        most: usize,
-        place_of: Option<&str>,
-    ) -> Result<Snapshot, RedisError> {
-        let ask = AskForStatus {
-            first,
-            waiters: most,
-            holders: most,
-            place_of,
-        };
-        self.snapshot(Lane::Users, &ask).await
+    /// Lists holders and waiters.
+    pub(crate) async fn status(&self, ask: &AskForStatus<'_>) -> Result<Snapshot, RedisError> {
+        self.snapshot(Lane::Users, ask).await
     }
 
     /// Tells who holds the lock, and the place of a request. One holder more than `most` is listed if there are more.

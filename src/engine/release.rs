@@ -8,7 +8,6 @@ use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::error::is_transient;
 use crate::types::limits::call_limit;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
@@ -86,12 +85,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
                 follow_up(session, &first.lock, next);
                 break;
             }
-            // While the client shuts down, what the server refuses is not worth the wait.
-            Err(error)
-                if clock::now() < gone_by
-                    && !session.shared.registry.has_ended()
-                    && (is_transient(&error) || !session.is_closed()) =>
-            {
+            Err(error) if clock::now() < gone_by && session.repeats(&error) => {
                 tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
             }
             Err(error) => {

@@ -34,7 +34,7 @@ pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
         match sealed {
             // What is left to do there, the next renewal or release does.
             Ok(_) => break,
-            Err(error) if !session.shared.registry.has_ended() => {
+            Err(error) if session.repeats(&error) => {
                 tracing::debug!(lock = %first.lock.name, requests = rests.len(), %error, "not sealed, trying again");
             }
             Err(error) => {

@@ -17,6 +17,7 @@ use crate::transport::quarantine::{Quarantine, Seat};
 use crate::transport::route::{Route, Target};
 use crate::types::client_info::ClientInfo;
 use crate::types::clock;
+use crate::types::error::is_transient;
 use crate::types::limits::call_limit;
 use crate::types::timers::SHUTDOWN_PATIENCE;
 use redis::RedisError;
@@ -82,7 +83,7 @@ impl Handle {
 
     /// Has a request released, and waits until the server has confirmed that or the lease is over.
     pub(crate) async fn withdraw(&self, request: Arc<Request>) {
-        self.shared().abandon(Arc::clone(&request), clock::look());
+        self.shared().abandon(Arc::clone(&request), clock::now());
         self.shared().registry.out_of(&request).await;
     }
 }
@@ -164,15 +165,23 @@ impl Session {
         Ok(text.map(|text| ClientInfo::read(client, Some(text))))
     }
 
+    /// Whether to repeat a call of the releaser after that error. What the server refuses is not repeated during a shutdown,
+    /// which waits for these calls: nobody gives the user its rights meanwhile.
+    pub(super) fn repeats(&self, error: &RedisError) -> bool {
+        !self.shared.registry.has_ended() && (is_transient(error) || !self.is_closed())
+    }
+
     /// Leaves every queue, releases every hold and ends the tasks. `wait`: the caller's runtime can wait for that.
     pub(crate) async fn shut_down(&self, wait: bool) {
         let shared = &self.shared;
         // Also if the caller drops this future.
         let streams = Streams(shared);
-        let requests = shared.registry.close();
+        // A look, as in the drop of a guard.
+        let now = clock::look();
+        let requests = shared.registry.close(now);
         self.route.turn_away();
         for request in &requests {
-            shared.abandon(Arc::clone(request), clock::now());
+            shared.abandon(Arc::clone(request), now);
         }
         if !wait {
             return;

@@ -174,7 +174,7 @@ impl Ballot {
 
     pub(super) fn release(&self, at: usize, request: Arc<Request>) {
         if let Some(handle) = self.members.servers[at].handle() {
-            handle.shared().abandon(request, clock::look());
+            handle.shared().abandon(request, clock::now());
         }
     }
 

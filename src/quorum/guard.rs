@@ -74,6 +74,17 @@ impl<M> QuorumGuard<M> {
         self.ballot.tally().held(clock::look())
     }
 
+    /// The servers whose votes count.
+    #[cfg(feature = "testing")]
+    pub(crate) fn voters(&self) -> Vec<usize> {
+        let tally = self.ballot.tally();
+        let votes = tally.votes.iter().enumerate();
+        votes
+            .filter(|(_, vote)| vote.token.is_some())
+            .map(|(at, _)| at)
+            .collect()
+    }
+
     /// Until when the hold is certain, or why it is not held.
     fn held_until(&self) -> Result<Instant, LostReason> {
         self.ballot.weigh();
@@ -351,7 +362,7 @@ enum Left {
 impl Drop for Leaving {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            self.handle.shared().abandon(request, clock::look());
+            self.handle.shared().abandon(request, clock::now());
         }
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct Claim {
     reported: bool,
     /// The watchdog has handed it to the releaser.
     let_go: bool,
+    /// A future of its user releases or converts the hold, and not the releaser.
+    in_hand: bool,
     /// A vote of a quorum may be granted again within one phase: the newer token counts then.
     pub(crate) is_vote: bool,
     via: GrantVia,
@@ -113,6 +115,7 @@ impl Claim {
             doubted: None,
             reported: false,
             let_go: false,
+            in_hand: false,
             is_vote: false,
             via: GrantVia::Reply,
             heard: None,

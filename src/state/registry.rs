@@ -3,13 +3,13 @@
 //! The registry is a table behind one mutex and a wake-up for the watchdog. It does no I/O and time is an argument, so
 //! loom runs all interleavings (`state/loom`).
 
-use super::claim::EndedBy;
+use super::claim::Claim;
 use super::request::{Heard, Request};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use super::table::{Due, FollowUp, NamedOwners, Table};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
-use crate::types::error::{LostReason, runtime_ended};
+use crate::types::error::runtime_ended;
 use redis::RedisError;
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -54,9 +54,9 @@ impl Registry {
         self.table().get(number).is_some()
     }
 
-    /// Returns a request of the same owner and lock whose release is still under way.
-    pub(crate) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
-        self.table().leaving(of, now)
+    /// Returns another request of the same owner and lock whose claim is like that.
+    pub(crate) fn other_of_owner(&self, of: &Request, is: impl Fn(&Claim) -> bool) -> Option<Arc<Request>> {
+        self.table().other_of_owner(of, is)
     }
 
     /// The requests of named owners that wait, and those that their users have.
@@ -168,11 +168,11 @@ impl Registry {
     }
 
     /// Ends all requests, and returns them. A request that registers later finds the registry closed.
-    pub(crate) fn close(&self) -> Vec<Arc<Request>> {
+    pub(crate) fn close(&self, now: Instant) -> Vec<Arc<Request>> {
         self.closed.store(true, Ordering::SeqCst);
         let requests: Vec<_> = self.table().all().cloned().collect();
         for request in &requests {
-            request.change(|claim| claim.end(EndedBy::Lost(LostReason::Shutdown)));
+            request.change(|claim| claim.shut_down(now));
             request.changed.notify_waiters();
         }
         requests
@@ -215,6 +215,7 @@ mod tests {
     use super::*;
     use crate::protocol::reply::Answer;
     use crate::state::claim::Claim;
+    use crate::state::claim::EndedBy;
     use crate::types::mode::Admission;
     use futures::FutureExt;
     use std::pin::pin;

@@ -101,7 +101,7 @@ impl Request {
     /// ended.
     pub(crate) fn end_hold(&self) -> Option<Box<Hold>> {
         let mut claim = self.claim();
-        claim.end(EndedBy::Released);
+        claim.take_in_hand();
         self.take_hold()
     }
 

@@ -110,20 +110,19 @@ impl EventSubscribers {
         receiver
     }
 
-    /// Waits until the channel is subscribed to. `false`: all streams have been ended.
-    pub(crate) async fn subscribed(&self, channel: &str) -> Result<bool, RedisError> {
+    /// Waits until the channel is subscribed to. `false`: the client shuts down.
+    pub(crate) async fn subscribed(&self, channel: &str, is_closed: impl Fn() -> bool) -> Result<bool, RedisError> {
         loop {
             let followed = self.followed.notified();
-            let subscribed = locked(&self.feeds).get(channel).map(|feed| feed.subscribed);
-            if subscribed == Some(true) {
+            if is_closed() {
+                return Ok(false);
+            }
+            if locked(&self.feeds).get(channel).is_some_and(|feed| feed.subscribed) {
                 return Ok(true);
             }
             // It stays for others that wait for the same channel, until somebody asks for it anew.
             if let Some(error) = locked(&self.refused).get(channel) {
                 return Err(error.clone());
-            }
-            if subscribed.is_none() {
-                return Ok(false);
             }
             followed.await;
         }

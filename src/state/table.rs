@@ -143,8 +143,8 @@ impl Table {
         self.requests.values()
     }
 
-    /// Returns a request of the same owner and lock whose release is still under way.
-    pub(super) fn leaving(&self, of: &Request, now: Instant) -> Option<Arc<Request>> {
+    /// Returns another request of the same owner and lock whose claim is like that.
+    pub(super) fn other_of_owner(&self, of: &Request, is: impl Fn(&Claim) -> bool) -> Option<Arc<Request>> {
         let entry = self.locks.get(&of.lock.state)?;
         let numbers = entry
             .owners
@@ -152,7 +152,7 @@ impl Table {
             .iter()
             .filter(|number| **number != of.number);
         let mut requests = numbers.filter_map(|number| entry.requests.get(number));
-        requests.find(|request| request.claim().is_leaving(now)).cloned()
+        requests.find(|request| is(&request.claim())).cloned()
     }
 
     /// The requests of named owners that wait; and if there are any, those that their users have.

@@ -6,9 +6,10 @@
 //! hypervisor stopped a virtual machine together with its clocks: then only a fencing token helps.
 //!
 //! [`now`] counts what the last [`look`] found. So it may be too early. That does no harm to the beginning of a proof, because
-//! a proof that counts from too early a time ends too early. Two things must not be noted too early, so their callers look:
-//! the end of a quarantine, because grants count after it, and the beginning of a wait, because the caller's patience ends
-//! too early. Whoever believes in a hold looks too.
+//! a proof that counts from too early a time ends too early. Three things must not be noted too early, so their callers look:
+//! the end of a quarantine, because grants count after it; the beginning of a wait, because the caller's patience ends
+//! too early; and the end of a hold by a drop or a shutdown, because a lost hold keeps its lock delay. Whoever believes in a
+//! hold looks too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

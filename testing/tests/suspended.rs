@@ -173,17 +173,26 @@ async fn a_time_limit_does_not_count_a_suspend_before_it() {
     guard.release().await.unwrap();
 }
 
-/// A hold that was lost in the suspend keeps its lock delay, though nobody has looked at the clock before the drop.
-#[tokio::test(start_paused = true)]
-async fn a_guard_that_is_dropped_right_after_a_suspend_keeps_its_lock_delay() {
+/// A hold that was lost in the suspend keeps its lock delay, though nobody has looked at the clock before its end.
+async fn keeps_its_lock_delay(end: impl AsyncFnOnce(Client, WriteGuard)) {
     let server = Server::new();
     let delayed = Client::builder().lease(LEASE).lock_delay(LEASE);
     let client = delayed.connect(server.endpoint()).await.unwrap();
     let guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
     suspend(LEASE);
     let begun = Instant::now();
-    drop(guard);
+    end(client, guard).await;
     let next = hold(&server).await;
     assert!(begun.elapsed() > LEASE / 2, "{:?}", begun.elapsed());
     next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_right_after_a_suspend_keeps_its_lock_delay() {
+    keeps_its_lock_delay(async |_, guard| drop(guard)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_right_after_a_suspend_keeps_the_lock_delay() {
+    keeps_its_lock_delay(async |client, _guard| client.shutdown().await).await;
 }

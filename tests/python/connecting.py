@@ -43,7 +43,7 @@ class Loops(unittest.TestCase):
         self.assertIn(b"ECHO", written[-1])
 
     @unittest.skipIf(uvloop is None, "uvloop is not installed")
-    def test_a_lock_is_handed_over_under_uvloop(self) -> None:
+    def test_two_requests_enter_one_after_the_other_under_uvloop(self) -> None:
         async def hand_over() -> bool:
             async with fairlock.Client(URL, lease=600.0) as client:
                 lock = client.rw_lock(self.id())

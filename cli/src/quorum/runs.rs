@@ -9,7 +9,7 @@ use futures::future::join;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The addresses that have led to a server, by the name of its run.
+/// The name of the run to which each address led last.
 #[derive(Clone, Default)]
 pub(super) struct Runs(Arc<Mutex<BTreeMap<String, String>>>);
 
@@ -20,13 +20,12 @@ impl Runs {
         let client = client?;
         let Some(run) = run else { return Ok(client) };
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match runs.get(&run) {
-            Some(other) => Err(named_twice(other, &server.shown())),
-            None => {
-                runs.insert(run, server.shown());
-                Ok(client)
-            }
+        let address = server.shown();
+        if let Some((other, _)) = runs.iter().find(|(other, of)| **of == run && **other != address) {
+            return Err(named_twice(other, &address));
         }
+        runs.insert(address, run);
+        Ok(client)
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 /// How many lines a list has, unless the browser asks for fewer or more, and at most.
 const LINES: usize = 50;
 const MOST_LINES: usize = 200;
-/// The last line where a list may begin. Scripts do not count exactly up to the greatest number.
+/// The last line where a list may begin. The numbers of scripts are doubles, so a greater rank would be refused.
 const LAST_FIRST: usize = u32::MAX as usize;
 /// How many complaints a list has.
 const COMPLAINTS: usize = 5;

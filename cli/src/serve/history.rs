@@ -4,6 +4,7 @@
 //! connection, and all events of a cluster and of a quorum. So each look at all locks counts too. A look finds waits that
 //! no event has told of, and ends those that are gone.
 
+use crate::clients::is_introduced;
 use crate::locks::Findings;
 use crate::text;
 use fairlock::{ClientInfo, Event, EventKind, Mode, Owner, Status};
@@ -85,6 +86,9 @@ impl History {
     }
 
     pub(crate) fn meet(&mut self, client: &ClientInfo) {
+        if !is_introduced(client) {
+            return;
+        }
         if self.clients.len() >= CLIENTS {
             self.clients.clear();
         }

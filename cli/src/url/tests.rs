@@ -103,6 +103,7 @@ fn an_option_or_a_fragment_that_has_no_meaning_is_refused() {
         (settings.db(), settings.username(), settings.password()),
         (3, Some("app"), Some("p@ss"))
     );
+    assert_eq!(place.shown, "unix:///tmp/socket?db=3");
     read("redis://a/?");
     read("redis://a#");
 }

@@ -108,6 +108,22 @@ impl Claim {
     pub(crate) fn leave(&mut self, now: Instant) {
         self.expire(now);
         self.end(EndedBy::Released);
+        self.in_hand = false;
+    }
+
+    /// The same by a shutdown.
+    pub(crate) fn shut_down(&mut self, now: Instant) {
+        self.expire(now);
+        self.end(EndedBy::Lost(LostReason::Shutdown));
+    }
+
+    /// Its user releases or converts the hold, by a future of its own.
+    pub(crate) fn take_in_hand(&mut self) {
+        self.in_hand = self.end(EndedBy::Released);
+    }
+
+    pub(crate) fn is_in_hand(&self) -> bool {
+        self.in_hand
     }
 
     /// When the watchdog has it released, because nobody else does: a lost hold at once or after its delay, a sealed one

@@ -191,7 +191,7 @@ fn a_wait_is_dropped_during_a_shutdown_while_it_is_granted() {
         let request = world.waiting();
         let other = Arc::clone(&request);
         let message = world.run(move |world| world.hear(&other, TOKEN));
-        let shutdown = world.run(|world| world.shared.registry.close().len());
+        let shutdown = world.run(|world| world.shared.registry.close(world.t).len());
         world.shared.abandon(Arc::clone(&request), Instant::now());
         message.join().unwrap();
         assert_eq!(shutdown.join().unwrap() + world.releases(), 2);
@@ -288,7 +288,7 @@ fn whoever_watches_a_hold_is_told_of_a_shutdown_and_of_a_renewal_that_fails() {
         [LostReason::Shutdown, LostReason::UnknownToServer].map(|reason| format!("{:?}", EndedBy::Lost(reason)));
     explore(&endings.each_ref().map(String::as_str), |world| {
         let request = world.held();
-        let shutdown = world.run(|world| drop(world.shared.registry.close()));
+        let shutdown = world.run(|world| drop(world.shared.registry.close(world.t)));
         let other = Arc::clone(&request);
         let renewal = world.run(move |world| world.settle(&other, Standing::Unknown));
         watch(&request, world.t);
@@ -335,7 +335,7 @@ fn whoever_watches_a_hold_is_told_when_it_lapses_and_not_before() {
 #[test]
 fn no_request_escapes_a_shutdown() {
     explore(&["asked, Lost(Shutdown)", "refused"], |world| {
-        let shutdown = world.run(|world| world.shared.registry.close());
+        let shutdown = world.run(|world| world.shared.registry.close(world.t));
         let request = world.asked();
         let asks = !world.shared.registry.is_closed();
         if asks {
@@ -356,7 +356,7 @@ fn whoever_waits_is_told_of_a_shutdown() {
     let (after, before) = (format!("None, {end:?}"), format!("Some({end:?}), {end:?}"));
     explore(&[&after, &before], |world| {
         let request = world.waiting();
-        let shutdown = world.run(|world| drop(world.shared.registry.close()));
+        let shutdown = world.run(|world| drop(world.shared.registry.close(world.t)));
         let other = Arc::clone(&request);
         let message = world.run(move |world| world.hear(&other, TOKEN));
         let outcome = world.wait(&request);
@@ -370,7 +370,12 @@ fn whoever_waits_is_told_of_a_shutdown() {
 
 /// Does what a request does before it asks.
 fn wait_for_former(world: &World, request: &Request) {
-    let leaving = || world.shared.registry.leaving(request, world.t);
+    let leaving = || {
+        world
+            .shared
+            .registry
+            .other_of_owner(request, |former| former.is_leaving(world.t))
+    };
     while let Some(former) = leaving() {
         block_on(world.shared.registry.out_of(&former));
     }

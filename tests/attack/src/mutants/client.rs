@@ -427,7 +427,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "releaser-gives-up", file: "src/engine/release.rs",
-        edits: &[("                if clock::now() < gone_by\n", "                if clock::now() < gone_by && requests.is_empty()\n")],
+        edits: &[("Err(error) if clock::now() < gone_by && ", "Err(error) if clock::now() < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
         check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
@@ -505,7 +505,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "owner-does-not-wait-for-its-release", file: "src/engine/attempt.rs",
-        edits: &[("        request.owner()?;\n        self.registry().leaving(request, now)", "        request.owner()?;\n        self.registry().leaving(request, now).filter(|_| false)")],
+        edits: &[("        request.owner()?;\n        let is_short", "        request.owner().filter(|_| false)?;\n        let is_short")],
         seen: "invented",
         story: "An owner drops its guard and asks again before the release: the owner reenters, past all waiters.",
         check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
@@ -514,7 +514,7 @@ pub const ALL: &[Mutant] = &[
         name: "owner-waits-for-its-lost-guard", file: "src/state/claim/keep.rs",
         edits: &[("Phase::Over(EndedBy::Released | EndedBy::Failed(_) | EndedBy::Deadlocked(_))", "Phase::Over(_)")],
         seen: "found here",
-        story: "An owner that was evicted comes back a second late while its old guard is still somewhere.",
+        story: "An owner that was evicted cannot come back while its old guard is still somewhere.",
         check: Check::Lib("state::claim::tests::a_lost_hold_keeps_no_request_of_its_owner_waiting"),
     },
     Mutant {
@@ -526,7 +526,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "shutdown-releases-nothing", file: "src/engine/session.rs",
-        edits: &[("        for request in &requests {\n            shared.abandon(Arc::clone(request), clock::now());\n        }\n", "")],
+        edits: &[("        for request in &requests {\n            shared.abandon(Arc::clone(request), now);\n        }\n", "")],
         seen: "invented",
         story: "A client that is shut down leaves its holds to their leases.",
         check: Check::It("lock::shutdown::shutdown_leaves_every_queue_and_releases_every_hold"),
@@ -541,7 +541,7 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         name: "sent-after-a-shutdown", file: "src/engine/attempt.rs",
         edits: &[
-            ("            // Former requests of this owner were dropped", "            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Former requests of this owner were dropped"),
+            ("            // The server may still know former requests of this owner.", "            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // The server may still know former requests of this owner."),
             ("                && !self.session().is_closed()\n", ""),
             ("            if self.session().is_closed() {\n                return Err(self.shut_down());\n            }\n            // Boxed", "            // Boxed"),
         ],
@@ -566,7 +566,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",
-        edits: &[("_ => (sent_before || !session", "_ => (false || !session")],
+        edits: &[("_ => sent_before && rest.is_none(),", "_ => false,")],
         seen: "found by the tests of resent commands",
         story: "The reply to a release is lost; the second one is told that nobody knows the hold, and the user that it was lost.",
         check: Check::It("faults::replies::a_release_whose_reply_is_lost_is_confirmed_and_done_once"),
@@ -954,7 +954,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unknown-taken-for-sealed", file: "src/guard.rs",
-        edits: &[("knows(request.number)) && rest.is_none(),", "knows(request.number)) || rest.is_some(),")],
+        edits: &[("_ => sent_before && rest.is_none(),", "_ => sent_before || rest.is_some(),")],
         seen: "invented",
         story: "The server does not know a hold that is to be sealed, and the release says that all is well.",
         check: Check::It("lease::at_least::a_release_says_whether_the_server_keeps_the_hold"),
@@ -1153,7 +1153,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-left-release-keeps-its-owner-out", file: "src/engine/attempt.rs",
-        edits: &[("                    self.handle.shared().abandon(former, sent);\n", "")],
+        edits: &[("(is_short || !former.is_in_hand())", "(is_short || !former.is_in_hand() || former.is_in_hand())")],
         seen: "found here, by reading",
         story: "A release is polled once and left: the owner's next request waits for a lease.",
         check: Check::It("lock::polled::a_release_or_downgrade_that_is_left_does_not_keep_its_owner_out"),
@@ -1174,16 +1174,23 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-stream-waits-through-a-shutdown", file: "src/state/subscribers.rs",
-        edits: &[("            if subscribed.is_none() {\n                return Ok(false);\n            }\n", "")],
+        edits: &[("            if is_closed() {\n                return Ok(false);\n            }\n", "            let _ = &is_closed;\n")],
         seen: "found here, by reading",
         story: "A stream of events has not begun when its client shuts down: it ends with a time-out.",
         check: Check::It("lock::shutdown::a_shutdown_ends_a_stream_that_has_not_begun"),
     },
     Mutant {
-        name: "a-shutdown-repeats-refusals", file: "src/engine/release.rs",
-        edits: &[("                    && (is_transient(&error) || !session.is_closed()) =>\n", "                    && (is_transient(&error) || session.is_closed() || !session.is_closed()) =>\n")],
+        name: "a-shutdown-repeats-refusals", file: "src/engine/session.rs",
+        edits: &[("(is_transient(error) || !self.is_closed())", "(is_transient(error) || !self.is_closed() || self.is_closed())")],
         seen: "found here, by use of the command",
         story: "The server refuses a user's call, and the process that ends then stays for three seconds.",
         check: Check::It("acl::service::a_shutdown_does_not_repeat_what_the_server_refuses"),
+    },
+    Mutant {
+        name: "lock-delay-lost-in-a-shutdown", file: "src/state/claim/keep.rs",
+        edits: &[("        self.expire(now);\n        self.end(EndedBy::Lost(LostReason::Shutdown));\n", "        let _ = now;\n        self.end(EndedBy::Lost(LostReason::Shutdown));\n")],
+        seen: "found here, by reading",
+        story: "The machine wakes up, and the process ends: the next one enters without the lock delay of a hold that was lost.",
+        check: Check::Testing("suspended", "a_shutdown_right_after_a_suspend_keeps_the_lock_delay"),
     },
 ];

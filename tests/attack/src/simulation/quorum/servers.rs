@@ -66,10 +66,6 @@ impl Servers {
         }
     }
 
-    pub fn count(&self) -> usize {
-        self.worlds.len()
-    }
-
     pub fn majority(&self) -> usize {
         self.worlds.len() / 2 + 1
     }

@@ -5,6 +5,7 @@ use super::plan::{Habits, Mood};
 use super::servers::Servers;
 use crate::simulation::dice::Dice;
 use crate::simulation::process::Process;
+use fairlock::testing::voters;
 use fairlock::{Access, Error, LostReason, Mode, Owner, Quorum, QuorumAcquire, QuorumGuard, QuorumLock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,19 +245,24 @@ impl User {
     /// A majority of servers that keep the hold and stay well cannot be told as a loss. A server whose grant the guard has
     /// not counted may keep the hold since a moment ago: then the guard cannot know that a majority always did.
     async fn release<M: Access>(&mut self, number: u64, guard: QuorumGuard<M>) {
-        let (held, uncounted) = (guard.is_held(), self.servers.count() - guard.votes());
+        let (held, counted) = (guard.is_held(), voters(&guard));
         let keep = self
             .owner
             .as_ref()
             .filter(|_| held)
-            .map(|owner| self.servers.keeping(number, owner));
+            .map(|owner| self.servers.keeping(number, owner))
+            .map(|keep| {
+                keep.into_iter()
+                    .filter(|(at, _)| counted.contains(at))
+                    .collect::<Vec<_>>()
+            });
         let Err(error) = guard.release().await else {
             return self.hands.count("released");
         };
         self.failed(&error);
         let is_lost = matches!(&error, Error::Lost { reason, .. } if *reason != LostReason::MaxHold);
         if let Some(keep) = keep.filter(|_| is_lost && self.mood != Mood::Wild)
-            && self.servers.still_well(&keep) >= self.servers.majority() + uncounted
+            && self.servers.still_well(&keep) >= self.servers.majority()
         {
             let text = format!(
                 "lock {number}: user {} was told {error}, but the servers {keep:?} kept the hold",
