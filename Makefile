@@ -41,8 +41,11 @@ COMMAND_ON_ALL = set -e; for server in target/servers/*; do \
 	test -x "$$server" || continue; echo "fairlock-cli on $$server"; \
 	FAIRLOCK_TEST_SERVER="$$PWD/$$server" $(TESTS) --test cli -- $(1); done
 
+# Most of these tests wait, so the slice is built beside them. Whatever fails there fails again, and is told, in `slice`.
 check: setup servers clock ## Run everything: all tests, some on all servers at hand, the slice of the attacks, loom
-	$(TESTS)
+	$(TESTS) --no-run
+	@echo "builds the slice beside the tests: target/slice.log"
+	@$(SLICE) --no-run > target/slice.log 2>&1 & build=$$!; $(TESTS) || { kill $$build; exit 1; }; wait $$build || true
 	@$(call COMMAND_ON_ALL,rights::)
 	@$(MAKE) --no-print-directory slice loom PREEMPTIONS=2
 
@@ -58,8 +61,9 @@ matrix: setup ## Run all tests on all servers that can be had (see .ci/servers),
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --
 
+SLICE = cargo test --profile slice -p fairlock-attack -p fairlock-testing
 slice: setup clock ## A few minutes of everything that tries to break the lock
-	cargo test --profile slice -p fairlock-attack -p fairlock-testing
+	$(SLICE)
 
 simulate: ## The real client in virtual time, under faults: e.g. ARGS="--seconds 600"
 	$(ATTACK) simulate $(ARGS)
