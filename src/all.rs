@@ -174,7 +174,8 @@ impl AcquireAll {
     }
 
     /// Tries each lock in turn, and returns `None` if one of them is busy. By then the client has released the others,
-    /// so another try does not meet them.
+    /// so another try does not meet them. It waits for the confirmations as long as for two calls, then they come in the
+    /// background.
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client, from: fairlock::RwLock, to: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -198,8 +199,9 @@ impl AcquireAll {
     }
 
     /// Waits for all locks together for at most this time, and returns `None` if they were not granted in time. By then
-    /// the client has released what it held, and has left the queue in which it waited. When the time is over, the client
-    /// tries each lock that is left without waiting. [`Duration::MAX`] waits without limit.
+    /// the client has released what it held, as in [`try_acquire`](Self::try_acquire), and has left the queue in which it
+    /// waited. When the time is over, the client tries each lock that is left without waiting. [`Duration::MAX`] waits
+    /// without limit.
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client, from: fairlock::RwLock, to: fairlock::RwLock) -> Result<(), fairlock::Error> {

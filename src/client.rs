@@ -26,8 +26,8 @@ use std::time::Duration;
 
 /// A connection to the server that keeps the locks. A process needs only one `Client`; clones share it.
 ///
-/// A client has two connections, one for commands and one for subscriptions. In a cluster it has at most two to each
-/// master; with Sentinel it has a few more to the sentinels. Background tasks run on the tokio runtime on which the
+/// A client has two connections, one for commands and one for subscriptions, and a third one once it waits for replicas.
+/// In a cluster it has as many to each master at most; with Sentinel it has a few more to the sentinels. Background tasks run on the tokio runtime on which the
 /// client connected. They renew holders and waiters, and they reconnect. The tasks end when the last `Client`,
 /// [`RwLock`], guard and acquisition is gone and everything that was dropped is released.
 /// [`shutdown`](Client::shutdown) waits for that.
@@ -343,7 +343,7 @@ impl ClientBuilder {
     /// All clients of a prefix should set the same quarantine. They recognise a new server by its run id, which they
     /// keep in the key `PREFIX:life`, so the first use of an empty server is in quarantine too. Holds that the server
     /// still knows go on, and the waiters behind them enter. The user needs the right to `INFO`. A cluster has no
-    /// quarantine. There is none unless set; at most a year.
+    /// quarantine. There is none unless set; at least 100 ms, at most a year.
     pub fn quarantine(mut self, longest_lease: Duration) -> Self {
         self.quarantine = Some(longest_lease);
         self

@@ -69,6 +69,7 @@ pub mod leases {}
 
 #[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[`FencingToken`]: crate::FencingToken"]
+#[doc = "[failover]: crate::guide::failover#the-servers-clock"]
 #[doc = "[design]: crate::design\n\n"]
 #[doc = include_str!("../docs/failures.md")]
 pub mod failures {}
@@ -110,6 +111,17 @@ pub mod failures {}
 #[doc = "[`RwLock::events`]: crate::RwLock::events"]
 #[doc = "[`Client::events`]: crate::Client::events"]
 #[doc = "[`Client::shutdown`]: crate::Client::shutdown"]
+#[cfg_attr(feature = "blocking", doc = "[`blocking`]: crate::blocking")]
+#[doc = "[`RwLock::with_write`]: crate::RwLock::with_write"]
+#[doc = "[`RwLock::with_read`]: crate::RwLock::with_read"]
+#[doc = "[`AllGuard::while_held`]: crate::AllGuard::while_held"]
+#[doc = "[`AllGuard::lost`]: crate::AllGuard::lost"]
+#[doc = "[`Leading::while_leading`]: crate::Leading::while_leading"]
+#[doc = "[`Leading::lost`]: crate::Leading::lost"]
+#[doc = "[`Leading::contended`]: crate::Leading::contended"]
+#[doc = "[`Leading::resign`]: crate::Leading::resign"]
+#[doc = "[`Quorum`]: crate::Quorum"]
+#[doc = "[`Client`]: crate::Client"]
 #[doc = "[`ClientBuilder::connect`]: crate::ClientBuilder::connect\n\n"]
 #[doc = include_str!("../docs/cancellation.md")]
 pub mod cancellation {}

@@ -104,7 +104,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's |
+//! | `tls-rustls` | `rediss://` URLs, with certificates checked against the system's. To connect by one makes *ring* the process's provider of rustls, unless the program has installed another one before |
 //! | `cluster` | a list of nodes: Redis Cluster, 7 or later; all but the quarantine and the stream of all locks' events |
 //! | `sentinel` | `redis::sentinel::SentinelClient`: the master that Sentinel names |
 //! | `blocking` | the lock for threads: the module `blocking` |

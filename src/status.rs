@@ -155,8 +155,9 @@ pub struct Holder {
     /// How long ago the lease ended, by the server's clock. `None`: the lease lasts. The hold stays listed until the
     /// next request, release or renewal of anybody ends it.
     pub expired_for: Option<Duration>,
-    /// How long ago the server gave out that token. The value is off by a microsecond or more after the server's clock was
-    /// stepped.
+    /// How long ago the server gave out that token. Readers or permits inside together share a token, so for each of them
+    /// it is the time since the last one came out of the queue, or since the first one entered. The value is off by a
+    /// microsecond or more after the server's clock was stepped.
     pub held_for: Duration,
 }
 

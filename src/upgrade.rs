@@ -10,7 +10,8 @@ use crate::types::mode::{Read, Write};
 
 impl ReadGuard {
     /// Waits until the other readers have left, then writes too. The read hold stays: when the write guard goes, the
-    /// owner still reads. What is left of the read hold's [`max_hold`](Acquire::max_hold) bounds the write hold too.
+    /// owner still reads. What is left of the read hold's [`max_hold`](Acquire::max_hold) bounds the write hold too. A
+    /// least time stays that of the read hold.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -120,7 +121,8 @@ impl WriteGuard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the hold had been lost. [`Error::Unavailable`] or [`Error::Server`] if the server did not
-    /// confirm within the lease; then the client releases the hold in the background.
+    /// confirm within the lease, and [`Error::Shutdown`] if the client was shut down meanwhile; then the client releases
+    /// the hold in the background. [`Error::Runtime`] without timers.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         runtime::check_timers()?;
         let held_until = self.request().claim().held_until(clock::look());

@@ -15,7 +15,7 @@ type Section = (&'static str, &'static str);
 const STATUSES: Section = (
     "EXIT STATUS",
     "0    done
-1    evict, blockers: there is no such owner or waiter; leader: nobody leads;
+1    evict, blockers: there is no such owner or waiter; evict: you said no; leader: nobody leads;
      doctor: something is wrong
 64   wrong usage, or a lock's name or a time that cannot be
 66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
@@ -28,11 +28,12 @@ const STATUSES: Section = (
 const RUN_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
-64   wrong usage, or a lock's name or a time that cannot be
+64   wrong usage, a lock's name or a time that cannot be, a lock that others use with another
+     policy, or one that COMMAND would wait for under itself
 69   the server does not answer or refuses (--unavailable-status)
 70   something else went wrong
-75   the lock is busy, the wait timed out, or an operator evicted the waiting request; COMMAND has
-     not run (--busy-status, -E)
+75   the lock is busy, its queue is full (--max-queue), the wait timed out, or an operator evicted
+     the waiting request; COMMAND has not run (--busy-status, -E)
 76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)
 126  COMMAND cannot be executed
 127  COMMAND was not found
@@ -62,8 +63,9 @@ const RUN_VARIABLES: Section = (
     "REDIS_URL       the server, unless --url names one; several, with blanks between them, are a quorum.
                 COMMAND inherits the variable, and with it a password: write
                 env -u REDIS_URL COMMAND if COMMAND must not have it
-FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number greater than that of every earlier
-                grant of the lock
+FAIRLOCK_TOKEN  for COMMAND: the fencing token, a number never smaller than that of an earlier
+                grant of the lock, and to write greater than that of every other owner
+                before. Readers and permits that are inside together may share it
 FAIRLOCK_TOKENS for COMMAND, with --and: a line \"TOKEN NAME\" for each lock
 FAIRLOCK_NAME   for COMMAND: the lock's name
 FAIRLOCK_HELD   for a fairlock inside COMMAND: which locks COMMAND runs under, so that it does not

@@ -203,7 +203,7 @@ impl Session {
         for request in &requests {
             shared.registry.remove(request);
         }
-        tracing::info!("client shut down");
+        tracing::info!(client = %self.shared.id, "client shut down");
     }
 
     /// Deletes the introduction: nothing is left of a client that ends in order.

@@ -31,7 +31,14 @@
 //! | `WARN` | `a server of the quorum is away`, when the client connects | `server`, `error` |
 //! | `INFO` | `a server of the quorum was reached`, later | `server`, `outage_ms` |
 //! | `WARN` | `vote lost; asking the server again`: a majority keeps the hold | `lock`, `mode`, `server` |
-//! | `INFO` | `connected`, `client shut down` | `server`, `client` |
+//! | `WARN` | `the client's runtime has ended`: waits fail, holds end with their leases | |
+//! | `WARN` | `deadlock`: a request of this client ends with that error | `lock`, `request`, `owners` |
+//! | `WARN` | `the server has restarted`: the quarantine begins | |
+//! | `WARN` | `the server refuses to bring events` | `error` |
+//! | `WARN` | `connection silent, replaced` | `connection` |
+//! | `WARN` | `the server does not vote`, when a client of a quorum connects | `server`, `error` |
+//! | `INFO` | `connected` | `server`, `client`; of a quorum `quorum`, `servers` |
+//! | `INFO` | `client shut down` | `client` |
 //! | `DEBUG` | `acquired`, `not acquired`, in the span `acquire` | as recorded in the span |
 //! | `DEBUG` | `hold ended`, in the span `hold` | as recorded in the span |
 //! | `TRACE` | `renewed` | `lock`, `requests` |
@@ -65,7 +72,7 @@
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
 //!   upgrades), `deadlock`, `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already),
-//!   `evicted`, `lost` (of an upgrade: its read hold was lost), `unavailable`, `server_error`, `shutdown`.
+//!   `evicted`, `lost` (of an upgrade: its read hold was lost), `unavailable`, `server_error` (too few replicas too), `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
 //! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than

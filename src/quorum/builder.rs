@@ -45,7 +45,9 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Returns a builder for a quorum of that name. The servers keep the name, and a server belongs to one quorum only.
+    /// Returns a builder for a quorum of that name. The servers keep the name, and a server belongs to one quorum only. A
+    /// name has 1 to 128 printable ASCII characters and no blanks; with another one `connect` returns
+    /// [`Error::InvalidQuorum`].
     pub fn builder(name: impl Into<String>) -> QuorumBuilder {
         QuorumBuilder {
             name: name.into(),

@@ -175,8 +175,8 @@ macro_rules! broad {
 /// Further rights that some of the work needs. `+waitaof` is unknown before Redis 7.2.
 macro_rules! besides {
     () => {
-        "a quarantine and a quick hand-over past dead waiters need +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top and \
-         blockers too) +scan, doctor +info, a cluster +cluster|slots +cluster|info, Sentinel +role"
+        "a quarantine and a quick hand-over past dead waiters need +info besides, wait_for_replicas +wait, wait_for_disks +waitaof, a search for locks (ls, top, \
+         serve and blockers too) +scan, a cluster +cluster|slots +cluster|info, Sentinel +role"
     };
 }
 pub(crate) use {besides, broad};

@@ -5,8 +5,8 @@ use std::num::{ParseIntError, TryFromIntError};
 use std::str::FromStr;
 
 /// A number that never falls from one grant of a lock to the next. A writer's token is greater than the tokens of all
-/// other owners that held the lock before. Readers that are inside together may share a token, and so may the holds of
-/// one owner.
+/// other owners that held the lock before. Readers or permits that are inside together may share a token, and so may the
+/// holds of one owner: a token fences nobody from those.
 ///
 /// Send the token to the resource with every write, and let the resource refuse a token that is smaller than the
 /// greatest one that it has seen. Then a holder that was paused for longer than its lease can do no harm. The guide
@@ -14,7 +14,8 @@ use std::str::FromStr;
 /// can promise that by itself: see Martin Kleppmann, "How to do distributed locking" (2016).
 ///
 /// Tokens grow within one lock, not between locks. Tokens go on growing when the server restarts without its data,
-/// because the server's clock replaces a lost counter. Tokens fit a signed 64-bit integer and, until the year 2255, a
+/// because the server's clock replaces a lost counter. So they may repeat where a counter is lost and the clock is behind:
+/// the guide [`failover`](crate::guide::failover#the-servers-clock) says when. Tokens fit a signed 64-bit integer and, until the year 2255, a
 /// double.
 ///
 /// To store a token in a column of SQL (`BIGINT`) and to read it back, convert it to and from `i64`. A token is at most
