@@ -1,6 +1,6 @@
 -- The lock: its state, its expiry, and admit(). It comes before every script, and once in the library of functions.
 -- KEYS: 1 state (hash), 2 queue (sorted set: score), 3 leases (sorted set: deadline in ms)
--- ARGV[1]: options, letters: s this is a cluster; e somebody listens to events; t try; u upgrade; q vote of a quorum;
+-- ARGV[1]: options, letters: s this is a cluster; a by ASKING; e somebody listens to events; t try; u upgrade; q vote of a quorum;
 -- w, r policy; n and a limit: policy, m and a number: the longest queue
 -- begin() reads the state once, save() writes it once. PROTOCOL.md explains the fields.
 local BATCH = 1024         -- grants a call, so that a script takes a millisecond or two
@@ -384,6 +384,8 @@ local function channel_of(client) return (sharded and LOCK .. ':c:' or match(LOC
 -- whose clients do not listen. The requests that this call names keep theirs: their client hears the reply. Returns whether
 -- a lease became shorter.
 local function cut(unheard)
+  -- The subscribers of a slot stay with its former node until the slot has moved.
+  if find(options, 'a', 1, true) then return end
   -- The former master of a promoted server may pass messages on to clients that this server does not count.
   if not find(tostring(redis.pcall('INFO', 'replication')), 'master_replid2:0+\r') then return end
   local at, named, deaf, cuts = now + GRACE, {}, {}, 0

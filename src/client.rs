@@ -226,9 +226,10 @@ impl Client {
     /// Call `shutdown` before the process exits. Otherwise a release of a guard that was dropped just before may get
     /// lost, and the next waiter waits for the lease.
     ///
-    /// The call waits until the server has confirmed, at most about five seconds. What the server refuses is not waited for.
-    /// What the server did not confirm ends with its lease. On a runtime without timers the call does not wait: the client's tasks release everything in the
-    /// background. A hold whose [least time](crate::Acquire::hold_at_least) is not over stays with the server for the rest.
+    /// The call waits until the server has confirmed, at most about five seconds, and not for what the server refuses for
+    /// good. What the server did not confirm ends with its lease. On a runtime without timers the call does not wait: the
+    /// client's tasks release everything in the background. A hold whose [least time](crate::Acquire::hold_at_least) is not
+    /// over stays with the server for the rest.
     ///
     /// # Cancel safety
     /// After the first poll the client releases everything in the background, also if you drop the future or never poll

@@ -55,12 +55,16 @@ impl Events {
             return Err(Error::of_server(name, runtime_ended()));
         }
         let subscribers = &handle.shared().subscribers;
-        let stream = subscribers.listen(clock::now(), channel.clone(), subject);
+        let mut stream = subscribers.listen(clock::now(), channel.clone(), subject);
         let subscribed = subscribers.subscribed(&channel, || handle.session.is_closed());
-        let subscribed = timeout(CONNECT_TIMEOUT, subscribed).await;
-        let subscribed = subscribed.unwrap_or_else(|_| Err(timed_out()));
-        if !subscribed.map_err(|error| Error::of_server(name, error))? {
-            return Err(Error::Shutdown { lock: shown(name) });
+        let Ok(subscribed) = timeout(CONNECT_TIMEOUT, subscribed).await else {
+            return Err(Error::of_server(name, timed_out()));
+        };
+        if !subscribed {
+            return Err(match stream.try_recv() {
+                Ok(Item::Failed(error)) => Error::of_server(name, Arc::unwrap_or_clone(error)),
+                _ => Error::Shutdown { lock: shown(name) },
+            });
         }
         Ok(Self {
             stream: BroadcastStream::new(stream),
@@ -92,8 +96,8 @@ impl Stream for Events {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = ready!(Pin::new(&mut self.stream).poll_next(cx));
         Poll::Ready(item.map(|item| match item {
-            Ok(Item::Event(event)) => Ok(event),
-            Ok(Item::Failed(error)) => Err(Error::of_server(&self.lock, error)),
+            Ok(Item::Event(event)) => Ok(Arc::unwrap_or_clone(event)),
+            Ok(Item::Failed(error)) => Err(Error::of_server(&self.lock, Arc::unwrap_or_clone(error))),
             Ok(Item::Gap) => Err(self.missed("the connection was lost")),
             Err(BroadcastStreamRecvError::Lagged(_)) => Err(self.missed("they were read too slowly")),
         }))

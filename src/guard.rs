@@ -229,7 +229,7 @@ impl<M> Guard<M> {
             return Err(self.lost_because(self.reason()));
         };
         // From here on the watchdog does not renew the hold.
-        let hold = request.end_hold();
+        let hold = request.end_hold(now);
         let session = &self.handle.session;
         let lease = request.claim().lease();
         let mut backoff = Backoff::new();
@@ -274,8 +274,9 @@ impl<M> Guard<M> {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                     now = clock::look();
-                    // From then on "unknown" may mean that the hold expired and others have been inside.
-                    if now >= held_until {
+                    // From then on "unknown" may mean that the hold expired and others have been inside, or that a shutdown
+                    // has released it.
+                    if now >= held_until || session.is_closed() {
                         return Err(Error::of_server(&request.lock.name, error));
                     }
                 }

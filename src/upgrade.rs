@@ -129,16 +129,19 @@ impl WriteGuard {
         let Some(held_until) = held_until else {
             return Err(self.lost_because(self.reason()));
         };
-        let limit = self.request().claim().limit_left(clock::now());
+        let asked = clock::now();
+        let limit = self.request().claim().limit_left(asked);
         // From here on the watchdog does not renew the hold.
-        let hold = self.request().end_hold();
-        let again = Acquire::<Read>::again(&self).max_hold(limit);
+        let hold = self.request().end_hold(asked);
+        let again = Acquire::<Read>::again(&self);
         let reading = again.instead_of(self.request(), self.token.get(), held_until).await?;
         let Some(reading) = reading else {
             let reason = LostReason::UnknownToServer;
             tell(hold, HoldEnd::Lost(reason));
             return Err(self.lost_because(reason));
         };
+        // Not from now on: the reply may have come late.
+        reading.limit(asked, limit);
         tell(hold, HoldEnd::Downgraded);
         self.forget();
         Ok(reading)

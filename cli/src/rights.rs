@@ -104,7 +104,7 @@ impl Probe {
         // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(Task, &[&str]); 41] = [
+        let commands: [(Task, &[&str]); 42] = [
             (Connect, &["PING"]),
             (Look, &["TIME"]),
             (Connect, &["EVAL", "return 1", "1", state]),
@@ -137,9 +137,10 @@ impl Probe {
             (Evict, &["ZSCAN", leases, "0"]),
             (Introduce, &["SET", introduction, "", "EX", "1"]),
             (Status, &["MGET", introduction]),
-            (Events, &["SADD", audience, "doctor"]),
+            (Events, &["ZADD", audience, "1", "doctor"]),
+            (Events, &["ZREMRANGEBYSCORE", audience, "-inf", "1"]),
             (Events, &["EXPIRE", audience, "1"]),
-            (Connect, &["SMEMBERS", audience]),
+            (Look, &["ZRANGE", audience, "0", "-1"]),
             (Find, &["SCAN", "0"]),
             (Inspect, &["INFO", "server"]),
             (Quarantine, &["INFO", "server"]),

@@ -173,7 +173,7 @@ impl Place {
         // Not every kind of URL can have one.
         let _ = parsed.set_password(None);
         // What may be shown: two databases of one server are not the same locks.
-        let database = parsed.query_pairs().find(|(name, _)| name == "db");
+        let database = parsed.query_pairs().filter(|(name, _)| name == "db").last();
         let database = database.map(|(_, number)| format!("db={number}"));
         parsed.set_query(database.as_deref());
         Ok(Self {

@@ -91,14 +91,14 @@ impl Attempt {
         loop {
             // The server may still know former requests of this owner. If one is in the queue, the server refuses this one. If
             // one holds, this one reenters past all waiters.
-            while let Some(former) = self.leaving(sent, sent.saturating_duration_since(begun))
+            while let Some((former, until)) = self.leaving(sent, begun + self.patience)
                 && !self.session().is_closed()
                 && !self.registry().has_ended()
             {
                 // The time is a bound and no pause: the server usually confirms the release at once. In a box, because
                 // it is rare.
                 let out = self.registry().out_of(&former);
-                let _ = Box::pin(timeout(call_limit(self.session().shared.lease), out)).await;
+                let _ = Box::pin(timeout(until.saturating_duration_since(sent), out)).await;
                 sent = clock::now();
             }
             // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
@@ -114,12 +114,18 @@ impl Attempt {
                     if let Answer::Queued { ahead, .. } = answer {
                         self.ahead = ahead;
                     }
-                    self.request().claim().on_reply(sent, answer);
+                    let missed = {
+                        let mut claim = self.request().claim();
+                        claim.on_reply(sent, answer);
+                        claim.is_doubted()
+                    };
                     self.session().route.listen_for(self.request(), sent);
                     if self.request().owner().is_some() {
                         self.session().shared.owner_waits.notify_one();
                     }
                     let lock = &self.request().lock;
+                    // Its grant may have come before this reply, and nobody heard it.
+                    let next = if missed { Some(Duration::ZERO) } else { next };
                     match (answer, next) {
                         (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
                         (Answer::Queued { .. }, Some(next)) => {
@@ -251,16 +257,18 @@ impl Attempt {
         }
     }
 
-    /// A former request of this owner to wait for, after so long a wait: for what the releaser releases, for as long as this
-    /// one asks without a reply; for a hold that its user's own future releases, for one call, because nobody may poll that
-    /// future any more.
-    fn leaving(&self, now: Instant, waited: Duration) -> Option<Arc<Request>> {
+    /// A former request of this owner to wait for, and until when: for what the releaser releases, for as long as this one
+    /// asks without a reply; for a hold that its user's own future releases, for one call from its beginning, because nobody
+    /// may poll that future any more.
+    fn leaving(&self, now: Instant, patience: Instant) -> Option<(Arc<Request>, Instant)> {
         let request = self.request();
         request.owner()?;
-        let is_short = waited < call_limit(self.session().shared.lease);
-        let is_worth = |former: &Claim| waited < self.patience && (is_short || !former.is_in_hand());
-        self.registry()
-            .other_of_owner(request, |former| former.is_leaving(now) && is_worth(former))
+        let until = |former: &Claim| former.in_hand().map_or(patience, |until| until.min(patience));
+        let is_worth = |former: &Claim| former.is_leaving(now) && now < until(former);
+        let former = self.registry().other_of_owner(request, is_worth)?;
+        // A shutdown, too, is noticed after one call.
+        let until = until(&former.claim()).min(now + call_limit(self.lease));
+        Some((former, until))
     }
 
     /// Takes the request out: the caller releases it from now on.

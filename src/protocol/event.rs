@@ -57,12 +57,17 @@ pub enum EventKind {
     Evicted,
 }
 
-/// Announces to all clients that somebody listens: a message reaches those that are connected, a set reaches later
-/// ones.
-pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
+/// Announces to all clients that somebody listens: a message reaches those that are connected, a sorted set reaches later
+/// ones. `now`: the server's time in seconds. What others have announced and do not announce any more leaves the set.
+pub(crate) fn announce(prefix: &str, subjects: &[String], now: u64) -> Vec<Cmd> {
     let channel = key::audience_channel(prefix);
-    let mut add = redis::cmd("SADD");
-    add.arg(&channel).arg(subjects);
+    let mut add = redis::cmd("ZADD");
+    add.arg(&channel);
+    for subject in subjects {
+        add.arg(now + BELIEVED_FOR.as_secs()).arg(subject);
+    }
+    let mut forget = redis::cmd("ZREMRANGEBYSCORE");
+    forget.arg(&channel).arg("-inf").arg(now);
     let mut expire = redis::cmd("EXPIRE");
     expire.arg(&channel).arg(BELIEVED_FOR.as_secs());
     let tell = subjects.iter().map(|subject| {
@@ -70,13 +75,13 @@ pub(crate) fn announce(prefix: &str, subjects: &[String]) -> Vec<Cmd> {
         publish.arg(&channel).arg(subject);
         publish
     });
-    [add, expire].into_iter().chain(tell).collect()
+    [add, forget, expire].into_iter().chain(tell).collect()
 }
 
 /// The command that asks who listens already.
 pub(crate) fn listeners(prefix: &str) -> Cmd {
-    let mut members = redis::cmd("SMEMBERS");
-    members.arg(key::audience_channel(prefix));
+    let mut members = redis::cmd("ZRANGE");
+    members.arg(key::audience_channel(prefix)).arg(0).arg(-1);
     members
 }
 

@@ -113,7 +113,7 @@ impl ScriptCall<'_> {
     }
 
     /// All options are letters of one argument, which is mostly empty.
-    fn add_options(&self, cmd: &mut Cmd) {
+    fn add_options(&self, cmd: &mut Cmd, asks: bool) {
         let mut letters = String::new();
         match self.channel {
             Channel::OfClient if self.listened => letters.push('e'),
@@ -121,6 +121,9 @@ impl ScriptCall<'_> {
             // A cluster's node knows who listens to events.
             #[cfg(feature = "cluster")]
             Channel::InSlot => letters.push('s'),
+        }
+        if asks {
+            letters.push('a');
         }
         if let Ask::Acquire(ask) = self.ask {
             if ask.only_now {
@@ -154,10 +157,10 @@ impl ScriptCall<'_> {
         }
     }
 
-    fn add_args(&self, cmd: &mut Cmd) {
+    fn add_args(&self, cmd: &mut Cmd, asks: bool) {
         let lock = self.lock;
         cmd.arg(&*lock.state).arg(&lock.queue).arg(&lock.leases);
-        self.add_options(cmd);
+        self.add_options(cmd, asks);
         match self.ask {
             Ask::Acquire(ask) => {
                 cmd.arg(ask.request);
@@ -399,20 +402,21 @@ impl<'a> Order<'a> {
         matches!(self.head.form(known), Form::Text(_))
     }
 
-    pub(crate) fn make(&self, peer: Peer, known: &Known) -> Made {
+    /// `asks`: it is for a node of a cluster that takes over the lock's slot and does not own it yet.
+    pub(crate) fn make(&self, peer: Peer, known: &Known, asks: bool) -> Made {
         self.sent.store(true, Ordering::Relaxed);
-        self.head.make(peer, known, |cmd| self.add_args(cmd))
+        self.head.make(peer, known, |cmd| self.add_args(cmd, asks))
     }
 
-    pub(crate) fn draft(&self) -> Draft {
+    pub(crate) fn draft(&self, asks: bool) -> Draft {
         let mut args = Cmd::new();
-        self.add_args(&mut args);
+        self.add_args(&mut args, asks);
         Draft { head: self.head, args }
     }
 
-    fn add_args(&self, cmd: &mut Cmd) {
+    fn add_args(&self, cmd: &mut Cmd, asks: bool) {
         match &self.what {
-            What::Script(call) => call.add_args(cmd),
+            What::Script(call) => call.add_args(cmd, asks),
             What::Command(command) => copy_args(command, cmd),
         }
     }

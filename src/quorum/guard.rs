@@ -304,9 +304,10 @@ struct Leaving {
 
 impl Leaving {
     fn new(handle: &Arc<Handle>, request: Arc<Request>) -> Self {
-        let certain = request.claim().held_until(clock::look());
+        let now = clock::look();
+        let certain = request.claim().held_until(now);
         // From here on the watchdog does not renew the hold.
-        drop(request.end_hold());
+        drop(request.end_hold(now));
         Self {
             handle: Arc::clone(handle),
             request: Some(request),
@@ -342,6 +343,10 @@ impl Leaving {
                 Err(error) if is_transient(&error) && clock::look() < until && !session.is_closed() => {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
+                    // A shutdown releases it too.
+                    if session.is_closed() {
+                        return Err(error);
+                    }
                 }
                 Err(error) => return Err(error),
             }

@@ -91,8 +91,9 @@ pub(crate) struct Claim {
     reported: bool,
     /// The watchdog has handed it to the releaser.
     let_go: bool,
-    /// A future of its user releases or converts the hold, and not the releaser.
-    in_hand: bool,
+    /// A future of its user releases or converts the hold, and not the releaser. Until then others of its owner wait for
+    /// that.
+    in_hand: Option<Instant>,
     /// A vote of a quorum may be granted again within one phase: the newer token counts then.
     pub(crate) is_vote: bool,
     via: GrantVia,
@@ -115,7 +116,7 @@ impl Claim {
             doubted: None,
             reported: false,
             let_go: false,
-            in_hand: false,
+            in_hand: None,
             is_vote: false,
             via: GrantVia::Reply,
             heard: None,
@@ -144,8 +145,8 @@ impl Claim {
     /// A message may have been lost. Returns whether that matters.
     pub(crate) fn doubt(&mut self, now: Instant) -> bool {
         let waits = self.is_waiting();
-        // Another doubt about the hold may remain.
-        if waits {
+        // Another doubt about the hold may remain. Whether a request waits that has no reply yet, the reply tells.
+        if waits || matches!(self.phase, Phase::Asked { .. }) {
             self.doubted = Some(now);
         }
         waits
@@ -185,7 +186,9 @@ impl Claim {
         // The grant is later than that.
         let since = sent;
         match (&self.phase, answer) {
-            (Phase::Asked { .. } | Phase::Waiting { .. }, Answer::Granted { token }) => {
+            (phase @ (Phase::Asked { .. } | Phase::Waiting { .. }), Answer::Granted { token }) => {
+                // It missed no message, because it never waited.
+                self.doubted = self.doubted.filter(|_| matches!(phase, Phase::Waiting { .. }));
                 self.via = GrantVia::Reply;
                 self.phase = Phase::Granted {
                     ticket: self.ticket(),
@@ -468,6 +471,11 @@ impl Claim {
 
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    /// Whether it waits, and may have missed a message since its last call.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.is_waiting() && self.doubted.is_some()
     }
 
     /// The ticket, if it waits.

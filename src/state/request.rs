@@ -99,9 +99,9 @@ impl Request {
 
     /// The user releases or converts the hold: from now on nothing renews it. The caller tells the record how that
     /// ended.
-    pub(crate) fn end_hold(&self) -> Option<Box<Hold>> {
+    pub(crate) fn end_hold(&self, now: Instant) -> Option<Box<Hold>> {
         let mut claim = self.claim();
-        claim.take_in_hand();
+        claim.take_in_hand(now);
         self.take_hold()
     }
 

@@ -12,19 +12,20 @@ use std::collections::BTreeMap;
 #[cfg(feature = "cluster")]
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
 /// The number of events that a stream keeps for a slow reader.
 const BACKLOG: usize = 1024;
 
+/// Small, because each feed has room for [`BACKLOG`] of them from its beginning.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
-    Event(Event),
+    Event(Arc<Event>),
     Gap,
     /// No event comes any more.
-    Failed(RedisError),
+    Failed(Arc<RedisError>),
 }
 
 /// What to subscribe to.
@@ -48,6 +49,42 @@ impl Feed {
     fn miss(&mut self) {
         self.missed |= std::mem::take(&mut self.subscribed);
     }
+
+    fn fail(self, error: &Arc<RedisError>) {
+        // Perhaps nobody reads.
+        let _ = self.items.send(Item::Failed(Arc::clone(error)));
+    }
+
+    fn is_read(&self) -> bool {
+        self.items.receiver_count() > 0
+    }
+}
+
+/// Until when this client believes that somebody listens to a subject.
+#[derive(Debug, Default)]
+struct Heard {
+    until: BTreeMap<String, Instant>,
+    /// The last of these times.
+    latest: Option<Instant>,
+    /// At so many subjects those that are over are dropped.
+    prune_at: usize,
+}
+
+impl Heard {
+    fn believe(&mut self, now: Instant, subject: &str) {
+        let until = now + BELIEVED_FOR;
+        self.until.insert(subject.to_owned(), until);
+        self.latest = self.latest.max(Some(until));
+        if self.until.len() > self.prune_at {
+            self.until.retain(|_, until| *until > now);
+            // So each subject is looked at a few times only, however many there are.
+            self.prune_at = self.until.len() * 2 + 16;
+        }
+    }
+
+    fn is_believed(&self, now: Instant, subject: &str) -> bool {
+        self.until.get(subject).is_some_and(|until| *until > now)
+    }
 }
 
 /// The listeners: other clients that have announced themselves, and this client's own streams.
@@ -55,10 +92,8 @@ impl Feed {
 pub(crate) struct EventSubscribers {
     /// Whether anybody listens to anything. It is apart, because every call reads it.
     any: AtomicBool,
-    heard: Mutex<BTreeMap<String, Instant>>,
+    heard: Mutex<Heard>,
     feeds: Mutex<BTreeMap<String, Feed>>,
-    /// The last error of a refused subscription.
-    refused: Mutex<BTreeMap<String, RedisError>>,
     /// Wakes the subscription connection, which has something to do.
     pub(crate) changed: Notify,
     /// Says that the subscription connection has done it.
@@ -76,27 +111,25 @@ impl EventSubscribers {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
-        let mut heard = locked(&self.heard);
-        let now = now();
-        heard.retain(|_, until| *until > now);
-        self.any.store(!heard.is_empty(), Ordering::Relaxed);
-        heard.contains_key(state) || heard.contains_key(ALL_LOCKS)
+        let (heard, now) = (locked(&self.heard), now());
+        if heard.latest.is_none_or(|latest| latest <= now) {
+            self.any.store(false, Ordering::Relaxed);
+        }
+        heard.is_believed(now, state) || heard.is_believed(now, ALL_LOCKS)
     }
 
-    /// Somebody has announced that it listens to a lock, or to all.
-    pub(crate) fn on_announcement(&self, now: Instant, subject: &str) {
+    /// Others have announced that they listen to these locks, or to all.
+    pub(crate) fn on_announcements<'a>(&self, now: Instant, subjects: impl IntoIterator<Item = &'a str>) {
         let mut heard = locked(&self.heard);
-        // Also here, because a client that only listens makes no calls.
-        heard.retain(|_, until| *until > now);
-        heard.insert(subject.to_owned(), now + BELIEVED_FOR);
-        drop(heard);
-        self.any.store(true, Ordering::Relaxed);
+        for subject in subjects {
+            heard.believe(now, subject);
+            self.any.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn listen(&self, now: Instant, channel: String, subject: String) -> broadcast::Receiver<Item> {
         // This client's own calls need not wait for the announcement to come back.
-        self.on_announcement(now, &subject);
-        locked(&self.refused).remove(&channel);
+        self.on_announcements(now, [&*subject]);
         let mut feeds = locked(&self.feeds);
         let feed = feeds.entry(channel).or_insert_with(|| Feed {
             subject,
@@ -110,19 +143,18 @@ impl EventSubscribers {
         receiver
     }
 
-    /// Waits until the channel is subscribed to. `false`: the client shuts down.
-    pub(crate) async fn subscribed(&self, channel: &str, is_closed: impl Fn() -> bool) -> Result<bool, RedisError> {
+    /// Waits until the channel is subscribed to. `false`: it is not going to be; the streams have been told why, unless the
+    /// client shuts down.
+    pub(crate) async fn subscribed(&self, channel: &str, is_closed: impl Fn() -> bool) -> bool {
         loop {
             let followed = self.followed.notified();
             if is_closed() {
-                return Ok(false);
+                return false;
             }
-            if locked(&self.feeds).get(channel).is_some_and(|feed| feed.subscribed) {
-                return Ok(true);
-            }
-            // It stays for others that wait for the same channel, until somebody asks for it anew.
-            if let Some(error) = locked(&self.refused).get(channel) {
-                return Err(error.clone());
+            match locked(&self.feeds).get(channel) {
+                Some(feed) if feed.subscribed => return true,
+                Some(_) => {}
+                None => return false,
             }
             followed.await;
         }
@@ -130,21 +162,17 @@ impl EventSubscribers {
 
     /// Ends the streams of a subscription by which nothing will come.
     pub(crate) fn is_refused(&self, channel: &str, error: RedisError) {
-        locked(&self.refused).insert(channel.to_owned(), error.clone());
         if let Some(feed) = locked(&self.feeds).remove(channel) {
-            // Perhaps nobody reads.
-            let _ = feed.items.send(Item::Failed(error));
+            feed.fail(&Arc::new(error));
         }
         self.followed.notify_waiters();
     }
 
     /// Ends all streams with that error.
     pub(crate) fn fail(&self, error: &RedisError) {
-        for (channel, feed) in std::mem::take(&mut *locked(&self.feeds)) {
-            // Perhaps nobody reads any more.
-            let _ = feed.items.send(Item::Failed(error.clone()));
-            locked(&self.refused).insert(channel, error.clone());
-        }
+        let error = Arc::new(error.clone());
+        let feeds = std::mem::take(&mut *locked(&self.feeds));
+        feeds.into_values().for_each(|feed| feed.fail(&error));
         self.followed.notify_waiters();
     }
 
@@ -159,17 +187,16 @@ impl EventSubscribers {
         let mut feeds = locked(&self.feeds);
         let (mut new, mut gone) = (Vec::new(), Vec::new());
         feeds.retain(|channel, feed| {
-            let read = feed.items.receiver_count() > 0;
             let topic = match feed.subject == ALL_LOCKS {
                 true => Topic::Pattern(channel.clone()),
                 false => Topic::Channel(channel.clone()),
             };
-            match (read, feed.subscribed) {
+            match (feed.is_read(), feed.subscribed) {
                 (true, false) => new.push(topic),
                 (false, true) => gone.push(topic),
                 _ => {}
             }
-            read
+            feed.is_read()
         });
         (new, gone)
     }
@@ -185,9 +212,11 @@ impl EventSubscribers {
         self.followed.notify_waiters();
     }
 
-    /// Returns the subjects that this client has to announce.
-    pub(crate) fn subjects(&self) -> Vec<String> {
-        locked(&self.feeds).values().map(|feed| feed.subject.clone()).collect()
+    /// Returns the subjects that this client has to announce: all, or those that it is about to subscribe to.
+    pub(crate) fn subjects(&self, only_new: bool) -> Vec<String> {
+        let feeds = locked(&self.feeds);
+        let announced = feeds.values().filter(|feed| !(only_new && feed.subscribed));
+        announced.map(|feed| feed.subject.clone()).collect()
     }
 
     /// Notes a gap in all streams, because the connection is a new one.
@@ -210,7 +239,7 @@ impl EventSubscribers {
     #[cfg(feature = "cluster")]
     pub(crate) fn channels(&self) -> BTreeSet<String> {
         let mut feeds = locked(&self.feeds);
-        feeds.retain(|_, feed| feed.items.receiver_count() > 0);
+        feeds.retain(|_, feed| feed.is_read());
         feeds.keys().cloned().collect()
     }
 
@@ -225,7 +254,7 @@ impl EventSubscribers {
         };
         for event in read_events(&lock, payload) {
             // Perhaps nobody reads any more.
-            let _ = feed.items.send(Item::Event(event));
+            let _ = feed.items.send(Item::Event(Arc::new(event)));
         }
     }
 }
@@ -239,11 +268,40 @@ mod tests {
         let subscribers = EventSubscribers::default();
         let now = Instant::now();
         assert!(!subscribers.listens("fairlock:{a}", || now));
-        subscribers.on_announcement(now, "fairlock:{b}");
+        subscribers.on_announcements(now, ["fairlock:{b}"]);
         assert!(!subscribers.listens("fairlock:{a}", || now));
-        subscribers.on_announcement(now, "fairlock:{a}");
+        subscribers.on_announcements(now, ["fairlock:{a}"]);
         assert!(subscribers.listens("fairlock:{a}", || now));
-        subscribers.on_announcement(now, "*");
+        subscribers.on_announcements(now, ["*"]);
         assert!(subscribers.listens("fairlock:{c}", || now));
+        assert!(!subscribers.listens("fairlock:{a}", || now + BELIEVED_FOR));
+        assert!(!subscribers.any.load(Ordering::Relaxed), "the next call need not look");
+    }
+
+    #[test]
+    fn what_nobody_listens_to_any_more_is_forgotten() {
+        let subscribers = EventSubscribers::default();
+        let mut now = Instant::now();
+        for number in 0..10_000 {
+            subscribers.on_announcements(now, [&*format!("fairlock:{{{number}}}")]);
+            now += BELIEVED_FOR / 100;
+        }
+        let kept = locked(&subscribers.heard).until.len();
+        assert!(kept <= 300, "{kept} of 100 that are believed");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_to_who_waits_and_then_forgotten() {
+        let subscribers = EventSubscribers::default();
+        let refuse = || subscribers.is_refused("a", RedisError::from((redis::ErrorKind::Io, "no")));
+        let listen = || subscribers.listen(Instant::now(), "a".to_owned(), "fairlock:{a}".to_owned());
+        for mut stream in [listen(), listen()] {
+            refuse();
+            assert!(!subscribers.subscribed("a", || false).await);
+            assert!(matches!(stream.try_recv(), Ok(Item::Failed(_))));
+            assert!(locked(&subscribers.feeds).is_empty());
+        }
+        let _again = listen();
+        assert_eq!(subscribers.to_follow().0.len(), 1, "somebody asks for it anew");
     }
 }

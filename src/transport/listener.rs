@@ -12,6 +12,7 @@ use crate::observe::Outage;
 use crate::protocol::event;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_channel};
+use crate::protocol::quarantine::{self, read_time};
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::state::subscribers::Topic;
@@ -125,9 +126,11 @@ impl Listener {
                 () = sleep(PING_INTERVAL) => false,
             };
             // This comes first: others may have stopped publishing, and what follows a gap must be complete.
-            if new || clock::since(announced) >= ANNOUNCED_EVERY {
+            if clock::since(announced) >= ANNOUNCED_EVERY {
                 announced = clock::now();
-                self.announce(subscription).await;
+                self.announce(subscription, false).await;
+            } else if new {
+                self.announce(subscription, true).await;
             }
             if let Err(error) = self.follow(subscription).await {
                 return error.to_string();
@@ -188,19 +191,22 @@ impl Listener {
     }
 
     /// Announces to all clients that this one listens. Events are optional, so a failure is not fatal.
-    async fn announce(&self, subscription: &Subscription) {
-        let subjects = self.shared.subscribers.subjects();
+    async fn announce(&self, subscription: &Subscription, only_new: bool) {
+        let subjects = self.shared.subscribers.subjects(only_new);
         if subjects.is_empty() {
             return;
         }
-        // Sent together, in one round trip.
-        let replies = event::announce(&self.shared.prefix, &subjects)
-            .into_iter()
-            .map(|command| {
-                let mut wire = subscription.wire.clone();
-                async move { wire.answer(PING_TIMEOUT, &command).await }
-            });
-        if let Err(error) = try_join_all(replies).await {
+        let say = |command| {
+            let mut wire = subscription.wire.clone();
+            async move { wire.answer(PING_TIMEOUT, &command).await }
+        };
+        let announced = async {
+            let now = read_time(say(quarantine::time()).await?)? / 1000;
+            // Sent together, in one round trip.
+            let announcements = event::announce(&self.shared.prefix, &subjects, now);
+            try_join_all(announcements.into_iter().map(say)).await
+        };
+        if let Err(error) = announced.await {
             tracing::debug!(%error, "cannot tell other clients about listeners");
             self.on_refusal(subscription, &error);
         }
@@ -210,11 +216,11 @@ impl Listener {
     async fn look_around(&self, subscription: &mut Subscription) {
         let ask = event::listeners(&self.shared.prefix);
         let found = subscription.wire.answer(PING_TIMEOUT, &ask).await;
-        let now = clock::now();
         match found.and_then(event::read_listeners) {
-            Ok(subjects) => subjects
-                .iter()
-                .for_each(|subject| self.shared.subscribers.on_announcement(now, subject)),
+            Ok(subjects) => {
+                let subjects = subjects.iter().map(String::as_str);
+                self.shared.subscribers.on_announcements(clock::now(), subjects);
+            }
             Err(error) => tracing::debug!(%error, "cannot see who listens to events"),
         }
     }
@@ -236,7 +242,7 @@ pub(crate) fn on_push(shared: &Shared, push: &PushInfo, heard: impl Fn() -> Hear
                 (ChannelKind::Events, _) => {
                     subscribers.on_events(&shared.prefix, channel, channel, text(1).unwrap_or_default());
                 }
-                (ChannelKind::Announcements, _) => subscribers.on_announcement(now(), text(1).unwrap_or_default()),
+                (ChannelKind::Announcements, _) => subscribers.on_announcements(now(), text(1)),
             }
         }
         PushKind::PMessage => {

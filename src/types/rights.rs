@@ -67,7 +67,7 @@ impl Task {
     /// Returns the commands that the task needs.
     pub fn commands(self) -> &'static [&'static str] {
         match self {
-            Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe", "smembers"],
+            Self::Connect => &["ping", "client|setname", "eval", "evalsha", "subscribe"],
             Self::Introduce => &["set"],
             Self::Look => &["hget", "hmget", "exists", "time", "zcard", "zrange", "zscore", "zrank"],
             Self::Lock => &[
@@ -85,7 +85,14 @@ impl Task {
             ],
             Self::Unheard => &["info", "pubsub|numsub"],
             Self::Status => &["zdiff", "mget"],
-            Self::Events => &["unsubscribe", "psubscribe", "punsubscribe", "sadd", "expire"],
+            Self::Events => &[
+                "unsubscribe",
+                "psubscribe",
+                "punsubscribe",
+                "zadd",
+                "zremrangebyscore",
+                "expire",
+            ],
             Self::Find => &["scan"],
             Self::Inspect => &["info"],
             Self::Evict => &["zscan"],
@@ -146,19 +153,24 @@ impl Role {
     pub fn rules(self, prefix: &str) -> Vec<String> {
         // A reader writes its introduction, and the announcement that it listens.
         let elsewhere: &[_] = match self {
-            Self::Reader => &["set", "sadd", "expire"],
+            Self::Reader => &["set", "zadd", "zremrangebyscore", "expire"],
             Self::Service | Self::Evictor => &[],
         };
         let commands = self.tasks().iter().flat_map(|task| task.commands());
         let commands = commands.filter(|command| !elsewhere.contains(command));
-        let mut rules: Vec<_> = commands.map(|command| format!("+{command}")).collect();
+        let mut rules: Vec<String> = Vec::new();
+        for rule in commands.map(|command| format!("+{command}")) {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
         rules.push(format!("~{prefix}:*"));
         rules.push(format!("&{prefix}:*"));
         // An ACL needs patterns of channels letter by letter.
         rules.push(format!("&{prefix}:{{*}}:events"));
         if self == Self::Reader {
             let writes = format!(
-                "( +set +del ~{prefix}:client:* ) ( +sadd +expire ~{prefix}:listen* ) ( +publish &{prefix}:listen )"
+                "( +set +del ~{prefix}:client:* ) ( +zadd +zremrangebyscore +expire ~{prefix}:listen* ) ( +publish &{prefix}:listen )"
             );
             rules.extend(writes.split(' ').map(str::to_owned));
         }
@@ -169,7 +181,7 @@ impl Role {
 /// Broad rights in a few words: enough for everything on one server, except the options.
 macro_rules! broad {
     () => {
-        "+@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +exists +expire +pexpireat +del +time"
+        "+@connection +@scripting +@pubsub +@hash +@sortedset +@string +exists +expire +pexpireat +del +time"
     };
 }
 /// Further rights that some of the work needs. `+waitaof` is unknown before Redis 7.2.

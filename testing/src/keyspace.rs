@@ -28,7 +28,8 @@ struct Text {
 pub(crate) struct Keyspace {
     locks: BTreeMap<String, Lock>,
     texts: BTreeMap<String, Text>,
-    sets: BTreeMap<String, BTreeSet<Vec<u8>>>,
+    /// Who listens to events, and until when.
+    audiences: BTreeMap<String, BTreeMap<String, u64>>,
     /// The scripts that the server has seen since its start.
     loaded: BTreeSet<Called>,
     run: Run,
@@ -70,7 +71,7 @@ impl Keyspace {
     pub(crate) fn flush_all(&mut self) {
         self.locks.clear();
         self.texts.clear();
-        self.sets.clear();
+        self.audiences.clear();
     }
 
     /// The keys of the locks of that name, whatever their prefix.
@@ -265,18 +266,29 @@ impl Keyspace {
                 Value::Okay
             }
             ["DEL", key] => Value::Int(i64::from(self.texts.remove(*key).is_some())),
-            ["SADD", key, members @ ..] => {
-                let set = self.sets.entry((*key).to_owned()).or_default();
-                Value::Int(
-                    members
-                        .iter()
-                        .filter(|member| set.insert(member.as_bytes().to_vec()))
-                        .count() as i64,
-                )
+            ["ZADD", key, pairs @ ..] => {
+                let audience = self.audiences.entry((*key).to_owned()).or_default();
+                let before = audience.len();
+                for pair in pairs.chunks_exact(2) {
+                    let Ok(until) = pair[0].parse() else {
+                        return error("ERR", "value is not a valid float");
+                    };
+                    audience.insert(pair[1].to_owned(), until);
+                }
+                Value::Int((audience.len() - before) as i64)
             }
-            ["SMEMBERS", key] => {
-                let members = self.sets.get(*key).into_iter().flatten();
-                Value::Array(members.cloned().map(Value::BulkString).collect())
+            ["ZREMRANGEBYSCORE", key, "-inf", now] => {
+                let Ok(now) = now.parse() else {
+                    return error("ERR", "min or max is not a float");
+                };
+                let audience = self.audiences.entry((*key).to_owned()).or_default();
+                let before = audience.len();
+                audience.retain(|_, until| *until > now);
+                Value::Int((before - audience.len()) as i64)
+            }
+            ["ZRANGE", key, "0", "-1"] => {
+                let subjects = self.audiences.get(*key).into_iter().flat_map(BTreeMap::keys);
+                Value::Array(subjects.map(text).collect())
             }
             // A listener that has gone does no harm.
             ["EXPIRE", ..] => Value::Int(1),

@@ -250,3 +250,66 @@ fn a_blocking_client_works_in_real_time() {
     assert!(client.rw_lock("a").read().try_acquire().unwrap().is_none());
     guard.release().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_left_delays_its_owner_for_one_call_and_not_each_time() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let lock = client.rw_lock("a").with_owner(&Owner::new());
+    let mut left = Box::pin(lock.write().await.unwrap().release());
+    let once = std::future::poll_fn(|context| std::task::Poll::Ready(left.as_mut().poll(context)));
+    assert!(once.await.is_pending());
+    let begun = Instant::now();
+    for _ in 0..10 {
+        lock.write().await.unwrap().release().await.unwrap();
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    left.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_downgrade_makes_no_hold_longer_than_its_max_hold() {
+    let server = Server::new();
+    let client = Client::builder()
+        .lease(Duration::from_secs(60))
+        .connect(server.endpoint())
+        .await
+        .unwrap();
+    let lock = client.rw_lock("a");
+    let writing = lock
+        .write()
+        .max_hold(Duration::from_secs(20))
+        .acquire_fair()
+        .await
+        .unwrap();
+    let begun = Instant::now();
+    sleep(Duration::from_secs(10)).await;
+    server.freeze();
+    let downgrade = tokio::spawn(writing.downgrade());
+    sleep(Duration::from_secs(8)).await;
+    server.thaw();
+    let reading = downgrade.await.unwrap().unwrap();
+    assert_eq!(reading.lost().await, LostReason::MaxHold);
+    let lasted = begun.elapsed();
+    assert!(lasted < Duration::from_secs(21), "{lasted:?}");
+}
+
+/// The shutdown has what is left released too, so what the server does not know any more was not lost.
+#[tokio::test(start_paused = true)]
+async fn a_release_beside_a_shutdown_tells_no_loss() {
+    for offset in 0..60 {
+        let server = Server::new();
+        let client = server.client().await.unwrap();
+        let guard = client.rw_lock("a").write().await.unwrap();
+        server.stop();
+        let release = tokio::spawn(guard.release());
+        sleep(Duration::from_millis(offset * 50)).await;
+        let shutdown = tokio::spawn(async move { client.shutdown().await });
+        sleep(Duration::from_millis(20)).await;
+        server.start();
+        let released = release.await.unwrap();
+        shutdown.await.unwrap();
+        assert!(!matches!(released, Err(Error::Lost { .. })), "{offset}: {released:?}");
+    }
+}

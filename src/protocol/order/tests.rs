@@ -18,7 +18,7 @@ fn options(admission: Admission, max_queue: Option<usize>, origin: Origin) -> St
         ask: Ask::Acquire(&ask),
     };
     let mut cmd = Cmd::new();
-    call.add_options(&mut cmd);
+    call.add_options(&mut cmd, false);
     let mut args = cmd.args_iter();
     match args.next() {
         Some(Arg::Simple(options)) => String::from_utf8(options.to_vec()).unwrap(),

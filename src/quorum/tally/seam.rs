@@ -234,7 +234,7 @@ impl Voter {
         loop {
             self.weigh(now);
             if matches!(self.tally.phase, Phase::Over(End::Lost(_))) {
-                orders.extend(self.leave());
+                orders.extend(self.leave(now));
             }
             let before = orders.len();
             for at in 0..self.seats.len() {
@@ -445,7 +445,7 @@ impl Voter {
     }
 
     /// The user leaves, whether it holds or waits: see `Ballot::close`.
-    pub fn leave(&mut self) -> Vec<(usize, Order)> {
+    pub fn leave(&mut self, now: Instant) -> Vec<(usize, Order)> {
         if !matches!(self.tally.phase, Phase::Over(_)) {
             self.tally.phase = Phase::Over(End::Left);
         }
@@ -453,7 +453,7 @@ impl Voter {
         let mut orders = Vec::new();
         for at in 0..self.seats.len() {
             if let Some(request) = self.tally.take(at) {
-                drop(request.end_hold());
+                drop(request.end_hold(now));
                 orders.push((at, Order::Release(request.name.clone())));
             }
             // What was asked for without an answer is released when the answer comes.

@@ -6,6 +6,7 @@
 use super::{Claim, EndedBy, Phase};
 use crate::protocol::order::AskedLease;
 use crate::types::error::LostReason;
+use crate::types::limits::call_limit;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -108,7 +109,7 @@ impl Claim {
     pub(crate) fn leave(&mut self, now: Instant) {
         self.expire(now);
         self.end(EndedBy::Released);
-        self.in_hand = false;
+        self.in_hand = None;
     }
 
     /// The same by a shutdown.
@@ -118,11 +119,13 @@ impl Claim {
     }
 
     /// Its user releases or converts the hold, by a future of its own.
-    pub(crate) fn take_in_hand(&mut self) {
-        self.in_hand = self.end(EndedBy::Released);
+    pub(crate) fn take_in_hand(&mut self, now: Instant) {
+        let is_hold = matches!(self.phase, Phase::Held { .. });
+        self.end(EndedBy::Released);
+        self.in_hand = is_hold.then(|| now + call_limit(self.lease));
     }
 
-    pub(crate) fn is_in_hand(&self) -> bool {
+    pub(crate) fn in_hand(&self) -> Option<Instant> {
         self.in_hand
     }
 

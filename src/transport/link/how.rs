@@ -59,3 +59,9 @@ pub(crate) enum Sending {
     #[cfg(feature = "cluster")]
     Asking,
 }
+
+impl Sending {
+    pub(super) fn asks(self) -> bool {
+        self != Self::Plainly
+    }
+}

@@ -136,7 +136,7 @@ impl Link {
             sent: order.sent,
         };
         let call = Call {
-            draft: order.draft(),
+            draft: order.draft(how.sending.asks()),
             limit: how.limit,
             sending: how.sending,
             stage,

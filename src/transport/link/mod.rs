@@ -211,7 +211,7 @@ impl Link {
             },
         };
         // No await comes before the first poll of the sending.
-        let Made { command, form } = order.make(connection.peer(), &connection.known);
+        let Made { command, form } = order.make(connection.peer(), &connection.known, how.sending.asks());
         let mut wire = connection.wire.clone();
         let reply = match how.sending {
             // Pinned here, because a future that is passed by value takes its size again in each caller.

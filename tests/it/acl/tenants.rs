@@ -132,8 +132,8 @@ async fn deleted_introductions_and_invented_listeners_cost_a_label_and_messages_
         server.calls("publish").await - before
     };
     assert_eq!(pass().await, 0);
-    let mut add = redis::cmd("SADD");
-    add.arg("fairlock:listen").arg("fairlock:{a}");
+    let mut add = redis::cmd("ZADD");
+    add.arg("fairlock:listen").arg(1).arg("fairlock:{a}");
     add.exec_async(&mut redis).await.unwrap();
     eventually("the client believes it", async || {
         let mut publish = redis::cmd("PUBLISH");

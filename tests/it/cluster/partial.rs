@@ -109,3 +109,51 @@ async fn a_move_that_is_given_up_after_some_of_a_locks_keys_costs_the_hold_and_h
         next.release().await.unwrap();
     }
 }
+
+/// Subscriptions stay with the former node until the end of the move, so nobody is deaf whom the next one does not count.
+#[tokio::test]
+async fn a_release_in_the_middle_of_a_move_cuts_no_lease_and_nobody_enters_past_the_queue() {
+    let cluster = Cluster::of(3, 0).await;
+    let clients = [cluster.client(LONG).await, cluster.client(LONG).await];
+    let stranger = cluster.client(LONG).await;
+    let name = cluster.locks_on(0, 1).await.remove(0);
+    let busy = Busy::on(&cluster, &clients, name).await;
+    let behind = tokio::spawn(stranger.rw_lock(&*busy.name).write().acquire_fair());
+    cluster.nodes[0].until_queued(&busy.name, 2).await;
+    busy.begin(&cluster).await;
+    busy.carry(&cluster, 7).await;
+    let token = busy.guard.fencing_token();
+    soon("the release", busy.guard.release()).await.unwrap();
+    let mut leases = redis::pipe();
+    leases.cmd("ASKING").ignore();
+    leases
+        .cmd("ZRANGE")
+        .arg(&keys(&busy.name)[2])
+        .arg(0)
+        .arg(-1)
+        .arg("WITHSCORES");
+    leases.cmd("TIME");
+    let mut next = cluster.nodes[1].redis().await;
+    let told: (Vec<(String, u64)>, (u64, u64)) = leases.query_async(&mut next).await.unwrap();
+    let (leases, (seconds, _)) = told;
+    let half = LONG.as_millis() as u64 / 2;
+    assert_eq!(leases.len(), 2);
+    assert!(
+        leases.iter().all(|(_, until)| *until > seconds * 1000 + half),
+        "{leases:?}"
+    );
+    for node in [1, 0, 2] {
+        let done = ["CLUSTER", "SETSLOT", &busy.slot, "NODE", &cluster.ids[1]];
+        ask::<Value>(&cluster.nodes[node], &done).await;
+    }
+    let first = soon("the grant", busy.waiter).await.unwrap().unwrap();
+    assert!(first.fencing_token() > token && !behind.is_finished());
+    first.release().await.unwrap();
+    soon("the next grant", behind)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}

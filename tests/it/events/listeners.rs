@@ -43,6 +43,28 @@ async fn nothing_is_published_while_nobody_listens_and_soon_after_the_last_one_s
 }
 
 #[tokio::test]
+async fn who_listened_leaves_the_set_though_others_go_on() {
+    let server = Server::start().await;
+    let listening = client(&server).await;
+    let _lasts = listening.events().await.unwrap();
+    let mut redis = server.redis().await;
+    // They have said so long ago.
+    let mut others = redis::cmd("ZADD");
+    others
+        .arg("fairlock:listen")
+        .arg(1)
+        .arg("fairlock:{x}")
+        .arg(1)
+        .arg("fairlock:{y}");
+    others.exec_async(&mut redis).await.unwrap();
+    let _new = listening.rw_lock("a").events().await.unwrap();
+    let mut all = redis::cmd("ZRANGE");
+    all.arg("fairlock:listen").arg(0).arg(-1);
+    let all: Vec<String> = all.query_async(&mut redis).await.unwrap();
+    assert_eq!(all, ["*", "fairlock:{a}"]);
+}
+
+#[tokio::test]
 async fn listening_costs_no_commands_of_those_who_use_the_lock() {
     const PASSES: u64 = 50;
     let server = Server::start().await;

@@ -1,6 +1,7 @@
 //! Connections that fall silent, are cut half-open or are killed at random, and scripts that are flushed.
 
 use super::{Setting, lost};
+use crate::lua::{Lock, RELEASE};
 use crate::observe::{LONG, View, client, ms, until_free};
 use crate::server::{PATIENCE, Server, eventually, in_time, soon};
 use fairlock::{Client, FencingToken, LostReason, Owner, RwLock};
@@ -37,6 +38,36 @@ async fn counted(server: &Server, command: &str, name: &str) -> usize {
             .find_map(|field| field.strip_prefix(&format!("{name}=")))
     });
     value.map_or(0, |value| value.parse().unwrap())
+}
+
+/// Its claim says nothing of a wait while the reply has not come, so a doubt about waiters would pass it by.
+#[tokio::test]
+async fn a_grant_that_nobody_heard_is_looked_for_though_the_reply_before_it_came_later() {
+    let server = Server::start().await;
+    let held = Lock::new(&server, "a").await;
+    let token = held.acquire("w1:1").await.token();
+    let user = client(server.url(), LONG).await;
+    let mut waiting = Box::pin(user.rw_lock("a").write().acquire_fair());
+    assert!(futures::poll!(&mut waiting).is_pending());
+    server.until_queued("a", 1).await;
+    let subscribed = counted(&server, "subscribe", "calls").await;
+    // In one step: it cannot have been heard.
+    let mut deafened = redis::pipe();
+    deafened.atomic().cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub");
+    deafened.add_command(held.command(RELEASE, &["w1:1".to_owned()]));
+    deafened.exec_async(&mut server.redis().await).await.unwrap();
+    eventually("a new subscription", async || {
+        counted(&server, "subscribe", "calls").await > subscribed
+    })
+    .await;
+    // Those of the new subscription come after the client has told its waiters to renew.
+    let pings = counted(&server, "ping", "calls").await;
+    eventually("its pings", async || {
+        counted(&server, "ping", "calls").await >= pings + 2
+    })
+    .await;
+    let guard = soon("the grant", waiting).await.unwrap();
+    assert!(guard.fencing_token().get() > token);
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ async fn a_user_that_may_not_subscribe_cannot_connect() {
 #[tokio::test]
 async fn rights_named_by_the_remedy_are_enough() {
     let server = Server::start().await;
-    let list = "-@all +@connection +@scripting +@pubsub +@hash +@sortedset +@set +@string +exists \
+    let list = "-@all +@connection +@scripting +@pubsub +@hash +@sortedset +@string +exists \
                 +expire +pexpireat +del +time";
     let channels = ["resetchannels", "&fairlock:*", "&fairlock:{*}:events"];
     let rules: Vec<_> = list.split(' ').chain(["~fairlock:*"]).chain(channels).collect();

@@ -164,7 +164,7 @@ impl Evil {
             12 | 13 => self.forges(&state, &member).await,
             14 => {
                 let value = bytes(&mut self.random, 60);
-                self.sends(&[b"SADD", b"fairlock:listen", &member]).await;
+                self.sends(&[b"ZADD", b"fairlock:listen", &score, &member]).await;
                 self.sends(&[b"PUBLISH", b"fairlock:listen", &value]).await;
                 self.sends(&[b"SET", &[&b"fairlock:waits:"[..], &member].concat(), &value])
                     .await;

@@ -83,7 +83,7 @@ class Subscription:
 
     async def _read_audience(self, session: Session) -> None:
         try:
-            for subject in texts(await session.command("SMEMBERS", self._announcements)):
+            for subject in texts(await session.command("ZRANGE", self._announcements, "0", "-1")):
                 self._believe(subject)
         except (Disconnected, ReplyError, MalformedError) as error:
             # Only events are missing, until the next announcement.

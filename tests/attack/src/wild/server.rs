@@ -308,7 +308,7 @@ impl Shared {
                     data: vec![text(&words[words.len() - 1]), Value::Int(1)],
                 }
             }
-            "SMEMBERS" => Value::Array(Vec::new()),
+            "ZRANGE" => Value::Array(Vec::new()),
             "MGET" => Value::Array(vec![Value::Nil; words.len() - 1]),
             "PING" => Value::SimpleString("PONG".to_owned()),
             _ => Value::Okay,
