@@ -288,7 +288,8 @@ impl<M: Access> Acquire<M> {
 ///
 /// A drop releases the lock and waits for the server's confirmation, for at most two seconds. So a program may end right
 /// after it. What the server did not confirm by then, the background thread goes on to release for as long as the client, or a lock
-/// or guard of it, exists. In a child of fork() a drop does nothing, because the hold is its parent's.
+/// or guard of it, exists. A guard in a `thread_local!` that the end of its thread drops may not wait. In a child of fork() a
+/// drop does nothing, because the hold is its parent's.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<M> {
     /// Taken by what ends the guard.
@@ -369,7 +370,11 @@ impl Guard<Write> {
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(guard) = self.inner.take() {
-            if guard.handle.shared().is_a_childs_copy() {
+            // A thread that ends may have no place any more for tokio's context. Then the release goes out in the
+            // background, as for any guard that is dropped outside of a runtime.
+            let context = tokio::runtime::Handle::try_current();
+            let is_gone = context.is_err_and(|error| error.is_thread_local_destroyed());
+            if is_gone || guard.handle.shared().is_a_childs_copy() {
                 return;
             }
             // A loss is no news for who drops the guard, and the background releases what got no reply.

@@ -120,3 +120,31 @@ fn a_thread_that_blocks_may_block_within() {
         outer.release().await.unwrap();
     });
 }
+
+/// Its thread's first use of the slot comes before its first use of tokio, whose context is thus gone first.
+#[test]
+fn a_guard_in_a_thread_local_may_outlive_the_context_of_tokio() {
+    use std::cell::RefCell;
+    const CHILD: &str = "FAIRLOCK_TEST_OF_A_THREAD_LOCAL";
+    thread_local!(static SLOT: RefCell<Option<fairlock::blocking::WriteGuard>> = const { RefCell::new(None) });
+    // A panic while a thread ends is the end of its process, so another one tries.
+    if let Ok(url) = std::env::var(CHILD) {
+        let client = Client::connect(url).unwrap();
+        let lock = client.rw_lock("a");
+        let ends = std::thread::spawn(move || {
+            SLOT.with(|slot| slot.replace(Some(lock.write().acquire_fair().unwrap())));
+        });
+        ends.join().unwrap();
+        drop(client.rw_lock("a").write().acquire_fair().unwrap());
+        return;
+    }
+    let server = server();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let name = "lock::blocking::a_guard_in_a_thread_local_may_outlive_the_context_of_tokio";
+    let ended = child.args(["--exact", name]).env(CHILD, server.url()).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(
+        String::from_utf8_lossy(&ended.stdout).contains("1 passed"),
+        "the child ran"
+    );
+}
