@@ -171,7 +171,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "lease-from-the-reply", file: "src/engine/attempt.rs",
-        edits: &[("self.request().claim().on_reply(sent, answer);", "self.request().claim().on_reply(clock::now(), answer);")],
+        edits: &[("                        claim.on_reply(sent, answer);", "                        claim.on_reply(clock::now(), answer);")],
         seen: "draft",
         story: "The lease is counted from when the reply came, not from when the call was sent: the holder believes for longer than the server.",
         check: Check::It("faults::replies::a_lease_is_counted_from_the_asking_and_not_from_the_answer"),
@@ -505,7 +505,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "owner-does-not-wait-for-its-release", file: "src/engine/attempt.rs",
-        edits: &[("        request.owner()?;\n        let is_short", "        request.owner().filter(|_| false)?;\n        let is_short")],
+        edits: &[("        request.owner()?;\n        let until", "        request.owner().filter(|_| false)?;\n        let until")],
         seen: "invented",
         story: "An owner drops its guard and asks again before the release: the owner reenters, past all waiters.",
         check: Check::It("lock::rw_lock::an_owner_that_dropped_its_guard_asks_again_behind_who_waits"),
@@ -609,7 +609,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "downgrade-forgets-max-hold", file: "src/upgrade.rs",
-        edits: &[(".max_hold(limit);", ";\n        let _ = limit;")],
+        edits: &[("        reading.limit(asked, limit);\n", "        let _ = limit;\n")],
         seen: "found here",
         story: "A hold that was limited is not any more once it has been downgraded.",
         check: Check::It("modes::downgrade::a_downgrade_does_not_end_the_limit_of_max_hold"),
@@ -774,7 +774,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-missed-message-undoubts-a-hold", file: "src/state/claim.rs",
-        edits: &[("        if waits {\n            self.doubted = Some(now);\n        }\n", "        self.doubted = waits.then_some(now);\n")],
+        edits: &[("        if waits || matches!(self.phase, Phase::Asked { .. }) {\n            self.doubted = Some(now);\n        }\n", "        self.doubted = waits.then_some(now);\n")],
         seen: "found here, by reading",
         story: "A server that began anew is doubted; messages may have been missed too, and the doubt about the hold is forgotten.",
         check: Check::Lib("state::claim::tests::a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered"),

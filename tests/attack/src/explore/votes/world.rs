@@ -352,7 +352,7 @@ impl World {
             link.pushes.clear();
             link.replies.retain(|(order, ..)| matches!(order, Order::Acquire(..)));
         }
-        let orders = client.voter.leave(self.now());
+        let orders = client.voter.leave(now);
         self.send(c, orders);
     }
 
