@@ -120,7 +120,7 @@ impl WriteGuard {
     /// If you drop the future, the client releases the hold in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the hold had been lost. [`Error::Unavailable`] or [`Error::Server`] if the server did not
+    /// [`Error::Lost`] if the hold had been lost, or its `max_hold` ended meanwhile. [`Error::Unavailable`] or [`Error::Server`] if the server did not
     /// confirm within the lease, and [`Error::Shutdown`] if the client was shut down meanwhile; then the client releases
     /// the hold in the background. [`Error::Runtime`] without timers.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
@@ -144,6 +144,9 @@ impl WriteGuard {
         reading.limit(asked, limit);
         tell(hold, HoldEnd::Downgraded);
         self.forget();
-        Ok(reading)
+        match reading.is_held() {
+            true => Ok(reading),
+            false => Err(reading.lost_because(reading.reason())),
+        }
     }
 }

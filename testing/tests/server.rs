@@ -293,6 +293,31 @@ async fn a_slow_downgrade_makes_no_hold_longer_than_its_max_hold() {
     assert_eq!(reading.lost().await, LostReason::MaxHold);
     let lasted = begun.elapsed();
     assert!(lasted < Duration::from_secs(21), "{lasted:?}");
+
+    let writing = lock
+        .write()
+        .max_hold(Duration::from_secs(20))
+        .acquire_fair()
+        .await
+        .unwrap();
+    // Its reply comes 300 ms after the end.
+    sleep(Duration::from_millis(19_500)).await;
+    server.freeze();
+    let downgrade = tokio::spawn(writing.downgrade());
+    sleep(Duration::from_millis(800)).await;
+    server.thaw();
+    let late = downgrade.await.unwrap().map(drop);
+    assert!(
+        matches!(
+            late,
+            Err(Error::Lost {
+                reason: LostReason::MaxHold,
+                ..
+            })
+        ),
+        "{late:?}"
+    );
+    drop(lock.write().acquire_fair().await.unwrap());
 }
 
 /// The shutdown has what is left released too, so what the server does not know any more was not lost.
