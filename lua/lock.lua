@@ -1,7 +1,7 @@
 -- The lock: its state, its expiry, and admit(). It comes before every script, and once in the library of functions.
 -- KEYS: 1 state (hash), 2 queue (sorted set: score), 3 leases (sorted set: deadline in ms)
--- ARGV[1]: options, letters: s this is a cluster; a by ASKING; e somebody listens to events; t try; u upgrade; q vote of a quorum;
--- w, r policy; n and a limit: policy, m and a number: the longest queue
+-- ARGV[1]: options, letters: s this is a cluster; a by ASKING; e somebody listens to events; t try; u upgrade; q vote
+-- of a quorum; w, r policy; n and a limit: policy, m and a number: the longest queue
 -- begin() reads the state once, save() writes it once. PROTOCOL.md explains the fields.
 local BATCH = 1024         -- grants a call, so that a script takes a millisecond or two
 local EXPIRY_BATCH = 200   -- expired requests a call
