@@ -116,7 +116,7 @@ impl Registry {
         self.table().refuse(state, error);
     }
 
-    /// Whether a request waits for the lock, or asks for it.
+    /// Whether a message about the lock may be news.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_awaited(&self, state: &Arc<str>) -> bool {
         self.table().is_awaited(state)
