@@ -118,6 +118,13 @@ impl Request {
         });
     }
 
+    /// Whether it waits, or has a grant that nobody has taken: that may be over, and another one may follow.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn needs_messages(&self) -> bool {
+        let claim = self.claim();
+        claim.is_waiting() || claim.offered().is_some()
+    }
+
     /// The owner's name, if the user named one.
     pub(crate) fn owner(&self) -> Option<&str> {
         self.owner.clone().map(|at| &self.name[at])
@@ -187,3 +194,6 @@ fn hold_end(by: &EndedBy) -> HoldEnd {
         | EndedBy::Failed(_) => HoldEnd::Dropped,
     }
 }
+
+#[cfg(all(test, feature = "cluster", not(fairlock_loom)))]
+mod tests;

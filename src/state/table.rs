@@ -252,16 +252,11 @@ impl Table {
         requests.for_each(|request| request.refuse(error));
     }
 
-    /// Whether a message about the lock may be news: a request waits, or has a grant that nobody has taken yet, which may
-    /// be over and followed by another one.
+    /// Whether a message about the lock may be news.
     #[cfg(feature = "cluster")]
     pub(super) fn is_awaited(&self, state: &Arc<str>) -> bool {
-        let expects = |request: &Arc<Request>| {
-            let claim = request.claim();
-            claim.is_waiting() || claim.offered().is_some()
-        };
         let entry = self.locks.get(state);
-        entry.is_some_and(|entry| entry.requests.values().any(expects))
+        entry.is_some_and(|entry| entry.requests.values().any(|request| request.needs_messages()))
     }
 
     fn reschedule(&mut self, state: &Arc<str>, at: Instant) {
@@ -343,11 +338,7 @@ impl LockEntry {
 #[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
-    #[cfg(feature = "cluster")]
-    use crate::protocol::reply::Answer;
     use crate::state::claim::Claim;
-    #[cfg(feature = "cluster")]
-    use crate::state::claim::Outcome;
     use crate::types::mode::Admission;
 
     fn next(now: Instant, ms: u64) -> FollowUp {
@@ -368,33 +359,6 @@ mod tests {
         assert!(matches!(due.as_slice(), [due] if due.renew.is_empty() && due.follow_up.is_some()));
         assert_eq!(table.arm(), None);
         assert!(table.locks.is_empty());
-    }
-
-    #[cfg(feature = "cluster")]
-    #[test]
-    fn a_lock_is_listened_to_until_its_grant_is_taken() {
-        let (mut table, now) = (Table::default(), Instant::now());
-        let lock = Arc::new(Lock::new("p", "a".into()));
-        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
-        let request = Arc::new(Request::new(
-            1,
-            "wa:1".to_owned(),
-            Arc::clone(&lock),
-            Admission::FIFO,
-            claim,
-        ));
-        table.insert(Arc::clone(&request), now);
-        let queued = Answer::Queued {
-            ticket: 7,
-            seq: 7,
-            ahead: 1,
-        };
-        request.claim().on_reply(now, queued);
-        assert!(table.is_awaited(&lock.state), "it waits");
-        request.claim().on_grant(now, 8);
-        assert!(table.is_awaited(&lock.state), "nobody has taken it");
-        assert!(matches!(request.claim().poll_outcome(now), Some(Outcome::HandOut(_))));
-        assert!(!table.is_awaited(&lock.state));
     }
 
     #[test]

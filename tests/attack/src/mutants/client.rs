@@ -1236,10 +1236,10 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("events::listeners::who_listened_leaves_the_set_though_others_go_on"),
     },
     Mutant {
-        name: "a-grant-in-doubt-is-not-heard", file: "src/state/table.rs",
+        name: "a-grant-in-doubt-is-not-heard", file: "src/state/request.rs",
         edits: &[("claim.is_waiting() || claim.offered().is_some()", "claim.is_waiting()")],
         seen: "found here, by a reader from outside",
         story: "A future that nobody polls has its grant; a fail-over loses that, and in the cluster nobody listens for the next one.",
-        check: Check::Lib("state::table::tests::a_lock_is_listened_to_until_its_grant_is_taken"),
+        check: Check::Lib("state::request::tests::messages_are_needed_until_a_grant_is_taken"),
     },
 ];
