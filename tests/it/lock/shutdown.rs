@@ -133,4 +133,6 @@ async fn a_shutdown_ends_a_stream_that_has_not_begun() {
     for ended in soon("an end of the streams", ended).await {
         assert!(matches!(ended, Err(Error::Shutdown { .. })), "{ended:?}");
     }
+    let later = soon("an end of a later one", lock.events()).await.map(drop);
+    assert!(matches!(later, Err(Error::Shutdown { .. })), "{later:?}");
 }

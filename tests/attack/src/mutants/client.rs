@@ -1174,7 +1174,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-stream-waits-through-a-shutdown", file: "src/state/subscribers.rs",
-        edits: &[("            if is_closed() {\n                return false;\n            }\n", "            let _ = &is_closed;\n")],
+        edits: &[("            if is_closed() {\n                return false;\n            }\n", "            let _ = &is_closed;\n"), ("                None => return false,", "                None => {}")],
         seen: "found here, by reading",
         story: "A stream of events has not begun when its client shuts down: it ends with a time-out.",
         check: Check::It("lock::shutdown::a_shutdown_ends_a_stream_that_has_not_begun"),
