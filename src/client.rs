@@ -27,9 +27,9 @@ use std::time::Duration;
 /// A connection to the server that keeps the locks. A process needs only one `Client`; clones share it.
 ///
 /// A client has two connections, one for commands and one for subscriptions, and a third one once it waits for replicas.
-/// In a cluster it has as many to each master at most; with Sentinel it has a few more to the sentinels. Background tasks run on the tokio runtime on which the
-/// client connected. They renew holders and waiters, and they reconnect. The tasks end when the last `Client`,
-/// [`RwLock`], guard and acquisition is gone and everything that was dropped is released.
+/// In a cluster it has as many to each master at most; with Sentinel it has a few more to the sentinels. Background tasks
+/// run on the tokio runtime on which the client connected. They renew holders and waiters, and they reconnect. The tasks
+/// end when the last `Client`, [`RwLock`], guard and acquisition is gone and everything that was dropped is released.
 /// [`shutdown`](Client::shutdown) waits for that.
 ///
 /// If that runtime ends first, nothing renews or releases any more. Waiting and later calls fail at once with

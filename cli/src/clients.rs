@@ -1,47 +1,64 @@
 //! Who the clients are that events name by their numbers.
 
-use fairlock::{Client, ClientInfo};
+use fairlock::{Client, ClientInfo, Status};
 use std::collections::HashMap;
 
-pub(crate) struct Clients {
-    client: Client,
-    known: HashMap<String, ClientInfo>,
-}
+/// Clients that have said who they are.
+#[derive(Debug, Default)]
+pub(crate) struct Known(HashMap<String, ClientInfo>);
 
-/// Whether it says who it is, and not only its number.
-pub(crate) fn is_introduced(client: &ClientInfo) -> bool {
-    client.label.is_some() || client.process.is_some() || client.host.is_some()
-}
-
-impl Clients {
+impl Known {
     /// At so many it forgets those that it knows, because most of them have ended.
     const MOST: usize = 10_000;
 
+    pub(crate) fn get(&self, id: &str) -> Option<&ClientInfo> {
+        self.0.get(id)
+    }
+
+    pub(crate) fn meet(&mut self, client: &ClientInfo) {
+        // Whoever has told only a number may be about to introduce itself.
+        let is_introduced = client.label.is_some() || client.process.is_some() || client.host.is_some();
+        if !is_introduced || self.get(&client.id).is_some() {
+            return;
+        }
+        if self.0.len() >= Self::MOST {
+            self.0.clear();
+        }
+        self.0.insert(client.id.clone(), client.clone());
+    }
+
+    /// Those that hold the lock or wait for it.
+    pub(crate) fn learn(&mut self, status: &Status) {
+        let holders = status.holders.iter().map(|holder| &holder.client);
+        for client in holders.chain(status.waiters.iter().map(|waiter| &waiter.client)) {
+            self.meet(client);
+        }
+    }
+}
+
+pub(crate) struct Clients {
+    client: Client,
+    known: Known,
+}
+
+impl Clients {
     pub(crate) fn of(client: Client) -> Self {
-        let known = HashMap::new();
+        let known = Known::default();
         Self { client, known }
     }
 
     /// Of a lock those that hold it or wait for it now, because an evicted one may end before it can be asked for. A user
     /// that may not read the status learns nothing.
     pub(crate) async fn learn(&mut self, lock: &str) {
-        let Ok(status) = self.client.rw_lock(lock).status().await else {
-            return;
-        };
-        let holders = status.holders.into_iter().map(|holder| holder.client);
-        let waiters = status.waiters.into_iter().map(|waiter| waiter.client);
-        let known = holders.chain(waiters).filter(is_introduced).take(Self::MOST);
-        self.known.extend(known.map(|client| (client.id.clone(), client)));
+        if let Ok(status) = self.client.rw_lock(lock).status().await {
+            self.known.learn(&status);
+        }
     }
 
+    /// `None`: it has ended, or not said who it is.
     pub(crate) async fn who(&mut self, id: &str) -> Option<&ClientInfo> {
-        if !self.known.contains_key(id) {
-            if self.known.len() >= Self::MOST {
-                self.known.clear();
-            }
-            // An unknown client may have ended, or be about to introduce itself.
-            let client = self.client.client_info(id).await.ok().flatten()?;
-            self.known.insert(id.to_owned(), client);
+        if self.known.get(id).is_none() {
+            self.known.meet(&self.client.client_info(id).await.ok().flatten()?);
         }
         self.known.get(id)
     }

@@ -72,7 +72,8 @@
 //!
 //! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
 //!   upgrades), `deadlock`, `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already),
-//!   `evicted`, `lost` (of an upgrade: its read hold was lost), `unavailable`, `server_error` (too few replicas too), `shutdown`.
+//!   `evicted`, `lost` (of an upgrade: its read hold was lost), `unavailable`, `server_error` (too few replicas
+//!   too), `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.
 //! * `source`: `reply` (the lock was free), `message`, and `renewal`: the message did not come, or came later. Other than

@@ -15,5 +15,6 @@ pub(crate) mod quarantine;
 pub(crate) mod replication;
 pub(crate) mod reply;
 pub(crate) mod script;
+pub(crate) mod server_time;
 pub(crate) mod snapshot;
 pub(crate) mod waits;

@@ -2,7 +2,7 @@
 //! key.
 
 use super::hello::Dialect;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Value};
 
 /// The prefix of the locks that several servers keep, so that nobody mixes them up with those of one server.
 pub(crate) fn prefix_of_quorum(prefix: &str) -> String {
@@ -12,17 +12,6 @@ pub(crate) fn prefix_of_quorum(prefix: &str) -> String {
 /// The key in which the clients of a quorum keep what they must agree on.
 pub(crate) fn stamp_key(prefix: &str) -> String {
     format!("{prefix}:quorum")
-}
-
-/// The command that tells a server's clock.
-pub(crate) fn time() -> Cmd {
-    redis::cmd("TIME")
-}
-
-/// Reads the reply to [`time`], in milliseconds.
-pub(crate) fn read_time(reply: Value) -> Result<u64, RedisError> {
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)?;
-    Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
 }
 
 const LIFE: &str = include_str!("../../lua/life.lua");

@@ -5,7 +5,8 @@ use super::members::{Members, Plan};
 use crate::engine::runtime;
 use crate::observe::{self, Unreached};
 use crate::protocol::key::{self, Lock};
-use crate::protocol::quarantine::{prefix_of_quorum, read_time, time};
+use crate::protocol::quarantine::prefix_of_quorum;
+use crate::protocol::server_time;
 use crate::target::{IntoServer, Server};
 use crate::transport::link::Lane;
 use crate::transport::quarantine::is_seated_twice;
@@ -231,8 +232,12 @@ async fn clocks_apart(members: &Members) -> Option<Duration> {
     let limit = call_limit(members.lease);
     let clocks = members.servers.iter().map(|member| async move {
         let session = &member.handle()?.session;
-        let reply = session.route.command(Lane::Users, limit, "", &time()).await.ok()?;
-        read_time(reply).ok()
+        let reply = session
+            .route
+            .command(Lane::Users, limit, "", &server_time::ask())
+            .await
+            .ok()?;
+        server_time::read(reply).ok()
     });
     let clocks: Vec<u64> = join_all(clocks).await.into_iter().flatten().collect();
     let apart = clocks.iter().max()? - clocks.iter().min()?;

@@ -142,31 +142,6 @@ impl Claim {
         self.doubted = self.doubted.filter(|doubted| sent < *doubted);
     }
 
-    /// A message may have been lost. Returns whether that matters.
-    pub(crate) fn doubt(&mut self, now: Instant) -> bool {
-        let waits = self.is_waiting();
-        // Another doubt about the hold may remain. Whether a request waits that has no reply yet, the reply tells.
-        if waits || matches!(self.phase, Phase::Asked { .. }) {
-            self.doubted = Some(now);
-        }
-        waits
-    }
-
-    /// The server may have forgotten its grant. Returns whether that matters.
-    pub(crate) fn doubt_hold(&mut self, now: Instant) -> bool {
-        let granted = matches!(self.phase, Phase::Granted { .. } | Phase::Held { .. });
-        if granted {
-            self.doubted = Some(now);
-        }
-        granted
-    }
-
-    /// Nothing proves its grant, and nobody asks. Returns whether the watchdog has to.
-    pub(crate) fn doubt_unproven(&mut self, now: Instant) -> bool {
-        let is_unproven = self.proven.is_none_or(|proven| proven <= now) && self.doubted.is_none();
-        is_unproven && matches!(self.phase, Phase::Granted { .. }) && self.doubt_hold(now)
-    }
-
     /// A message came over a subscription that was confirmed then. The server may have cut the lease of a deaf waiter, so
     /// the proofs of earlier calls do not count for what the message grants.
     pub(crate) fn listens_since(&mut self, confirmed: Instant) {
@@ -473,11 +448,6 @@ impl Claim {
         matches!(self.phase, Phase::Waiting { .. })
     }
 
-    /// Whether it waits, and may have missed a message since its last call.
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.is_waiting() && self.doubted.is_some()
-    }
-
     /// The ticket, if it waits.
     pub(crate) fn waiting_ticket(&self) -> Option<u64> {
         self.ticket().filter(|_| self.is_waiting())
@@ -496,6 +466,7 @@ impl Claim {
     }
 }
 
+mod doubt;
 mod keep;
 #[cfg(feature = "testing")]
 mod seam;

@@ -191,12 +191,14 @@ impl EventSubscribers {
                 true => Topic::Pattern(channel.clone()),
                 false => Topic::Channel(channel.clone()),
             };
-            match (feed.is_read(), feed.subscribed) {
+            // Asked once: the last reader may go meanwhile.
+            let is_read = feed.is_read();
+            match (is_read, feed.subscribed) {
                 (true, false) => new.push(topic),
                 (false, true) => gone.push(topic),
                 _ => {}
             }
-            feed.is_read()
+            is_read
         });
         (new, gone)
     }
@@ -262,6 +264,7 @@ impl EventSubscribers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt as _;
 
     #[test]
     fn nobody_listens_until_somebody_says_so() {
@@ -288,6 +291,14 @@ mod tests {
         }
         let kept = locked(&subscribers.heard).until.len();
         assert!(kept <= 300, "{kept} of 100 that are believed");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_stream_of_a_client_that_is_closed() {
+        let subscribers = EventSubscribers::default();
+        let _stream = subscribers.listen(Instant::now(), "a".to_owned(), "fairlock:{a}".to_owned());
+        assert_eq!(subscribers.subscribed("a", || false).now_or_never(), None);
+        assert_eq!(subscribers.subscribed("a", || true).now_or_never(), Some(false));
     }
 
     #[tokio::test]

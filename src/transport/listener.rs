@@ -12,7 +12,7 @@ use crate::observe::Outage;
 use crate::protocol::event;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_channel};
-use crate::protocol::quarantine::{self, read_time};
+use crate::protocol::server_time;
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::state::subscribers::Topic;
@@ -201,7 +201,7 @@ impl Listener {
             async move { wire.answer(PING_TIMEOUT, &command).await }
         };
         let announced = async {
-            let now = read_time(say(quarantine::time()).await?)? / 1000;
+            let now = server_time::read(say(server_time::ask()).await?)? / 1000;
             // Sent together, in one round trip.
             let announcements = event::announce(&self.shared.prefix, &subjects, now);
             try_join_all(announcements.into_iter().map(say)).await

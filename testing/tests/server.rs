@@ -277,12 +277,8 @@ async fn a_slow_downgrade_makes_no_hold_longer_than_its_max_hold() {
         .await
         .unwrap();
     let lock = client.rw_lock("a");
-    let writing = lock
-        .write()
-        .max_hold(Duration::from_secs(20))
-        .acquire_fair()
-        .await
-        .unwrap();
+    let limited = || lock.write().max_hold(Duration::from_secs(20)).acquire_fair();
+    let writing = limited().await.unwrap();
     let begun = Instant::now();
     sleep(Duration::from_secs(10)).await;
     server.freeze();
@@ -294,12 +290,7 @@ async fn a_slow_downgrade_makes_no_hold_longer_than_its_max_hold() {
     let lasted = begun.elapsed();
     assert!(lasted < Duration::from_secs(21), "{lasted:?}");
 
-    let writing = lock
-        .write()
-        .max_hold(Duration::from_secs(20))
-        .acquire_fair()
-        .await
-        .unwrap();
+    let writing = limited().await.unwrap();
     // Its reply comes 300 ms after the end.
     sleep(Duration::from_millis(19_500)).await;
     server.freeze();

@@ -145,12 +145,12 @@ impl Feed {
 
 /// The client of that number. `None`: it has ended, or not yet introduced itself.
 async fn who(looks: &Looks<'_>, client: &Client, id: &str) -> Option<ClientInfo> {
-    let known = looks.history.borrow().known(id).cloned();
+    let known = looks.history.borrow().clients.get(id).cloned();
     if known.is_some() {
         return known;
     }
     let found = client.client_info(id).await.ok().flatten()?;
-    looks.history.borrow_mut().meet(&found);
+    looks.history.borrow_mut().clients.meet(&found);
     Some(found)
 }
 

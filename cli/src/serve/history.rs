@@ -4,7 +4,7 @@
 //! connection, and all events of a cluster and of a quorum. So each look at all locks counts too. A look finds waits that
 //! no event has told of, and ends those that are gone.
 
-use crate::clients::is_introduced;
+use crate::clients::Known;
 use crate::locks::Findings;
 use crate::text;
 use fairlock::{ClientInfo, Event, EventKind, Mode, Owner, Status};
@@ -16,8 +16,6 @@ use std::time::{Duration, Instant, SystemTime};
 pub(crate) const KEPT: usize = 1000;
 /// How many waits are followed at a time. Further ones are not.
 const FOLLOWED: usize = 20_000;
-/// How many clients are known by more than their number.
-const CLIENTS: usize = 10_000;
 
 /// An owner waits at most once for a lock in a mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +53,7 @@ pub(crate) struct History {
     open: HashMap<Place, Open>,
     /// The latest last.
     ended: VecDeque<Wait>,
-    clients: HashMap<String, ClientInfo>,
+    pub(crate) clients: Known,
 }
 
 impl History {
@@ -64,37 +62,13 @@ impl History {
         self.ended.iter().rev()
     }
 
-    pub(crate) fn known(&self, client: &str) -> Option<&ClientInfo> {
-        self.clients.get(client)
-    }
-
     /// The client of that number, as far as it is known.
     pub(crate) fn client(&self, id: &str) -> ClientInfo {
-        self.known(id).cloned().unwrap_or_else(|| {
+        self.clients.get(id).cloned().unwrap_or_else(|| {
             let mut client = ClientInfo::default();
             id.clone_into(&mut client.id);
             client
         })
-    }
-
-    /// Remembers who the clients of these requests are.
-    pub(crate) fn learn(&mut self, status: &Status) {
-        let holders = status.holders.iter().map(|holder| &holder.client);
-        for client in holders.chain(status.waiters.iter().map(|waiter| &waiter.client)) {
-            self.meet(client);
-        }
-    }
-
-    pub(crate) fn meet(&mut self, client: &ClientInfo) {
-        if !is_introduced(client) {
-            return;
-        }
-        if self.clients.len() >= CLIENTS {
-            self.clients.clear();
-        }
-        if self.known(&client.id).is_none() {
-            self.clients.insert(client.id.clone(), client.clone());
-        }
     }
 
     pub(crate) fn event(&mut self, event: &Event, now: Instant) {
@@ -134,7 +108,7 @@ impl History {
         let just_ended: HashSet<Place> = since_look.map(Wait::place).collect();
         let mut waiting = HashSet::new();
         for lock in &findings.found {
-            self.learn(&lock.status);
+            self.clients.learn(&lock.status);
             for waiter in lock.status.waiters.iter().filter(|waiter| waiter.expired_for.is_none()) {
                 let place = Place {
                     lock: lock.name.clone(),

@@ -116,7 +116,7 @@ impl<'a> Looks<'a> {
             look.read[at] = Instant::now();
             look.failed[at] = match status {
                 Ok((found, _)) => {
-                    self.history.borrow_mut().learn(&found.status);
+                    self.history.borrow_mut().clients.learn(&found.status);
                     look.findings.found[at] = found;
                     None
                 }
@@ -148,7 +148,7 @@ impl<'a> Looks<'a> {
         }
         // Of a quorum the waiters come all at once.
         found.status.waiters.retain(|waiter| waiter.position >= first);
-        self.history.borrow_mut().learn(&found.status);
+        self.history.borrow_mut().clients.learn(&found.status);
         let servers = match eye {
             Eye::One(..) => Vec::new(),
             Eye::Several(fleet) => fleet.shown().zip(servers).collect(),

@@ -53,18 +53,6 @@ async fn a_shutdown_does_not_repeat_what_the_server_refuses() {
     let all = rules("service");
     let mut none = all.clone();
     none.retain(|rule| !rule.starts_with('~'));
-    let refusals = async || {
-        let mut info = redis::cmd("INFO");
-        let info: String = info
-            .arg("errorstats")
-            .query_async(&mut server.redis().await)
-            .await
-            .unwrap();
-        let count = info
-            .lines()
-            .find_map(|line| line.strip_prefix("errorstat_NOPERM:count="));
-        count.map_or(0, |count| count.trim().parse::<u64>().expect("a number"))
-    };
     for is_sealed in [false, true] {
         let url = login(&server, "nobody", &all).await;
         let client = client(&url, "nobody").await.expect("a client");
@@ -83,11 +71,11 @@ async fn a_shutdown_does_not_repeat_what_the_server_refuses() {
         let asked = lock.write().acquire_fair().await;
         assert!(matches!(asked, Err(Error::Server { .. })), "{asked:?}");
         drop(guard);
-        let before = refusals().await;
+        let before = server.errors("NOPERM").await;
         client.shutdown().await;
         // Two requests, each with a call that was under way and one of the shutdown's own. For three seconds they would be
         // many more.
-        let repeated = refusals().await - before;
+        let repeated = server.errors("NOPERM").await - before;
         assert!(repeated <= 8, "{repeated} refusals, sealed: {is_sealed}");
     }
 }

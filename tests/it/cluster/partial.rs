@@ -57,6 +57,14 @@ impl Busy {
     }
 }
 
+/// The slot is the second node's.
+async fn end(cluster: &Cluster, slot: &str) {
+    for node in [1, 0, 2] {
+        let done = ["CLUSTER", "SETSLOT", slot, "NODE", &cluster.ids[1]];
+        ask::<Value>(&cluster.nodes[node], &done).await;
+    }
+}
+
 #[tokio::test]
 async fn a_move_that_stopped_after_some_of_a_locks_keys_loses_nothing_and_its_end_brings_the_lock_back() {
     let cluster = Cluster::of(3, 0).await;
@@ -69,9 +77,7 @@ async fn a_move_that_stopped_after_some_of_a_locks_keys_loses_nothing_and_its_en
         busy.carry(&cluster, which).await;
         busy.is_refused(&stranger).await;
         busy.carry(&cluster, 7 & !which).await;
-        for node in [1, 0, 2] {
-            busy.set_slot(&cluster.nodes[node], &["NODE", &cluster.ids[1]]).await;
-        }
+        end(&cluster, &busy.slot).await;
         let token = busy.guard.fencing_token();
         soon("the release", busy.guard.release()).await.unwrap();
         let next = soon("the grant", busy.waiter).await.unwrap().unwrap();
@@ -142,18 +148,10 @@ async fn a_release_in_the_middle_of_a_move_cuts_no_lease_and_nobody_enters_past_
         leases.iter().all(|(_, until)| *until > seconds * 1000 + half),
         "{leases:?}"
     );
-    for node in [1, 0, 2] {
-        let done = ["CLUSTER", "SETSLOT", &busy.slot, "NODE", &cluster.ids[1]];
-        ask::<Value>(&cluster.nodes[node], &done).await;
-    }
+    end(&cluster, &busy.slot).await;
     let first = soon("the grant", busy.waiter).await.unwrap().unwrap();
     assert!(first.fencing_token() > token && !behind.is_finished());
     first.release().await.unwrap();
-    soon("the next grant", behind)
-        .await
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    let second = soon("the next grant", behind).await.unwrap().unwrap();
+    second.release().await.unwrap();
 }

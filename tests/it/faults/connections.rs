@@ -26,20 +26,6 @@ async fn connections_that_fell_silent_are_made_again() {
     assert!(guard.is_held());
 }
 
-/// What the server's statistics of a command have under a name.
-async fn counted(server: &Server, command: &str, name: &str) -> usize {
-    let info = redis::cmd("INFO").arg("commandstats").to_owned();
-    let info: String = info.query_async(&mut server.redis().await).await.unwrap();
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
-    let value = line.and_then(|line| {
-        line.split(',')
-            .find_map(|field| field.strip_prefix(&format!("{name}=")))
-    });
-    value.map_or(0, |value| value.parse().unwrap())
-}
-
 /// Its claim says nothing of a wait while the reply has not come, so a doubt about waiters would pass it by.
 #[tokio::test]
 async fn a_grant_that_nobody_heard_is_looked_for_though_the_reply_before_it_came_later() {
@@ -50,22 +36,19 @@ async fn a_grant_that_nobody_heard_is_looked_for_though_the_reply_before_it_came
     let mut waiting = Box::pin(user.rw_lock("a").write().acquire_fair());
     assert!(futures::poll!(&mut waiting).is_pending());
     server.until_queued("a", 1).await;
-    let subscribed = counted(&server, "subscribe", "calls").await;
+    let subscribed = server.calls("subscribe").await;
     // In one step: it cannot have been heard.
     let mut deafened = redis::pipe();
     deafened.atomic().cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub");
     deafened.add_command(held.command(RELEASE, &["w1:1".to_owned()]));
     deafened.exec_async(&mut server.redis().await).await.unwrap();
     eventually("a new subscription", async || {
-        counted(&server, "subscribe", "calls").await > subscribed
+        server.calls("subscribe").await > subscribed
     })
     .await;
     // Those of the new subscription come after the client has told its waiters to renew.
-    let pings = counted(&server, "ping", "calls").await;
-    eventually("its pings", async || {
-        counted(&server, "ping", "calls").await >= pings + 2
-    })
-    .await;
+    let pings = server.calls("ping").await;
+    eventually("its pings", async || server.calls("ping").await >= pings + 2).await;
     let guard = soon("the grant", waiting).await.unwrap();
     assert!(guard.fencing_token().get() > token);
 }
@@ -76,16 +59,13 @@ async fn a_ping_that_the_server_refuses_is_a_reply_and_ends_no_subscription() {
     let held = s.near.rw_lock("a").write().acquire_fair().await.unwrap();
     let waiter = tokio::spawn(s.far.rw_lock("a").write().acquire_fair());
     s.server.until_queued("a", 1).await;
-    let subscribed = counted(&s.server, "subscribe", "calls").await;
+    let subscribed = s.server.calls("subscribe").await;
     let mut connection = s.server.redis().await;
     let rules = redis::cmd("ACL").arg(&["SETUSER", "default", "-ping"]).to_owned();
     rules.exec_async(&mut connection).await.unwrap();
     // So many pings of each client's subscription that it would have ended if they counted as missed.
-    eventually("pings are refused", async || {
-        counted(&s.server, "ping", "rejected_calls").await >= 6
-    })
-    .await;
-    assert_eq!(counted(&s.server, "subscribe", "calls").await, subscribed);
+    eventually("pings are refused", async || s.server.refused("ping").await >= 6).await;
+    assert_eq!(s.server.calls("subscribe").await, subscribed);
     held.release().await.unwrap();
     drop(soon("the grant", waiter).await.unwrap().unwrap());
 }

@@ -38,19 +38,6 @@ async fn has_room(server: &Server) {
 const LOG: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "everysec"];
 const SNAPSHOTS: [&str; 3] = ["--save", "3600", "1"];
 
-/// So often the server has refused to write.
-async fn refusals(server: &Server) -> u64 {
-    let info: String = redis::cmd("INFO")
-        .arg("errorstats")
-        .query_async(&mut server.redis().await)
-        .await
-        .unwrap();
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("errorstat_MISCONF:count="));
-    line.map_or(0, |count| count.trim().parse().expect("a number"))
-}
-
 /// Nobody loses anything, and a release waits for room.
 async fn holds_and_waits_last(mut server: Server, restarts: bool) {
     let (holder, other) = (client(server.url(), LONG).await, client(server.url(), LONG).await);
@@ -59,9 +46,9 @@ async fn holds_and_waits_last(mut server: Server, restarts: bool) {
     let waiter = tokio::spawn(other.rw_lock("a").write().lease(ms(15_000)).acquire_fair());
     server.until_queued("a", 1).await;
     fills(&server).await;
-    let before = refusals(&server).await;
+    let before = server.errors("MISCONF").await;
     eventually("the waiter's renewal is refused", async || {
-        refusals(&server).await > before
+        server.errors("MISCONF").await > before
     })
     .await;
     let refused = soon("an answer", other.rw_lock("b").write().try_acquire())
@@ -71,10 +58,10 @@ async fn holds_and_waits_last(mut server: Server, restarts: bool) {
     assert!(refused.to_string().contains("MISCONF"), "{refused}");
     other.rw_lock("a").status().await.expect("who only reads needs no disk");
     let token = guard.fencing_token();
-    let before = refusals(&server).await;
+    let before = server.errors("MISCONF").await;
     let release = tokio::spawn(guard.release());
     eventually("the release is sent again and again", async || {
-        refusals(&server).await > before + 3
+        server.errors("MISCONF").await > before + 3
     })
     .await;
     assert!(!release.is_finished() && !waiter.is_finished());

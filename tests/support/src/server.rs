@@ -246,6 +246,15 @@ impl Server {
         count(&self.command_stats().await, command, "rejected_calls")
     }
 
+    /// Errors with that code that the server has replied so far, to scripts too.
+    pub async fn errors(&self, code: &str) -> u64 {
+        let info = redis::cmd("INFO").arg("errorstats").to_owned();
+        let stats: String = info.query_async(&mut self.redis().await).await.expect("INFO");
+        let mut lines = stats.lines();
+        let count = lines.find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
+        count.map_or(0, |count| count.trim().parse().expect("a number"))
+    }
+
     /// Scripts that were executed so far, as functions or by EVAL. A refused EVALSHA is no execution.
     pub async fn script_calls(&self) -> u64 {
         let stats = self.command_stats().await;

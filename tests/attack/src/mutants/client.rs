@@ -155,7 +155,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("state::claim::tests::keep::what_a_request_asks_for_before_it_knows_of_its_grant_makes_no_lease_shorter"),
     },
     Mutant {
-        name: "unproven-vote-waits", file: "src/state/claim.rs",
+        name: "unproven-vote-waits", file: "src/state/claim/doubt.rs",
         edits: &[("self.proven.is_none_or(|proven| proven <= now) && self.doubted.is_none();", "self.proven.is_none() && self.doubted.is_some();")],
         seen: "found here, by review",
         story: "A vote that nothing proves is renewed a third of a lease later.",
@@ -773,7 +773,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("faults::load::a_lock_that_the_server_refuses_holds_up_no_other_release"),
     },
     Mutant {
-        name: "a-missed-message-undoubts-a-hold", file: "src/state/claim.rs",
+        name: "a-missed-message-undoubts-a-hold", file: "src/state/claim/doubt.rs",
         edits: &[("        if waits || matches!(self.phase, Phase::Asked { .. }) {\n            self.doubted = Some(now);\n        }\n", "        self.doubted = waits.then_some(now);\n")],
         seen: "found here, by reading",
         story: "A server that began anew is doubted; messages may have been missed too, and the doubt about the hold is forgotten.",
@@ -1174,10 +1174,10 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-stream-waits-through-a-shutdown", file: "src/state/subscribers.rs",
-        edits: &[("            if is_closed() {\n                return false;\n            }\n", "            let _ = &is_closed;\n"), ("                None => return false,", "                None => {}")],
+        edits: &[("            if is_closed() {\n                return false;\n            }\n", "            let _ = &is_closed;\n")],
         seen: "found here, by reading",
         story: "A stream of events has not begun when its client shuts down: it ends with a time-out.",
-        check: Check::It("lock::shutdown::a_shutdown_ends_a_stream_that_has_not_begun"),
+        check: Check::Lib("state::subscribers::tests::nobody_waits_for_a_stream_of_a_client_that_is_closed"),
     },
     Mutant {
         name: "a-shutdown-repeats-refusals", file: "src/engine/session.rs",
@@ -1201,7 +1201,7 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("cluster::partial::a_release_in_the_middle_of_a_move_cuts_no_lease_and_nobody_enters_past_the_queue"),
     },
     Mutant {
-        name: "a-doubt-passes-the-asked", file: "src/state/claim.rs",
+        name: "a-doubt-passes-the-asked", file: "src/state/claim/doubt.rs",
         edits: &[("if waits || matches!(self.phase, Phase::Asked { .. }) {", "if waits {")],
         seen: "found here, by a reader from outside",
         story: "A request is granted by a message that nobody heard, before the reply says that it waits: it sleeps for a third of its lease beside a free lock.",

@@ -246,16 +246,11 @@ impl User {
     /// not counted may keep the hold since a moment ago: then the guard cannot know that a majority always did.
     async fn release<M: Access>(&mut self, number: u64, guard: QuorumGuard<M>) {
         let (held, counted) = (guard.is_held(), voters(&guard));
-        let keep = self
-            .owner
-            .as_ref()
-            .filter(|_| held)
-            .map(|owner| self.servers.keeping(number, owner))
-            .map(|keep| {
-                keep.into_iter()
-                    .filter(|(at, _)| counted.contains(at))
-                    .collect::<Vec<_>>()
-            });
+        let keep = self.owner.as_ref().filter(|_| held).map(|owner| {
+            let mut keep = self.servers.keeping(number, owner);
+            keep.retain(|(at, _)| counted.contains(at));
+            keep
+        });
         let Err(error) = guard.release().await else {
             return self.hands.count("released");
         };
