@@ -349,10 +349,10 @@ impl<M: Access> Acquire<M> {
     }
 
     async fn wait(&self, when: When, wait: &Wait) -> Result<Option<(Attempt, Grant)>, Error> {
-        let mut ticket = None;
+        let (mut ticket, mut now) = (None, wait.begun);
         loop {
-            let mut attempt = self.attempt(when, ticket);
-            let asked = attempt.ask().await?;
+            let mut attempt = self.attempt(when, ticket, now);
+            let asked = attempt.ask(now).await?;
             if let (None, Some(progress)) = (&asked, &self.progress) {
                 progress.tell(&attempt).await;
             }
@@ -400,6 +400,7 @@ impl<M: Access> Acquire<M> {
                     ticket = place;
                 }
             }
+            now = clock::now();
         }
     }
 
@@ -438,9 +439,9 @@ impl<M: Access> Acquire<M> {
     }
 
     /// Registers a request under a new name before the client sends anything, so that no message comes too early.
-    fn attempt(&self, when: When, ticket: Option<u64>) -> Attempt {
+    fn attempt(&self, when: When, ticket: Option<u64>, now: Instant) -> Attempt {
         let shared = self.handle.shared();
-        let (number, now) = (shared.next_number(), clock::now());
+        let number = shared.next_number();
         let owner = self.owner.map(|owner| owner.name());
         let name = match self.permits {
             None => RequestName::write(M::MODE, shared.id, number, owner.as_deref()),
@@ -482,7 +483,7 @@ impl Acquire<Read> {
         token: u64,
         until: Instant,
     ) -> Result<Option<ReadGuard>, Error> {
-        let attempt = self.attempt(When::InTurn, None);
+        let attempt = self.attempt(When::InTurn, None, clock::now());
         let kept = from.claim().kept_until();
         attempt.request().claim().keep_on(kept);
         if !attempt.take_over(from, token, until).await? {

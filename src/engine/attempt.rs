@@ -82,10 +82,9 @@ impl Attempt {
         self
     }
 
-    /// Asks under the same name until the server replies. `None`: the caller now waits for the claim to change.
-    pub(crate) async fn ask(&mut self) -> Result<Option<Attempted>, Error> {
+    /// Asks under the same name until the server replies, from now on. `None`: the caller now waits for the claim to change.
+    pub(crate) async fn ask(&mut self, begun: Instant) -> Result<Option<Attempted>, Error> {
         // The time is asked for again only after a pause: to ask costs as much as a hundred instructions.
-        let begun = clock::now();
         let mut sent = begun;
         let mut backoff = Backoff::new();
         loop {
@@ -171,7 +170,7 @@ impl Attempt {
             let patience = patience.max(call.limit);
             match (Call { patience, ..call }).acquire(&ask).await? {
                 (Acquired::Refused(Refusal::OwnerWaits(Some(number))), _)
-                    if self.session().shared.has_forgotten(number) =>
+                    if self.session().shared.has_forgotten(&request.lock.state, number) =>
                 {
                     Box::pin(self.release_orphan(number)).await?
                 }

@@ -227,7 +227,7 @@ impl Ballot {
             };
             let asked = clock::now();
             let mut attempt = self.attempt(at, handle, when, ticket);
-            let error = match attempt.ask().await {
+            let error = match attempt.ask(asked).await {
                 Ok(None) => {
                     let request = attempt.into_request();
                     let mut tally = self.tally();

@@ -50,8 +50,8 @@ impl Registry {
         self.table().remove(request);
     }
 
-    pub(crate) fn knows(&self, number: u64) -> bool {
-        self.table().get(number).is_some()
+    pub(crate) fn knows(&self, state: &str, number: u64) -> bool {
+        self.table().get(state, number).is_some()
     }
 
     /// Returns another request of the same owner and lock whose claim is like that.
@@ -141,9 +141,10 @@ impl Registry {
         }
     }
 
-    /// A message grants a request of this client, or ends it by token 0 or 1. Returns whether there is such a request.
-    pub(crate) fn on_grant(&self, heard: Heard, name: &RequestName<'_>, token: u64) -> bool {
-        let request = self.table().get(name.number).cloned();
+    /// A message about a lock grants a request of this client, or ends it by token 0 or 1. Returns whether there is such a
+    /// request.
+    pub(crate) fn on_grant(&self, heard: Heard, state: &str, name: &RequestName<'_>, token: u64) -> bool {
+        let request = self.table().get(state, name.number).cloned();
         let request = request.filter(|request| request.is_named(name));
         if let Some(request) = &request {
             request.on_grant(heard, token);
@@ -156,7 +157,7 @@ impl Registry {
         loop {
             // Created before the check, as in Request::outcome().
             let released = former.changed.notified();
-            if !self.knows(former.number) || self.has_ended() {
+            if !self.knows(&former.lock.state, former.number) || self.has_ended() {
                 return;
             }
             released.await;

@@ -85,10 +85,10 @@ impl Shared {
         (1..self.numbers.load(Ordering::Relaxed)).contains(&number)
     }
 
-    /// Whether this client has made a request of that number and forgotten it: an *orphan*, if the server still knows
-    /// it.
-    pub(crate) fn has_forgotten(&self, number: u64) -> bool {
-        self.has_given(number) && !self.registry.knows(number)
+    /// Whether this client has made a request of that number, and has none for that lock: an *orphan*, if the server still
+    /// knows it.
+    pub(crate) fn has_forgotten(&self, state: &str, number: u64) -> bool {
+        self.has_given(number) && !self.registry.knows(state, number)
     }
 
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
@@ -132,10 +132,10 @@ impl Shared {
                 continue;
             };
             let is_ours = parts.client.as_bytes() == client;
-            if is_ours && self.registry.on_grant(heard, &parts, token) {
+            if is_ours && self.registry.on_grant(heard, key, &parts, token) {
                 continue;
             }
-            let forgotten = is_ours && self.has_forgotten(parts.number);
+            let forgotten = is_ours && self.has_forgotten(key, parts.number);
             if forgotten && is_state(&self.prefix, key) {
                 self.pass_on(heard.at, name, parts.number, key);
             } else {
@@ -174,8 +174,10 @@ mod tests {
         let lock = Arc::new(Lock::new("p", "a".into()));
         let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
         let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Admission::FIFO, claim));
+        let state = Arc::clone(&request.lock.state);
         shared.registry.insert(Arc::clone(&request), Instant::now());
+        assert!(shared.registry.knows(&state, 1));
         shared.abandon(request, Instant::now());
-        assert!(!shared.registry.knows(1));
+        assert!(!shared.registry.knows(&state, 1));
     }
 }

@@ -7,17 +7,25 @@ use crate::protocol::order::AskedLease;
 use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// So many locks without requests stay until they are due. To take one up again costs less than to forget it and to
+/// schedule it anew: a lock that is used again and again would do that in every cycle.
+const MOST_KEPT: usize = 64;
 
 #[derive(Debug)]
 struct LockEntry {
     lock: Arc<Lock>,
     due: Instant,
-    /// The requests in the order in which they were made. If the server forgot them, they ask again in this order.
-    requests: BTreeMap<u64, Arc<Request>>,
+    /// The requests by number, hence in the order in which they were made. If the server forgot them, they ask again in
+    /// this order.
+    requests: VecDeque<(u64, Arc<Request>)>,
+    /// It has no requests: see [`MOST_KEPT`].
+    is_kept: bool,
     /// The requests of each named owner.
     owners: BTreeMap<String, Vec<u64>>,
     follow_up: Option<FollowUp>,
@@ -45,6 +53,12 @@ pub(crate) struct Due {
     pub(crate) follow_up: Option<FollowUp>,
 }
 
+impl Due {
+    fn is_empty(&self) -> bool {
+        self.renew.is_empty() && self.lost.is_empty() && self.release.is_empty() && self.follow_up.is_none()
+    }
+}
+
 /// Requests of named owners: see [`Table::of_named_owners`].
 #[derive(Debug, Default)]
 pub(crate) struct NamedOwners {
@@ -58,8 +72,8 @@ pub(super) struct Table {
     // Ordered, so that the same history gives the same order of calls: see tests/attack. In boxes, because a node of
     // the map has room for eleven, and a client often uses one lock.
     locks: BTreeMap<Arc<str>, Box<LockEntry>>,
-    /// The lock of each request by number, because messages name requests.
-    requests: BTreeMap<u64, Arc<Request>>,
+    /// How many of them have no requests.
+    kept: usize,
     schedule: BTreeSet<(Instant, Arc<str>)>,
     /// When the watchdog wakes. `None`: it sleeps until something wakes it.
     armed: Option<Instant>,
@@ -70,26 +84,32 @@ impl Table {
     pub(super) fn insert(&mut self, request: Arc<Request>, now: Instant) -> bool {
         let due = now + request.claim().lease() / 3;
         let lock = Arc::clone(&request.lock);
-        self.requests.insert(request.number, Arc::clone(&request));
         let entry = self.entry(&lock, due);
         if let Some(owner) = request.owner() {
             entry.owners.entry(owner.to_owned()).or_default().push(request.number);
         }
-        entry.requests.insert(request.number, request);
-        self.schedule_check(&lock, due)
+        // Two threads may register in another order than they got their numbers.
+        let at = entry.requests.partition_point(|(number, _)| *number < request.number);
+        entry.requests.insert(at, (request.number, request));
+        due <= entry.due && self.schedule_check(&lock, due)
     }
 
     fn entry(&mut self, lock: &Arc<Lock>, due: Instant) -> &mut LockEntry {
-        self.locks.entry(Arc::clone(&lock.state)).or_insert_with(|| {
+        let entry = self.locks.entry(Arc::clone(&lock.state)).or_insert_with(|| {
             self.schedule.insert((due, Arc::clone(&lock.state)));
             Box::new(LockEntry {
                 lock: Arc::clone(lock),
                 due,
-                requests: BTreeMap::new(),
+                requests: VecDeque::new(),
+                is_kept: false,
                 owners: BTreeMap::new(),
                 follow_up: None,
             })
-        })
+        });
+        if take(&mut entry.is_kept) {
+            self.kept -= 1;
+        }
+        entry
     }
 
     /// Checks a lock then, whether or not this client has requests there.
@@ -106,10 +126,12 @@ impl Table {
     /// The server does not have the request any more: wakes the tasks that wait for that.
     pub(super) fn remove(&mut self, request: &Request) {
         request.changed.notify_waiters();
-        self.requests.remove(&request.number);
         let state = &request.lock.state;
         let Some(entry) = self.locks.get_mut(state) else { return };
-        entry.requests.remove(&request.number);
+        let Some(at) = entry.position(request.number) else {
+            return;
+        };
+        entry.requests.remove(at);
         if let Some(owner) = request.owner()
             && let Some(numbers) = entry.owners.get_mut(owner)
         {
@@ -119,7 +141,12 @@ impl Table {
             }
         }
         if entry.is_idle() {
-            self.forget(state);
+            if self.kept < MOST_KEPT {
+                entry.is_kept = true;
+                self.kept += 1;
+            } else {
+                self.forget(state);
+            }
         }
     }
 
@@ -131,16 +158,18 @@ impl Table {
 
     fn forget(&mut self, state: &Arc<str>) {
         if let Some((state, entry)) = self.locks.remove_entry(state) {
+            self.kept -= usize::from(entry.is_kept);
             self.schedule.remove(&(entry.due, state));
         }
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&Arc<Request>> {
-        self.requests.get(&number)
+    /// The request of that number for the lock whose state is there.
+    pub(super) fn get(&self, state: &str, number: u64) -> Option<&Arc<Request>> {
+        self.locks.get(state)?.get(number)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Request>> {
-        self.requests.values()
+        self.locks.values().flat_map(|entry| entry.all())
     }
 
     /// Returns another request of the same owner and lock whose claim is like that.
@@ -151,17 +180,14 @@ impl Table {
             .get(of.owner()?)?
             .iter()
             .filter(|number| **number != of.number);
-        let mut requests = numbers.filter_map(|number| entry.requests.get(number));
+        let mut requests = numbers.filter_map(|number| entry.get(*number));
         requests.find(|request| is(&request.claim())).cloned()
     }
 
     /// The requests of named owners that wait; and if there are any, those that their users have.
     pub(super) fn of_named_owners(&self) -> NamedOwners {
         let those = |are: fn(&Claim) -> bool| -> Vec<Arc<Request>> {
-            let named = self
-                .requests
-                .values()
-                .filter(|request| named_owner(&request.name).is_some());
+            let named = self.all().filter(|request| named_owner(&request.name).is_some());
             named.filter(|request| are(&request.claim())).cloned().collect()
         };
         let waiting = those(Claim::is_waiting);
@@ -197,7 +223,7 @@ impl Table {
         let Some(entry) = self.locks.get(&lock.state) else {
             return false;
         };
-        let sooner = at < entry.due && entry.requests.values().any(|r| r.claim().is_waiting());
+        let sooner = at < entry.due && entry.all().any(|r| r.claim().is_waiting());
         sooner && self.schedule_check(lock, at)
     }
 
@@ -206,7 +232,7 @@ impl Table {
         let mut waiting = Vec::new();
         for entry in self.locks.values() {
             let mut any = false;
-            for request in entry.requests.values() {
+            for request in entry.all() {
                 any |= request.claim().doubt(now);
             }
             waiting.extend(any.then(|| Arc::clone(&entry.lock.state)));
@@ -221,7 +247,7 @@ impl Table {
         let mut held = Vec::new();
         for entry in self.locks.values().filter(|entry| concerns(&entry.lock.state)) {
             let mut any = false;
-            for request in entry.requests.values() {
+            for request in entry.all() {
                 any |= request.claim().doubt_hold(now);
             }
             held.extend(any.then(|| Arc::clone(&entry.lock.state)));
@@ -236,7 +262,7 @@ impl Table {
     pub(super) fn resync_lock(&mut self, state: &Arc<str>, now: Instant) {
         let Some(entry) = self.locks.get(state) else { return };
         let mut any = false;
-        for request in entry.requests.values() {
+        for request in entry.all() {
             any |= request.claim().doubt(now);
         }
         if any {
@@ -248,7 +274,7 @@ impl Table {
     #[cfg(feature = "cluster")]
     pub(super) fn refuse(&self, state: &Arc<str>, error: &RedisError) {
         let entry = self.locks.get(state);
-        let requests = entry.into_iter().flat_map(|entry| entry.requests.values());
+        let requests = entry.into_iter().flat_map(|entry| entry.all());
         requests.for_each(|request| request.refuse(error));
     }
 
@@ -256,7 +282,7 @@ impl Table {
     #[cfg(feature = "cluster")]
     pub(super) fn is_awaited(&self, state: &Arc<str>) -> bool {
         let entry = self.locks.get(state);
-        entry.is_some_and(|entry| entry.requests.values().any(|request| request.needs_messages()))
+        entry.is_some_and(|entry| entry.all().any(|request| request.needs_messages()))
     }
 
     fn reschedule(&mut self, state: &Arc<str>, at: Instant) {
@@ -279,7 +305,7 @@ impl Table {
                 continue;
             };
             let (due, next) = entry.take(now);
-            taken.push(due);
+            taken.extend(due);
             self.reschedule(&state, next);
             self.forget_idle(&state);
         }
@@ -292,7 +318,20 @@ impl LockEntry {
         self.requests.is_empty() && self.follow_up.is_none()
     }
 
-    fn take(&mut self, now: Instant) -> (Due, Instant) {
+    fn position(&self, number: u64) -> Option<usize> {
+        self.requests.binary_search_by_key(&number, |(number, _)| *number).ok()
+    }
+
+    fn get(&self, number: u64) -> Option<&Arc<Request>> {
+        self.position(number).map(|at| &self.requests[at].1)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Request>> {
+        self.requests.iter().map(|(_, request)| request)
+    }
+
+    /// What to do now, if anything, and when to look again.
+    fn take(&mut self, now: Instant) -> (Option<Due>, Instant) {
         let mut due = Due {
             lock: Arc::clone(&self.lock),
             renew: Vec::new(),
@@ -303,8 +342,10 @@ impl LockEntry {
         // A lock without requests to renew is checked again after an hour at most.
         let mut next = now + Duration::from_secs(3600);
         next = self.follow_up.map_or(next, |planned| planned.at.min(next));
-        for request in self.requests.values() {
+        let mut waits = false;
+        for (_, request) in &self.requests {
             let mut claim = request.claim();
+            waits |= claim.is_waiting();
             let Some(lease) = claim.lease_to_renew(now) else {
                 if claim.report_loss() {
                     due.lost.push(Arc::clone(request));
@@ -331,51 +372,11 @@ impl LockEntry {
                 next = next.min(end.max(now + Duration::from_millis(1)));
             }
         }
-        (due, next)
+        // A waiter's call looks for expired leases, whether or not it is to be renewed.
+        let is_needed = waits || !due.is_empty();
+        (is_needed.then_some(due), next)
     }
 }
 
 #[cfg(all(test, not(fairlock_loom)))]
-mod tests {
-    use super::*;
-    use crate::state::claim::Claim;
-    use crate::types::mode::Admission;
-
-    fn next(now: Instant, ms: u64) -> FollowUp {
-        let at = now + Duration::from_millis(ms);
-        let until = now + Duration::from_secs(60);
-        FollowUp { at, until }
-    }
-
-    #[test]
-    fn a_lock_without_requests_is_checked_once_and_then_forgotten() {
-        let (mut table, now) = (Table::default(), Instant::now());
-        let lock = Arc::new(Lock::new("p", "a".into()));
-        assert!(table.follow_up(&lock, next(now, 900)), "the schedule starts earlier");
-        table.follow_up(&lock, next(now, 1000));
-        assert_eq!(table.arm(), Some(now + Duration::from_millis(900)));
-        assert!(table.take_due(now).is_empty());
-        let due = table.take_due(now + Duration::from_millis(900));
-        assert!(matches!(due.as_slice(), [due] if due.renew.is_empty() && due.follow_up.is_some()));
-        assert_eq!(table.arm(), None);
-        assert!(table.locks.is_empty());
-    }
-
-    #[test]
-    fn a_follow_up_outlives_the_requests_of_its_lock() {
-        let (mut table, now) = (Table::default(), Instant::now());
-        let lock = Arc::new(Lock::new("p", "a".into()));
-        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
-        let request = Arc::new(Request::new(
-            1,
-            "wa:1".to_owned(),
-            Arc::clone(&lock),
-            Admission::FIFO,
-            claim,
-        ));
-        table.insert(Arc::clone(&request), now);
-        table.follow_up(&lock, next(now, 900));
-        table.remove(&request);
-        assert_eq!(table.arm(), Some(now + Duration::from_millis(900)));
-    }
-}
+mod tests;

@@ -115,7 +115,7 @@ impl World {
             since: None,
         };
         let name = RequestName::read(&request.name).expect("a name");
-        self.shared.registry.on_grant(heard, &name, token)
+        self.shared.registry.on_grant(heard, &request.lock.state, &name, token)
     }
 
     pub(super) fn settle(&self, request: &Request, standing: Standing) {

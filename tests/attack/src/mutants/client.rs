@@ -317,7 +317,7 @@ pub const ALL: &[Mutant] = &[
     // ---- messages
     Mutant {
         name: "anothers-grant-passed-on", file: "src/state/shared.rs",
-        edits: &[("is_ours && self.has_forgotten(parts.number)", "!self.registry.knows(parts.number)")],
+        edits: &[("is_ours && self.has_forgotten(key, parts.number)", "!self.registry.knows(key, parts.number)")],
         seen: "found here, by fuzzing",
         story: "A message names another client's request: it is released, as if it were a forgotten one of this client.",
         check: Check::Attack("wild::a_client_passes_on_its_own_forgotten_grants_and_no_others"),
@@ -338,7 +338,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "waiter-with-the-same-number-forgotten", file: "src/state/shared.rs",
-        edits: &[("is_ours && self.has_forgotten(parts.number)", "is_ours && self.has_given(parts.number)")],
+        edits: &[("is_ours && self.has_forgotten(key, parts.number)", "is_ours && self.has_given(parts.number)")],
         seen: "found here, by fuzzing",
         story: "A message names no request of this client, but has the number of one that waits: the release unregisters that one.",
         check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
@@ -440,6 +440,48 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("lock::rw_lock::a_hold_that_reached_a_max_hold_far_below_its_lease_lets_in_who_waits"),
     },
     Mutant {
+        name: "every-lock-is-kept", file: "src/state/table.rs",
+        edits: &[("if self.kept < MOST_KEPT {", "if self.kept < usize::MAX {")],
+        seen: "invented",
+        story: "A client that locks another name each time keeps all of them for a third of a lease.",
+        check: Check::Lib("state::table::tests::of_many_locks_that_are_used_once_only_some_are_kept"),
+    },
+    Mutant {
+        name: "kept-locks-are-never-fewer", file: "src/state/table.rs",
+        edits: &[("        if take(&mut entry.is_kept) {\n            self.kept -= 1;\n        }\n", "        take(&mut entry.is_kept);\n")],
+        seen: "invented",
+        story: "A lock that is taken up again counts as kept for ever: after a few cycles none is kept.",
+        check: Check::Lib("state::table::tests::a_lock_that_is_used_again_and_again_is_scheduled_once"),
+    },
+    Mutant {
+        name: "a-kept-lock-is-asked-about", file: "src/state/table.rs",
+        edits: &[("let is_needed = waits || !due.is_empty();", "let is_needed = true;")],
+        seen: "invented",
+        story: "Each lock that was used costs the server one more command, long after its release.",
+        check: Check::Lib("state::table::tests::only_who_waits_looks_for_expired_leases"),
+    },
+    Mutant {
+        name: "who-waits-does-not-look", file: "src/state/table.rs",
+        edits: &[("let is_needed = waits || !due.is_empty();", "let is_needed = !due.is_empty();")],
+        seen: "invented",
+        story: "A holder has crashed. Who waits looks only when its own lease is to be renewed.",
+        check: Check::Lib("state::table::tests::only_who_waits_looks_for_expired_leases"),
+    },
+    Mutant {
+        name: "requests-in-the-order-of-threads", file: "src/state/table.rs",
+        edits: &[("entry.requests.partition_point(|(number, _)| *number < request.number)", "entry.requests.len()")],
+        seen: "invented",
+        story: "Two threads register in another order than they got their numbers: messages do not find the later one.",
+        check: Check::Lib("state::table::tests::requests_stand_by_number_however_they_were_registered"),
+    },
+    Mutant {
+        name: "a-kept-lock-keeps-its-rhythm", file: "src/state/table.rs",
+        edits: &[("due <= entry.due && self.schedule_check(&lock, due)", "due == entry.due && self.schedule_check(&lock, due)")],
+        seen: "invented",
+        story: "A lock is taken up with a shorter lease than before: nothing renews that in time.",
+        check: Check::Lib("state::table::tests::a_shorter_lease_makes_a_kept_lock_due_earlier"),
+    },
+    Mutant {
         name: "end-of-max-hold-not-looked-at", file: "src/guard.rs",
         edits: &[("        handle.shared().registry.schedule_check(&request.lock, end);\n", "        let _ = end;\n")],
         seen: "found here",
@@ -448,7 +490,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "released-but-still-known", file: "src/engine/release.rs",
-        edits: &[("    for request in requests {\n        session.shared.registry.remove(request);\n    }", "    for request in requests {\n        let _ = session.shared.registry.knows(request.number);\n    }")],
+        edits: &[("    for request in requests {\n        session.shared.registry.remove(request);\n    }", "    for request in requests {\n        let _ = session.shared.registry.knows(&request.lock.state, request.number);\n    }")],
         seen: "redisson PR#7251",
         story: "Requests that are over stay in the client's registry: it grows, and an owner waits for its own former request.",
         check: Check::It("lock::rw_lock::an_owner_may_ask_again_right_after_its_future_was_dropped"),
@@ -462,7 +504,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "displaced-ask-in-another-order", file: "src/state/table.rs",
-        edits: &[("for request in self.requests.values() {\n            let mut claim", "for request in self.requests.values().rev() {\n            let mut claim")],
+        edits: &[("for (_, request) in &self.requests {\n            let mut claim", "for (_, request) in self.requests.iter().rev() {\n            let mut claim")],
         seen: "found here",
         story: "The server lost its data. Those of one client who waited ask again in the order of a hash table.",
         check: Check::It("faults::restarts::waiters_of_one_client_enter_in_order_when_the_server_lost_its_data"),
@@ -595,13 +637,13 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",
-        edits: &[("            let asked = attempt.ask().await?;",
+        edits: &[("            let asked = attempt.ask(now).await?;",
             "                let asked = match when {
-                    When::Within(limit) => match timeout(limit, attempt.ask()).await {
+                    When::Within(limit) => match timeout(limit, attempt.ask(now)).await {
                         Ok(asked) => asked?,
                         Err(_) => return Ok(None),
                     },
-                    _ => attempt.ask().await?,
+                    _ => attempt.ask(now).await?,
                 };")],
         seen: "found here",
         story: "The limit of a try runs while nobody has answered yet: a server out of reach is told as \"no\".",
@@ -1073,7 +1115,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "waits-for-a-releaser-that-is-gone", file: "src/state/registry.rs",
-        edits: &[("!self.knows(former.number) || self.has_ended()", "!self.knows(former.number)")],
+        edits: &[("!self.knows(&former.lock.state, former.number) || self.has_ended()", "!self.knows(&former.lock.state, former.number)")],
         seen: "found here, by a reader from outside",
         story: "The runtime ends while a grant is being withdrawn: the caller waits for ever.",
         check: Check::Lib("state::registry::tests::nobody_waits_for_a_release_that_nobody_is_left_to_send"),
