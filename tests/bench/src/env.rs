@@ -1,5 +1,6 @@
 //! What a row is given: a server, how long to measure, other processes; and what the machine is.
 
+use crate::cores::{Cores, Placed};
 use crate::worker::Worker;
 use fairlock::Client;
 use fairlock_support::server::{PATIENCE, Server, connected};
@@ -7,6 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::fs::read_to_string;
 use std::io::{IsTerminal, Write, stderr};
 use std::process::Command;
@@ -17,6 +19,7 @@ pub struct Env {
     pub rounds: usize,
     pub quick: bool,
     pub program: String,
+    placed: RefCell<Placed>,
 }
 
 impl Env {
@@ -26,7 +29,15 @@ impl Env {
             rounds,
             quick,
             program: program.to_owned(),
+            placed: RefCell::new(Placed::anywhere()),
         }
+    }
+
+    /// From now on this program, its server and what they start run there.
+    pub fn place(&self, cores: Cores) {
+        let mut placed = self.placed.borrow_mut();
+        placed.place(cores);
+        placed.place_server(&self.server);
     }
 
     pub async fn another_server(&self) -> Server {
@@ -34,7 +45,9 @@ impl Env {
     }
 
     pub async fn another_server_with(&self, args: &[&str]) -> Server {
-        Server::start_program(std::slice::from_ref(&self.program), args).await
+        let server = Server::start_program(std::slice::from_ref(&self.program), args).await;
+        self.placed.borrow().place_server(&server);
+        server
     }
 
     /// So many when all is measured, a fifth with `--quick`.

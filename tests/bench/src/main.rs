@@ -8,6 +8,7 @@ mod charts;
 mod check;
 mod clock;
 mod contend;
+mod cores;
 mod counter;
 mod env;
 mod handover;
@@ -49,6 +50,7 @@ mod svg;
 mod worker;
 
 use clap::{Args, Parser, Subcommand};
+use cores::Cores;
 use env::{Env, Machine};
 use report::Report;
 use std::path::PathBuf;
@@ -124,6 +126,9 @@ const ROWS: [&str; 17] = [
 /// Measured only when it is asked for: it needs the toolchains of other languages.
 const ON_REQUEST: &str = "peers";
 
+/// Rows of several servers, and of programs with many threads.
+const ON_ANY_CORE: [&str; 3] = ["masters", "quorum", "peers"];
+
 async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, report: &mut Report) {
     match row {
         "p1" => p1::run(env, report).await,
@@ -147,8 +152,8 @@ async fn measure(row: &str, env: &Env, retention: &mut Option<p9::Retention>, re
     }
 }
 
-/// One thread in each process: there are two cores, and the server takes one of them. With more threads the numbers would
-/// be about which of them the runtime wakes.
+/// One thread in each process: where there are two cores, the server has one of them. With more threads the numbers would be
+/// about which of them the runtime wakes.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match Cli::parse().command {
@@ -217,6 +222,11 @@ async fn measured(run: Run) -> Report {
     for row in ROWS {
         if wanted(row) {
             report.begin(row);
+            env.place(if ON_ANY_CORE.contains(&row) {
+                Cores::Any
+            } else {
+                Cores::Apart
+            });
             measure(row, &env, &mut retention, &mut report).await;
         }
     }

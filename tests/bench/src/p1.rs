@@ -1,6 +1,7 @@
 //! p1: acquire and release of a free lock / `SET NX PX` and a token-checked DEL by EVALSHA.
 
 use crate::bare::Bare;
+use crate::cores::Cores;
 use crate::env::{Env, connect};
 use crate::least_client::LeastClient;
 use crate::lua::{Account, Lua};
@@ -43,6 +44,7 @@ pub async fn run(env: &Env, report: &mut Report) {
     let (mut server, mut floor_server) = (Vec::new(), Vec::new());
     let (mut bare_ratios, mut of_bare) = (Vec::new(), Vec::new());
     let mut least_client_ratios = Vec::new();
+    let mut shared_cores = Vec::new();
     for _ in env.rounds("p1 uncontended latency") {
         let (mut ours, mut floor, mut least) = (Vec::new(), Vec::new(), Vec::new());
         let mut with_least_client = Vec::new();
@@ -72,6 +74,14 @@ pub async fn run(env: &Env, report: &mut Report) {
         for (times, (_, _, ratios)) in theirs.iter().zip(&mut peers) {
             ratios.push(median(times) / floor);
         }
+        env.place(Cores::One);
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for _ in 0..slices {
+            floor.push(timed(async || plain.cycle().await).await);
+            ours.push(timed(async || cycle(&lock).await).await);
+        }
+        shared_cores.push(median(&ours) / median(&floor));
+        env.place(Cores::Apart);
         let before = served(env).await;
         timed(async || plain.cycle().await).await;
         let between = served(env).await;
@@ -93,6 +103,11 @@ pub async fn run(env: &Env, report: &mut Report) {
     let title = "uncontended acquire + release / SET NX PX + checked DEL";
     report.row("p1", title, Goal::AtMost(1.30), &ratios);
     report.beside("p1_floor", "us", &floors);
+    report.beside(
+        "p1_one_core",
+        "the same with the server on the core of its clients, so that no call waits for a core to wake",
+        &shared_cores,
+    );
     report.beside(
         "p1_bare",
         "of the floor's time: the commands of our scripts alone",

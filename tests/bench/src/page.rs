@@ -245,10 +245,13 @@ impl Results {
         let mut page = format!(
             "Measured on {date}: {cpu}, {cores} cores, Linux {kernel}, {server}, everything on this one machine over \
              loopback. Load average {before} before and {after} after (the benchmark itself is about 2); {rounds} rounds.\n\n\
-             Such a small machine has no core to spare: the server, the clients and all other work take turns on \
-              {cores} cores, and a part of each figure is waiting for a core. So the figures are ratios of things \
-              that took turns within one run. Each is the median of the rounds, with the least and the greatest \
-              round beside it. Absolute times hold for this machine only.",
+             Such a small machine has no core to spare, so the figures are ratios of things that took turns within one \
+              run. Each is the median of the rounds, with the least and the greatest round beside it. Absolute times hold \
+              for this machine only.\n\n\
+              In rows of one server, that has a core for itself and its clients have the other cores. Left alone, the kernel \
+              moves the two together and apart, and a call that wakes a sleeping core takes several times as long. So a \
+              part of each time is the waking; `p1_one_core` is without it. In rows of several servers the kernel places \
+              all.",
             date = text("date"),
             cpu = text("cpu"),
             cores = number("cores"),
