@@ -2,7 +2,7 @@
 //! hash and two sorted sets costs a server at least, however its scripts are written. `docs/scripts.md` tells what they do.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, FromRedisValue};
+use redis::{Cmd, FromRedisValue, Pipeline};
 
 /// As lua/lock.lua packs the state.
 const LIBRARY: &str = "#!lua name=bare
@@ -46,6 +46,17 @@ redis.register_function('bare_hand_over', function(keys, args)
   call('HSET', keys[1], 's', state(keys, 1, 0, args[2]) .. to)
   call('PUBLISH', args[3], args[2] .. ' ' .. to .. '\\n' .. keys[1])
   return 2
+end)
+redis.register_function('bare_enter', function(keys, args)
+  begin(keys)
+  call('ZREM', keys[3], args[1])
+  call('TIME')
+  local to = call('ZRANGE', keys[2], '0', '0')[1]
+  call('ZREM', keys[2], to)
+  call('ZADD', keys[3], '1760400010125', to)
+  call('HSET', keys[1], 's', state(keys, 1, 0, args[2]) .. to)
+  call('PUBLISH', args[3], args[2] .. ' ' .. to .. '\\n' .. keys[1])
+  return to
 end)
 ";
 
@@ -95,6 +106,32 @@ impl Bare {
     /// What a release that lets a writer in sends; it publishes on this channel.
     pub async fn hand_over(&mut self, channel: &str) {
         self.call::<i64>("bare_hand_over", channel).await;
+    }
+
+    /// Waiters at these tickets.
+    pub async fn queue(&mut self, waiters: impl Iterator<Item = (String, usize)>) {
+        let mut calls = redis::pipe();
+        for (name, ticket) in waiters {
+            self.add_waiter(&mut calls, &name, ticket);
+        }
+        calls.exec_async(&mut self.redis).await.expect("a reply");
+    }
+
+    /// What as many releases send, each of which lets in the first of several waiters; and a newcomer after each. All at
+    /// once.
+    pub async fn enter(&mut self, moves: impl Iterator<Item = (String, (String, usize))>) {
+        let mut calls = redis::pipe();
+        for (gone, (newcomer, ticket)) in moves {
+            calls.cmd("FCALL").arg("bare_enter").arg(3).arg(&self.keys);
+            calls.arg(gone).arg(TOKEN).arg("bare-queue").ignore();
+            self.add_waiter(&mut calls, &newcomer, ticket);
+        }
+        calls.exec_async(&mut self.redis).await.expect("a reply");
+    }
+
+    fn add_waiter(&self, calls: &mut Pipeline, name: &str, ticket: usize) {
+        calls.zadd(&self.keys[1], name, ticket).ignore();
+        calls.zadd(&self.keys[2], name, 1_760_400_010_124_u64).ignore();
     }
 
     async fn call<T: FromRedisValue>(&mut self, function: &str, last: &str) -> T {

@@ -1,5 +1,6 @@
 //! p6: what a script costs the server, by the length of the queue.
 
+use crate::bare::Bare;
 use crate::env::{Env, connection, listening};
 use crate::lua::{Account, Lua, Spent};
 use crate::report::{Goal, Report, median};
@@ -43,12 +44,22 @@ pub async fn run(env: &Env, report: &mut Report) {
     for length in LENGTHS {
         locks.push(Queue::fill(&server.url(), length).await);
     }
+    let bare = Bare::new(connection(&server.url()).await);
+    let mut bares = Vec::new();
+    for length in [LENGTHS[0], LENGTHS[LENGTHS.len() - 1]] {
+        bares.push(BareQueue::fill(&bare, length).await);
+    }
+    let mut bare_ratios = Vec::new();
     // Microseconds of [script][length], a number per round.
     let mut times = vec![vec![Vec::new(); LENGTHS.len()]; SCRIPTS.len()];
     for _ in env.rounds("p6 server time by length of the queue") {
         // Short slices, so that drift hits every length alike.
         let mut spent = vec![[Spent { calls: 0.0, us: 0.0 }; LENGTHS.len()]; SCRIPTS.len()];
+        let mut bare_us = [0.0; 2];
         for _ in 0..env.times(10) {
+            for (us, bare) in bare_us.iter_mut().zip(&mut bares) {
+                *us += bare.slice(&mut redis).await.us;
+            }
             for (script, (_, what)) in SCRIPTS.iter().enumerate() {
                 for (length, lock) in locks.iter_mut().enumerate() {
                     let slice = lock.slice(&mut redis, *what).await;
@@ -57,6 +68,7 @@ pub async fn run(env: &Env, report: &mut Report) {
                 }
             }
         }
+        bare_ratios.push(bare_us[1] / bare_us[0]);
         for (times, spent) in times.iter_mut().zip(spent) {
             for (times, spent) in times.iter_mut().zip(spent) {
                 times.push(spent.us / spent.calls);
@@ -75,6 +87,11 @@ pub async fn run(env: &Env, report: &mut Report) {
         .expect("several scripts");
     let title = "server time of the dearest script with 10,000 waiters / with 10";
     report.row("p6", title, Goal::AtMost(1.1), worst);
+    report.beside(
+        "p6_bare",
+        "the commands of a release alone, with 10,000 waiters / with 10",
+        &bare_ratios,
+    );
     report.samples("p6_lengths", LENGTHS.map(|length| length as f64).to_vec());
     for (script, (name, _)) in SCRIPTS.iter().enumerate() {
         report.beside(&format!("p6_{name}"), "with 10,000 waiters / with 10", &all[script]);
@@ -183,6 +200,42 @@ impl Queue {
             Self::SLICE as f64,
             "somebody else calls scripts on this server"
         );
+        spent
+    }
+}
+
+/// The same of the commands of a release alone.
+struct BareQueue {
+    bare: Bare,
+    /// Who is inside; those after it wait.
+    inside: usize,
+    length: usize,
+}
+
+impl BareQueue {
+    async fn fill(bare: &Bare, length: usize) -> Self {
+        let mut bare = bare.of(&format!("bare-queue-of-{length}")).await;
+        bare.queue((1..=length).map(Self::waiter)).await;
+        Self {
+            bare,
+            inside: 0,
+            length,
+        }
+    }
+
+    fn waiter(number: usize) -> (String, usize) {
+        (format!("w{CLIENT}:{number:07}"), number)
+    }
+
+    async fn slice(&mut self, redis: &mut MultiplexedConnection) -> Spent {
+        let next = self.inside + Queue::SLICE;
+        let length = self.length;
+        let moves = (self.inside..next).map(|gone| (Self::waiter(gone).0, Self::waiter(gone + length + 1)));
+        let before = Spent::so_far(redis).await;
+        self.bare.enter(moves).await;
+        self.inside = next;
+        let spent = Spent::so_far(redis).await.since(before);
+        assert_eq!(spent.calls, Queue::SLICE as f64, "each of them was executed");
         spent
     }
 }

@@ -132,11 +132,11 @@ async fn count_inversions(env: &Env, load: Load) -> f64 {
     let listener = connect(&server.url()).await;
     let events = listener.rw_lock(lock).events().await.expect("events");
     let known = async || {
-        let listeners: usize = redis::cmd("SCARD")
+        let listeners: usize = redis::cmd("ZCARD")
             .arg("fairlock:listen")
             .query_async(&mut connection.clone())
             .await
-            .unwrap_or(0);
+            .expect("a reply");
         listeners > 0
     };
     fairlock_support::server::eventually("the listener is announced", known).await;
