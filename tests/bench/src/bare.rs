@@ -52,8 +52,7 @@ redis.register_function('bare_enter', function(keys, args)
   call('ZREM', keys[3], args[1])
   call('TIME')
   local to = call('ZRANGE', keys[2], '0', '0')[1]
-  call('ZREM', keys[2], to)
-  call('ZADD', keys[3], '1760400010125', to)
+  call('ZREMRANGEBYRANK', keys[2], '0', '0')
   call('HSET', keys[1], 's', state(keys, 1, 0, args[2]) .. to)
   call('PUBLISH', args[3], args[2] .. ' ' .. to .. '\\n' .. keys[1])
   return to
@@ -131,7 +130,8 @@ impl Bare {
 
     fn add_waiter(&self, calls: &mut Pipeline, name: &str, ticket: usize) {
         calls.zadd(&self.keys[1], name, ticket).ignore();
-        calls.zadd(&self.keys[2], name, 1_760_400_010_124_u64).ignore();
+        // Its lease ends after those before it, as if all had asked one after the other.
+        calls.zadd(&self.keys[2], name, 1_760_400_010_124 + ticket).ignore();
     }
 
     async fn call<T: FromRedisValue>(&mut self, function: &str, last: &str) -> T {
