@@ -218,12 +218,9 @@ fn run_watchdog(world: &World, at: Instant, mut locks: BTreeSet<&str>) {
 #[test]
 fn the_watchdog_does_not_sleep_past_what_is_inserted_or_scheduled() {
     explore(&["taken"], |world| {
-        let far = world.asked();
+        let far = world.waiting();
         let at = world.t + Duration::from_secs(1);
-        let inserts = world.run(move |world| {
-            let near = world.request(2, "b", at - world.t);
-            world.shared.registry.insert(near, world.t);
-        });
+        let inserts = world.run(move |world| world.insert_waiting(2, "b", at - world.t));
         let looks = world.run(move |world| world.shared.registry.schedule_check(&far.lock, at));
         run_watchdog(world, at, BTreeSet::from(["a", "b"]));
         inserts.join().unwrap();
@@ -236,11 +233,8 @@ fn the_watchdog_does_not_sleep_past_what_is_inserted_or_scheduled() {
 fn the_watchdog_sleeps_without_an_end_until_the_first_insert() {
     explore(&["taken"], |world| {
         let at = world.t + LEASE;
-        let inserts = world.run(|world| drop(world.asked()));
-        let another = world.run(|world| {
-            let request = world.request(2, "b", LEASE / 2);
-            world.shared.registry.insert(request, world.t);
-        });
+        let inserts = world.run(|world| world.insert_waiting(1, "a", LEASE));
+        let another = world.run(|world| world.insert_waiting(2, "b", LEASE / 2));
         run_watchdog(world, at, BTreeSet::from(["a", "b"]));
         inserts.join().unwrap();
         another.join().unwrap();

@@ -101,6 +101,13 @@ impl World {
         request
     }
 
+    /// Of a server that has answered already: the watchdog has nothing to do for a request without an answer.
+    pub(super) fn insert_waiting(&self, number: u64, lock: &str, lease: Duration) {
+        let request = self.request(number, lock, lease);
+        request.claim().on_reply(self.t, QUEUED);
+        self.shared.registry.insert(request, self.t);
+    }
+
     pub(super) fn held(&self) -> Arc<Request> {
         let request = self.asked();
         request.claim().on_reply(self.t, Answer::Granted { token: TOKEN });
