@@ -127,7 +127,7 @@ async fn renew_chunk(
     let reply = session.call(&lock, lease).renew(&names).await;
     let now = clock::now();
     observe::renewal(reply.is_ok());
-    match reply {
+    let look_after = match reply {
         Ok((standings, next)) => {
             tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");
             for ((request, asked), standing) in requests.iter().zip(&standings) {
@@ -141,13 +141,7 @@ async fn renew_chunk(
                 session.shared.registry.schedule_check_if_waiting(&lock, now + next);
             }
             // The script may have granted the lock to the next one that did not hear it.
-            if let (Some(FollowUp { until, .. }), Some(next)) = (follow_up, next)
-                && next <= GRACE
-                && now < until
-            {
-                let at = now + next;
-                session.shared.registry.follow_up(&lock, FollowUp { at, until });
-            }
+            next.filter(|next| *next <= GRACE)
         }
         Err(error) => {
             tracing::warn!(lock = %lock.name, requests = requests.len(), %error, "renewal failed");
@@ -155,7 +149,14 @@ async fn renew_chunk(
                 requests.iter().for_each(|(request, _)| request.refuse(&error));
             }
             session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);
+            Some(RETRY_PAUSE)
         }
+    };
+    if let (Some(FollowUp { until, .. }), Some(pause)) = (follow_up, look_after)
+        && now < until
+    {
+        let at = now + pause;
+        session.shared.registry.follow_up(&lock, FollowUp { at, until });
     }
     Arc::clone(&lock.state)
 }

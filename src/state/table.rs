@@ -13,9 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many locks without requests stay until they are due. To take one up again costs less than to forget it and to
-/// schedule it anew: a lock that is used again and again would do that in every cycle.
+/// So many locks are kept when their last request has gone, until they are due. To take one up again costs less than to
+/// forget it and to schedule it anew: a lock that is used again and again would do that in every cycle.
 const MOST_KEPT: usize = 64;
+
+/// Room for so many requests stays with a lock that is kept.
+const ROOM_KEPT: usize = 16;
 
 #[derive(Debug)]
 struct LockEntry {
@@ -24,7 +27,7 @@ struct LockEntry {
     /// The requests by number, hence in the order in which they were made. If the server forgot them, they ask again in
     /// this order.
     requests: VecDeque<(u64, Arc<Request>)>,
-    /// It has no requests: see [`MOST_KEPT`].
+    /// See [`MOST_KEPT`].
     is_kept: bool,
     /// The requests of each named owner.
     owners: BTreeMap<String, Vec<u64>>,
@@ -72,7 +75,7 @@ pub(super) struct Table {
     // Ordered, so that the same history gives the same order of calls: see tests/attack. In boxes, because a node of
     // the map has room for eleven, and a client often uses one lock.
     locks: BTreeMap<Arc<str>, Box<LockEntry>>,
-    /// How many of them have no requests.
+    /// How many of them are kept: see [`MOST_KEPT`].
     kept: usize,
     schedule: BTreeSet<(Instant, Arc<str>)>,
     /// When the watchdog wakes. `None`: it sleeps until something wakes it.
@@ -143,6 +146,7 @@ impl Table {
         if entry.is_idle() {
             if self.kept < MOST_KEPT {
                 entry.is_kept = true;
+                entry.requests.shrink_to(ROOM_KEPT);
                 self.kept += 1;
             } else {
                 self.forget(state);
@@ -339,7 +343,7 @@ impl LockEntry {
             release: Vec::new(),
             follow_up: self.follow_up.take_if(|next| next.at <= now),
         };
-        // A lock without requests to renew is checked again after an hour at most.
+        // A lock without requests to renew is looked through again after an hour at most.
         let mut next = now + Duration::from_secs(3600);
         next = self.follow_up.map_or(next, |planned| planned.at.min(next));
         let mut waits = false;

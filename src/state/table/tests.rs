@@ -46,8 +46,9 @@ fn a_lock_that_is_used_again_and_again_is_scheduled_once() {
     assert!(table.insert(Arc::clone(&first), now), "the schedule starts earlier");
     table.remove(&first);
     for number in 2..1000 {
-        let again = request(number, "a", now);
-        assert!(!table.insert(Arc::clone(&again), now), "it is scheduled already");
+        let later = now + Duration::from_millis(number);
+        let again = request(number, "a", later);
+        table.insert(Arc::clone(&again), later);
         table.remove(&again);
     }
     assert_eq!((table.locks.len(), table.schedule.len(), table.kept), (1, 1, 1));
@@ -55,6 +56,19 @@ fn a_lock_that_is_used_again_and_again_is_scheduled_once() {
     assert_eq!(table.arm(), Some(due));
     assert!(table.take_due(due).is_empty(), "there is nothing to ask the server");
     assert_eq!((table.locks.len(), table.schedule.len(), table.kept), (0, 0, 0));
+}
+
+#[test]
+fn a_lock_whose_crowd_has_gone_does_not_keep_the_room_for_it() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    let crowd: Vec<_> = (0..1000).map(|number| request(number, "a", now)).collect();
+    for request in &crowd {
+        table.insert(Arc::clone(request), now);
+    }
+    for request in &crowd {
+        table.remove(request);
+    }
+    assert!(table.locks[&crowd[0].lock.state].requests.capacity() <= ROOM_KEPT);
 }
 
 #[test]

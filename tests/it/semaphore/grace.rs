@@ -135,6 +135,30 @@ async fn whoever_released_looks_again_also_after_a_downgrade_and_an_eviction() {
 }
 
 #[tokio::test]
+async fn a_look_that_fails_is_not_the_last_one() {
+    let server = Server::start().await;
+    let raw = raw(&server).await;
+    let lock = user(&server, LONG).await;
+    let holder = write(&lock).await;
+    ask_deaf(&raw, ["ra:1".to_owned()]).await;
+    // Its client holds and does not wait, so it has no other reason to call before minutes have passed.
+    let reading = holder.downgrade().await.unwrap();
+    let mut redis = server.redis().await;
+    let mut scripts = async |rule: &str| {
+        let rules = redis::cmd("ACL").arg(&["SETUSER", "default", rule]).to_owned();
+        rules.exec_async(&mut redis).await.unwrap();
+    };
+    scripts("-@scripting").await;
+    eventually("the look is refused", async || server.errors("NOPERM").await > 0).await;
+    scripts("+@scripting").await;
+    eventually("the dead reader is gone", async || {
+        !raw.state().await.leases.contains_key("ra:1")
+    })
+    .await;
+    assert!(reading.is_held());
+}
+
+#[tokio::test]
 async fn who_is_refused_looks_again_at_what_its_call_began() {
     let server = Server::start().await;
     let raw = raw(&server).await;

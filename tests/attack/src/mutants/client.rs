@@ -1058,8 +1058,15 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("semaphore::grace::whoever_released_looks_again_also_after_a_downgrade_and_an_eviction"),
     },
     Mutant {
+        name: "a-look-that-fails-is-the-last", file: "src/engine/renew.rs",
+        edits: &[("            Some(RETRY_PAUSE)\n", "            None\n")],
+        seen: "here, found by a reader from outside",
+        story: "The look at dead waiters gets an error, its client holds and does not wait: the living wait for somebody's renewal.",
+        check: Check::It("semaphore::grace::a_look_that_fails_is_not_the_last_one"),
+    },
+    Mutant {
         name: "one-look-and-no-more", file: "src/engine/renew.rs",
-        edits: &[("                && next <= GRACE\n", "                && next.is_zero()\n")],
+        edits: &[("            next.filter(|next| *next <= GRACE)\n", "            next.filter(|next| next.is_zero())\n")],
         seen: "draft",
         story: "The look at dead waiters lets in another one that is dead, and nobody looks again.",
         check: Check::It("semaphore::grace::more_dead_waiters_than_one_look_covers_end_in_a_chain_of_looks"),
