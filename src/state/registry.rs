@@ -4,7 +4,7 @@
 //! loom runs all interleavings (`state/loom`).
 
 use super::claim::Claim;
-use super::request::{Heard, Request};
+use super::request::Request;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use super::table::{Due, FollowUp, NamedOwners, Table};
 use crate::protocol::key::Lock;
@@ -141,15 +141,13 @@ impl Registry {
         }
     }
 
-    /// A message about a lock grants a request of this client, or ends it by token 0 or 1. Returns whether there is such a
-    /// request.
-    pub(crate) fn on_grant(&self, heard: Heard, state: &str, name: &RequestName<'_>, token: u64) -> bool {
-        let request = self.table().get(state, name.number).cloned();
-        let request = request.filter(|request| request.is_named(name));
-        if let Some(request) = &request {
-            request.on_grant(heard, token);
-        }
-        request.is_some()
+    /// The requests for a lock that a message names, in its order.
+    pub(crate) fn named<'a>(
+        &self,
+        state: &str,
+        names: impl Iterator<Item = Option<RequestName<'a>>>,
+    ) -> Vec<Option<Arc<Request>>> {
+        self.table().named(state, names)
     }
 
     /// Waits until a dropped request has been released, or nobody is left to release it.

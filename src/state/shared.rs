@@ -127,24 +127,23 @@ impl Shared {
             return;
         };
         let client = self.id.digits();
-        for (name, token) in grants {
-            let Some(parts) = RequestName::read(name) else {
-                continue;
-            };
-            let is_ours = parts.client.as_bytes() == client;
-            if is_ours && self.registry.on_grant(heard, key, &parts, token) {
+        let own = |name| RequestName::read(name).filter(|parts| parts.client.as_bytes() == client);
+        let requests = self.registry.named(key, grants.iter().map(|(name, _)| own(name)));
+        for ((name, token), request) in grants.into_iter().zip(requests) {
+            if let Some(request) = request {
+                request.on_grant(heard, token);
                 continue;
             }
-            let forgotten = is_ours && self.has_forgotten(key, parts.number);
-            if forgotten && is_state(&self.prefix, key) {
-                self.pass_on(heard.at, name, parts.number, key);
-            } else {
-                // The request is of another client, so this client must not release it.
-                tracing::warn!(
+            match own(name) {
+                Some(own) if self.has_forgotten(key, own.number) && is_state(&self.prefix, key) => {
+                    self.pass_on(heard.at, name, own.number, key);
+                }
+                // If the request is of another client, this client must not release it.
+                _ => tracing::warn!(
                     request = name,
                     key,
                     "a message names a request that this client never made"
-                );
+                ),
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::claim::Claim;
 use super::request::Request;
 use crate::protocol::key::Lock;
+use crate::protocol::name::RequestName;
 use crate::protocol::order::AskedLease;
 use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
@@ -170,6 +171,17 @@ impl Table {
     /// The request of that number for the lock whose state is there.
     pub(super) fn get(&self, state: &str, number: u64) -> Option<&Arc<Request>> {
         self.locks.get(state)?.get(number)
+    }
+
+    /// The requests for a lock that a message names, in its order. It may name a thousand, so the lock is looked up once.
+    pub(super) fn named<'a>(
+        &self,
+        state: &str,
+        names: impl Iterator<Item = Option<RequestName<'a>>>,
+    ) -> Vec<Option<Arc<Request>>> {
+        let entry = self.locks.get(state);
+        let find = |name: RequestName<'a>| entry?.get(name.number).filter(|request| request.is_named(&name));
+        names.map(|name| find(name?).cloned()).collect()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Request>> {

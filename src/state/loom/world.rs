@@ -12,6 +12,7 @@ use ::loom::future::block_on;
 use ::loom::thread::{self, JoinHandle};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::iter::once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -121,8 +122,13 @@ impl World {
             at: self.t,
             since: None,
         };
-        let name = RequestName::read(&request.name).expect("a name");
-        self.shared.registry.on_grant(heard, &request.lock.state, &name, token)
+        let name = RequestName::read(&request.name);
+        let named = self.shared.registry.named(&request.lock.state, once(name));
+        named
+            .iter()
+            .flatten()
+            .for_each(|request| request.on_grant(heard, token));
+        named[0].is_some()
     }
 
     pub(super) fn settle(&self, request: &Request, standing: Standing) {

@@ -317,7 +317,7 @@ pub const ALL: &[Mutant] = &[
     // ---- messages
     Mutant {
         name: "anothers-grant-passed-on", file: "src/state/shared.rs",
-        edits: &[("is_ours && self.has_forgotten(key, parts.number)", "!self.registry.knows(key, parts.number)")],
+        edits: &[("match own(name) {", "match RequestName::read(name) {"), ("if self.has_forgotten(key, own.number)", "if !self.registry.knows(key, own.number)")],
         seen: "found here, by fuzzing",
         story: "A message names another client's request: it is released, as if it were a forgotten one of this client.",
         check: Check::Attack("wild::a_client_passes_on_its_own_forgotten_grants_and_no_others"),
@@ -331,14 +331,14 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-grant-to-another-client", file: "src/state/shared.rs",
-        edits: &[("if is_ours && self.registry.on_grant(", "if self.registry.on_grant(")],
+        edits: &[("map(|(name, _)| own(name))", "map(|(name, _)| RequestName::read(name))")],
         seen: "nobody's, but the comparison is by parts",
         story: "A message names another client's request with the number of a waiter: the waiter enters.",
         check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
     },
     Mutant {
         name: "waiter-with-the-same-number-forgotten", file: "src/state/shared.rs",
-        edits: &[("is_ours && self.has_forgotten(key, parts.number)", "is_ours && self.has_given(parts.number)")],
+        edits: &[("Some(own) if self.has_forgotten(key, own.number)", "Some(own) if self.has_given(own.number)")],
         seen: "found here, by fuzzing",
         story: "A message names no request of this client, but has the number of one that waits: the release unregisters that one.",
         check: Check::Attack("wild::a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone"),
