@@ -72,6 +72,13 @@ impl Placed {
     }
 }
 
+/// A later look at the rows finds all cores again.
+impl Drop for Placed {
+    fn drop(&mut self) {
+        self.place(Cores::Any);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +96,15 @@ mod tests {
         assert!(Cores::One.sets(&all) == [set(&[1]), set(&[1])]);
         assert!(Cores::Any.sets(&all) == [all, all]);
         assert!(Cores::Apart.sets(&set(&[2])) == [set(&[2]), set(&[2])]);
+    }
+
+    #[test]
+    fn who_looks_again_finds_all_cores() {
+        let mut first = Placed::anywhere();
+        let all = first.all;
+        first.place(Cores::One);
+        assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+        drop(first);
+        assert!(Placed::anywhere().all == all);
     }
 }

@@ -42,13 +42,22 @@ pub async fn run(env: &Env, report: &mut Report) {
             for _ in 0..env.times(100) {
                 floor.push(push.once(&mut redis).await);
             }
-            let (took, spent) = enter_all(&server, &writer, readers, &mut redis).await;
-            times.push(took);
-            scripts.push(spent.calls);
-            server_us.push(spent.us);
+            let (mut took, mut spent_us) = (Vec::new(), Vec::new());
+            for _ in 0..env.times(5) {
+                let (us, spent) = enter_all(&server, &writer, readers, &mut redis).await;
+                took.push(us);
+                spent_us.push(spent.us);
+                scripts.push(spent.calls);
+            }
+            times.push(median(&took));
+            server_us.push(median(&spent_us));
         }
         let floor = median(&floor);
-        least_clients.push(least_crowd.enter_all(&server, READERS as u64).await / floor);
+        let mut least_us = Vec::new();
+        for _ in 0..env.times(5) {
+            least_us.push(least_crowd.enter_all(&server, READERS as u64).await);
+        }
+        least_clients.push(median(&least_us) / floor);
         for (_, _, times, ratios) in &mut crowds {
             ratios.push(times.last().expect("just measured") / floor);
         }
