@@ -1,7 +1,7 @@
 //! What a URL names: a server, the nodes of a cluster, or the sentinels of a master. `docs/command.md` has the grammar and
 //! its reasons.
 
-use fairlock::redis::{self, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
+use fairlock::redis::{self, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -251,13 +251,18 @@ impl Place {
         has(&self.settings) || self.hosts.iter().any(|host| has(host.redis_settings()))
     }
 
+    #[cfg(feature = "sentinel")]
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self.hosts[0].addr(), ConnectionAddr::TcpTls { .. })
+        matches!(self.hosts[0].addr(), redis::ConnectionAddr::TcpTls { .. })
     }
 
     /// Whether the URL turns the check of certificates off.
+    #[cfg(feature = "sentinel")]
     pub(crate) fn is_insecure(&self) -> bool {
-        matches!(self.hosts[0].addr(), ConnectionAddr::TcpTls { insecure: true, .. })
+        matches!(
+            self.hosts[0].addr(),
+            redis::ConnectionAddr::TcpTls { insecure: true, .. }
+        )
     }
 
     /// The URL that names a master, whatever this one says of it.

@@ -149,7 +149,8 @@ async fn renew_chunk(
                 requests.iter().for_each(|(request, _)| request.refuse(&error));
             }
             session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);
-            Some(RETRY_PAUSE)
+            // What the server refuses it will refuse again, and nobody may use the lock here any more.
+            Some(if is_transient(&error) { RETRY_PAUSE } else { GRACE })
         }
     };
     if let (Some(FollowUp { until, .. }), Some(pause)) = (follow_up, look_after)

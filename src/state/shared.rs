@@ -138,12 +138,8 @@ impl Shared {
                 Some(own) if self.has_forgotten(key, own.number) && is_state(&self.prefix, key) => {
                     self.pass_on(heard.at, name, own.number, key);
                 }
-                // If the request is of another client, this client must not release it.
-                _ => tracing::warn!(
-                    request = name,
-                    key,
-                    "a message names a request that this client never made"
-                ),
+                // If it is another client's request, this client must not release it.
+                _ => tracing::warn!(request = name, key, "a message names what is no request of this client"),
             }
         }
     }

@@ -64,11 +64,14 @@ mod machine {
     use rustix::time::{ClockId, clock_gettime};
     use std::sync::OnceLock;
 
+    /// Two readings of a clock are some ns apart, once more and once less. No machine is suspended for so short a time.
+    const UNIT: u64 = 10_000;
+
     /// For how many ns the machine was suspended since the first call.
     pub(super) fn suspended() -> u64 {
         static AT_FIRST: OnceLock<u64> = OnceLock::new();
         let at_first = AT_FIRST.get_or_init(|| (0..8).map(|_| difference()).max().unwrap_or_default());
-        difference().saturating_sub(*at_first)
+        difference().saturating_sub(*at_first) / UNIT * UNIT
     }
 
     /// The boot clock is read first: a pause between the two makes the difference less, and a later look finds the rest.

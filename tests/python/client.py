@@ -60,6 +60,12 @@ class Watch:
         lines = str(await self.connection.call("INFO", section)).splitlines()
         return next((line.removeprefix(f"{field}:") for line in lines if line.startswith(f"{field}:")), "")
 
+    async def asks_and_dies(self, name: str) -> None:
+        """As a process does that ends while it waits."""
+        text = lua("lock.lua") + lua("acquire.lua")
+        dead = f"w{uuid.uuid4().hex[:15]}:1"
+        await self.connection.call("EVAL", text, 3, *keys("fairlock", name), "", dead, int(LONG * 1000))
+
     async def clients(self) -> int:
         listed = await self.connection.call("CLIENT", "LIST")
         return len(str(listed).splitlines())
@@ -758,10 +764,7 @@ class Connections(OnAServer):
         async with connected() as client, connected() as other:
             lock = client.rw_lock(name())
             guard = await lock.write()
-            # A process that died while it waited.
-            text = lua("lock.lua") + lua("acquire.lua")
-            dead = f"w{uuid.uuid4().hex[:15]}:1"
-            await self.watch.connection.call("EVAL", text, 3, *keys("fairlock", lock.name), "", dead, int(LONG * 1000))
+            await self.watch.asks_and_dies(lock.name)
             waiter = asyncio.create_task(other.rw_lock(lock.name).write()._acquire())
             await self.watch.until_counts(lock.name, 1, 2)
             await guard.release()
@@ -773,6 +776,32 @@ class Connections(OnAServer):
 
             await self.watch.until("the waiter behind a dead one enters", entered)
             await (await waiter).release()
+
+
+    async def test_a_look_that_the_server_refuses_is_repeated(self) -> None:
+        async def refusals() -> str:
+            return await self.watch.info("errorstats", "errorstat_NOPERM")
+
+        async with connected() as client:
+            lock, before = client.rw_lock(name()), await refusals()
+
+            async def is_gone() -> bool:
+                return await self.watch.connection.call("ZCARD", keys("fairlock", lock.name)[2]) == 0
+
+            async def is_refused_or_late() -> bool:
+                return await refusals() != before or await is_gone()
+
+            # On a busy machine the look may come before it can be refused.
+            while await refusals() == before:
+                guard = await lock.write()
+                await self.watch.asks_and_dies(lock.name)
+                await guard.release()
+                await self.watch.connection.call("ACL", "SETUSER", "default", "-@scripting")
+                try:
+                    await self.watch.until("the look is refused", is_refused_or_late)
+                finally:
+                    await self.watch.connection.call("ACL", "SETUSER", "default", "+@scripting")
+            await self.watch.until("the dead one is gone", is_gone)
 
 
 class Pages(OnAServer):

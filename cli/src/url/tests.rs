@@ -147,7 +147,7 @@ fn a_user_without_a_password_has_a_colon_and_a_login_without_a_colon_may_be_a_pa
     }
 }
 
-#[cfg(feature = "tls-rustls")]
+#[cfg(all(feature = "tls-rustls", feature = "sentinel"))]
 #[test]
 fn tls_is_for_all_hosts() {
     for url in ["rediss+cluster://a,b", "valkeys+sentinel://a,b/mine", "rediss://a"] {
@@ -157,7 +157,7 @@ fn tls_is_for_all_hosts() {
             place
                 .hosts
                 .iter()
-                .all(|host| matches!(host.addr(), ConnectionAddr::TcpTls { .. }))
+                .all(|host| matches!(host.addr(), redis::ConnectionAddr::TcpTls { .. }))
         );
         assert!(read(&format!("{url}#insecure")).is_insecure(), "{url}");
     }

@@ -267,6 +267,38 @@ async fn a_hold_that_another_one_interrupted_while_its_process_slept_is_lost() {
     );
 }
 
+/// A late copy of the acquire of a request for "x".
+async fn enters_late(fleet: &Fleet, at: usize, request: &str) {
+    let mut copy = redis::cmd("EVAL");
+    copy.arg(ACQUIRE.text)
+        .arg(3)
+        .arg(key("x"))
+        .arg(format!("{}:q", key("x")));
+    copy.arg(format!("{}:l", key("x")))
+        .arg("")
+        .arg(request)
+        .arg(LEASE.as_millis() as u64);
+    copy.exec_async(&mut fleet.0[at].redis().await).await.unwrap();
+    assert_eq!(fleet.state(at, "x").await.holder, request);
+}
+
+/// What the servers release then is no hold that this client was told of.
+#[tokio::test]
+async fn a_release_finds_out_that_a_majority_lost_the_hold_and_executed_late_copies_of_its_acquire() {
+    let fleet = Fleet::start(3).await;
+    let holder = fleet.quorum().await.rw_lock("x").write().acquire_fair().await.unwrap();
+    fleet.until(fleet.all(), "x", 1, 0).await;
+    for at in [0, 1] {
+        let request = fleet.state(at, "x").await.holder;
+        let mut lose = redis::cmd("DEL");
+        lose.arg(key("x"));
+        lose.exec_async(&mut fleet.0[at].redis().await).await.unwrap();
+        enters_late(&fleet, at, &request).await;
+    }
+    let released = soon("the release", holder.release()).await;
+    assert_eq!(lost_because(&released), Some(LostReason::UnknownToServer));
+}
+
 /// The reply to the first release is lost. Before the second one comes, a late copy of the acquire enters again.
 #[tokio::test]
 async fn a_release_between_two_copies_of_the_acquire_is_told_as_a_release() {
@@ -285,17 +317,7 @@ async fn a_release_between_two_copies_of_the_acquire_is_told_as_a_release() {
         ways[0].replies_to_lose() == 0 && fleet.state(0, "x").await.holds() == 0
     })
     .await;
-    let mut copy = redis::cmd("EVAL");
-    copy.arg(ACQUIRE.text)
-        .arg(3)
-        .arg(key("x"))
-        .arg(format!("{}:q", key("x")));
-    copy.arg(format!("{}:l", key("x")))
-        .arg("")
-        .arg(&request)
-        .arg(LEASE.as_millis() as u64);
-    copy.exec_async(&mut fleet.0[0].redis().await).await.unwrap();
-    assert_eq!(fleet.state(0, "x").await.holder, request);
+    enters_late(&fleet, 0, &request).await;
     ways[0].refuse(false);
     soon("the release", release).await.unwrap().unwrap();
     assert_eq!(fleet.state(0, "x").await.holds(), 0);

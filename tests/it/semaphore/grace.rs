@@ -2,7 +2,7 @@
 //! enters does so by that.
 
 use crate::lua::Lock;
-use crate::server::{Server, eventually};
+use crate::server::{Server, eventually, in_time};
 use crate::users::{LONG, queued, read, user, write};
 use fairlock::{Error, Owner, Policy};
 use fairlock_support::process::Process;
@@ -29,87 +29,99 @@ async fn raw(server: &Server) -> Lock {
 
 #[tokio::test]
 async fn fifty_waiters_of_a_killed_process_cost_a_second_together() {
-    let server = Server::start().await;
-    let lock = user(&server, LONG).await;
-    let holder = write(&lock).await;
-    let mut dying = Process::start(&server.url(), LONG).await;
-    for id in 0..50 {
-        dying.ask(id, 'w', "a", None);
-    }
-    server.until_queued("a", 50).await;
-    // Neither the holder's client nor this one's renewals are due before minutes have passed.
-    let living = queued(&server, user(&server, LONG).await.write(), 51).await;
-    dying.kill();
-    let channels = async || -> Vec<String> {
-        let mut channels = redis::cmd("PUBSUB");
-        channels.arg("CHANNELS").arg("fairlock:c:*");
-        channels.query_async(&mut server.redis().await).await.unwrap()
-    };
-    eventually("the server knows of its death", async || channels().await.len() == 2).await;
-    let raw = raw(&server).await;
-    holder.release().await.unwrap();
-    let (leases, now_ms) = deadlines(&raw).await;
-    assert_eq!(leases.len(), 51, "the dead are still there");
-    let late: Vec<_> = leases.iter().filter(|(_, at)| **at > now_ms + GRACE_MS).collect();
-    assert_eq!(late.len(), 1, "only who lives keeps its lease: {late:?}");
-    let guard = living.enters().await;
-    assert_eq!(server.queued("a").await, 0);
-    guard.release().await.unwrap();
+    in_time(async || {
+        let server = Server::start().await;
+        let lock = user(&server, LONG).await;
+        let holder = write(&lock).await;
+        let mut dying = Process::start(&server.url(), LONG).await;
+        for id in 0..50 {
+            dying.ask(id, 'w', "a", None);
+        }
+        server.until_queued("a", 50).await;
+        // Neither the holder's client nor this one's renewals are due before minutes have passed.
+        let living = queued(&server, user(&server, LONG).await.write(), 51).await;
+        dying.kill();
+        let channels = async || -> Vec<String> {
+            let mut channels = redis::cmd("PUBSUB");
+            channels.arg("CHANNELS").arg("fairlock:c:*");
+            channels.query_async(&mut server.redis().await).await.unwrap()
+        };
+        eventually("the server knows of its death", async || channels().await.len() == 2).await;
+        let raw = raw(&server).await;
+        holder.release().await.unwrap();
+        let (leases, now_ms) = deadlines(&raw).await;
+        assert_eq!(leases.len(), 51, "the dead are still there");
+        let late: Vec<_> = leases.iter().filter(|(_, at)| **at > now_ms + GRACE_MS).collect();
+        assert_eq!(late.len(), 1, "only who lives keeps its lease: {late:?}");
+        let guard = living.enters().await;
+        assert_eq!(server.queued("a").await, 0);
+        guard.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn fifty_dead_processes_at_the_head_cost_the_same_second() {
-    let server = Server::start().await;
-    let lock = user(&server, LONG).await;
-    let holder = write(&lock).await;
-    let raw = raw(&server).await;
-    ask_deaf(&raw, (0..50).map(|n| format!("w{n:015x}:1"))).await;
-    let living = queued(&server, user(&server, LONG).await.write(), 51).await;
-    holder.release().await.unwrap();
-    let (leases, now_ms) = deadlines(&raw).await;
-    let ends: BTreeSet<_> = leases.values().filter(|at| **at <= now_ms + GRACE_MS).collect();
-    assert_eq!(
-        (leases.len(), ends.len()),
-        (51, 1),
-        "they end at one moment: {leases:?}"
-    );
-    living.enters().await.release().await.unwrap();
+    in_time(async || {
+        let server = Server::start().await;
+        let lock = user(&server, LONG).await;
+        let holder = write(&lock).await;
+        let raw = raw(&server).await;
+        ask_deaf(&raw, (0..50).map(|n| format!("w{n:015x}:1"))).await;
+        let living = queued(&server, user(&server, LONG).await.write(), 51).await;
+        holder.release().await.unwrap();
+        let (leases, now_ms) = deadlines(&raw).await;
+        let ends: BTreeSet<_> = leases.values().filter(|at| **at <= now_ms + GRACE_MS).collect();
+        assert_eq!(
+            (leases.len(), ends.len()),
+            (51, 1),
+            "they end at one moment: {leases:?}"
+        );
+        living.enters().await.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn more_dead_waiters_than_one_look_covers_end_in_a_chain_of_looks() {
-    let server = Server::start().await;
-    let lock = user(&server, LONG).await;
-    let holder = write(&lock).await;
-    let raw = raw(&server).await;
-    let dead: Vec<_> = (0..250).map(|n| format!("w{n:015x}:1")).collect();
-    raw.fill(&dead).await;
-    let living = queued(&server, user(&server, LONG).await.write(), 251).await;
-    holder.release().await.unwrap();
-    let (leases, now_ms) = deadlines(&raw).await;
-    let cut = leases.values().filter(|at| **at <= now_ms + GRACE_MS).count();
-    assert_eq!(
-        (leases.len(), cut),
-        (251, 201),
-        "the one that was granted, and two hundred behind it"
-    );
-    living.enters().await.release().await.unwrap();
+    in_time(async || {
+        let server = Server::start().await;
+        let lock = user(&server, LONG).await;
+        let holder = write(&lock).await;
+        let raw = raw(&server).await;
+        let dead: Vec<_> = (0..250).map(|n| format!("w{n:015x}:1")).collect();
+        raw.fill(&dead).await;
+        let living = queued(&server, user(&server, LONG).await.write(), 251).await;
+        holder.release().await.unwrap();
+        let (leases, now_ms) = deadlines(&raw).await;
+        let cut = leases.values().filter(|at| **at <= now_ms + GRACE_MS).count();
+        assert_eq!(
+            (leases.len(), cut),
+            (251, 201),
+            "the one that was granted, and two hundred behind it"
+        );
+        living.enters().await.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_waiter_who_listens_keeps_its_lease_and_stops_the_look_behind_it() {
-    let server = Server::start().await;
-    let lock = user(&server, LONG).await;
-    let holder = write(&lock).await;
-    let raw = raw(&server).await;
-    ask_deaf(&raw, ["wa:1".to_owned(), "wb:1".to_owned()]).await;
-    let living = queued(&server, user(&server, LONG).await.write(), 3).await;
-    ask_deaf(&raw, ["wc:1".to_owned()]).await;
-    holder.release().await.unwrap();
-    let (leases, now_ms) = deadlines(&raw).await;
-    let cut = |request: &str| leases[request] <= now_ms + GRACE_MS;
-    assert!(cut("wa:1") && cut("wb:1") && !cut("wc:1"));
-    living.enters().await.release().await.unwrap();
+    in_time(async || {
+        let server = Server::start().await;
+        let lock = user(&server, LONG).await;
+        let holder = write(&lock).await;
+        let raw = raw(&server).await;
+        ask_deaf(&raw, ["wa:1".to_owned(), "wb:1".to_owned()]).await;
+        let living = queued(&server, user(&server, LONG).await.write(), 3).await;
+        ask_deaf(&raw, ["wc:1".to_owned()]).await;
+        holder.release().await.unwrap();
+        let (leases, now_ms) = deadlines(&raw).await;
+        let cut = |request: &str| leases[request] <= now_ms + GRACE_MS;
+        assert!(cut("wa:1") && cut("wb:1") && !cut("wc:1"));
+        living.enters().await.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -136,26 +148,31 @@ async fn whoever_released_looks_again_also_after_a_downgrade_and_an_eviction() {
 
 #[tokio::test]
 async fn a_look_that_fails_is_not_the_last_one() {
-    let server = Server::start().await;
-    let raw = raw(&server).await;
-    let lock = user(&server, LONG).await;
-    let holder = write(&lock).await;
-    ask_deaf(&raw, ["ra:1".to_owned()]).await;
-    // Its client holds and does not wait, so it has no other reason to call before minutes have passed.
-    let reading = holder.downgrade().await.unwrap();
-    let mut redis = server.redis().await;
-    let mut scripts = async |rule: &str| {
-        let rules = redis::cmd("ACL").arg(&["SETUSER", "default", rule]).to_owned();
-        rules.exec_async(&mut redis).await.unwrap();
-    };
-    scripts("-@scripting").await;
-    eventually("the look is refused", async || server.errors("NOPERM").await > 0).await;
-    scripts("+@scripting").await;
-    eventually("the dead reader is gone", async || {
-        !raw.state().await.leases.contains_key("ra:1")
+    in_time(async || {
+        let server = Server::start().await;
+        let raw = raw(&server).await;
+        let lock = user(&server, LONG).await;
+        let holder = write(&lock).await;
+        ask_deaf(&raw, ["ra:1".to_owned()]).await;
+        let mut redis = server.redis().await;
+        // Its client holds and does not wait, so it has no other reason to call before minutes have passed.
+        let reading = holder.downgrade().await.unwrap();
+        let mut scripts = async |rule: &str| {
+            let rules = redis::cmd("ACL").arg(&["SETUSER", "default", rule]).to_owned();
+            rules.exec_async(&mut redis).await.unwrap();
+        };
+        scripts("-@scripting").await;
+        let has_ended = async || !raw.state().await.leases.contains_key("ra:1");
+        eventually("the look is refused", async || {
+            server.errors("NOPERM").await > 0 || has_ended().await
+        })
+        .await;
+        assert!(!has_ended().await, "the look came first");
+        scripts("+@scripting").await;
+        eventually("the dead reader is gone", has_ended).await;
+        assert!(reading.is_held());
     })
     .await;
-    assert!(reading.is_held());
 }
 
 #[tokio::test]

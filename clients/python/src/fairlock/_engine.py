@@ -512,6 +512,8 @@ class Engine:
                     # Without requests the call was a look, for all who wait for the lock.
                     for request in requests or [r for r in self._requests.values() if r.lock == lock]:
                         request.refuse(str(error))
+                    if until is not None:
+                        self._note_next(lock, GRACE_MS, until)
                     return
                 if until is not None:
                     self._note_next(lock, int(RETRY_SECONDS * 1000), until)

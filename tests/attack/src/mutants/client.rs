@@ -1059,7 +1059,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-look-that-fails-is-the-last", file: "src/engine/renew.rs",
-        edits: &[("            Some(RETRY_PAUSE)\n", "            None\n")],
+        edits: &[("            Some(if is_transient(&error) { RETRY_PAUSE } else { GRACE })\n", "            None\n")],
         seen: "here, found by a reader from outside",
         story: "The look at dead waiters gets an error, its client holds and does not wait: the living wait for somebody's renewal.",
         check: Check::It("semaphore::grace::a_look_that_fails_is_not_the_last_one"),

@@ -71,6 +71,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::faults::a_release_between_two_copies_of_the_acquire_is_told_as_a_release"),
     },
     Mutant {
+        name: "quorum-release-takes-any-hold", file: "src/quorum/guard.rs",
+        edits: &[("([Standing::Holds { first, .. }], _) if token.is_none_or(|token| *first <= token) => Left::Held,", "([Standing::Holds { .. }], _) => Left::Held,")],
+        seen: "nobody's, but the comparison had no test",
+        story: "A majority lost the hold and executed late copies of its acquire: the release of these passes for one of the hold.",
+        check: Check::It("quorum::faults::a_release_finds_out_that_a_majority_lost_the_hold_and_executed_late_copies_of_its_acquire"),
+    },
+    Mutant {
         name: "quorum-release-knows-only-votes", file: "src/quorum/guard.rs",
         edits: &[("    released.map(|()| Left::Absent).map_err(|_| timed_out())\n", "    released.map(|()| Left::Unknown).map_err(|_| timed_out())\n")],
         seen: "bench quorum",

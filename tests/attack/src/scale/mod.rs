@@ -257,7 +257,7 @@ async fn churn(n: usize, report: &mut Report) -> Result<(), Failure> {
         if i == n / 2 {
             (halfway, mine) = (info(&server, "used_memory").await?, resident());
         }
-        let client = connected(Client::builder().lease(Duration::from_secs(1)), server.url()).await;
+        let client = client(&server).await;
         passes(client.rw_lock(format!("visit:{i}"))).await?;
         client.shutdown().await;
     }

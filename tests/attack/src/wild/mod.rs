@@ -200,7 +200,7 @@ fn a_server_that_answers_at_random_gets_no_panic_no_hang_and_no_guard_without_a_
 fn a_client_passes_on_its_own_forgotten_grants_and_no_others() {
     in_runtime("forgotten", async {
         let server = Server::start(Mood::Grants, 1).await;
-        let client = server.client().await;
+        let client = server.client_with(Duration::from_secs(3600)).await;
         let id = id_of(&client);
         let guard = client.rw_lock("a").write().acquire_fair().await.expect("granted");
         guard.release().await.expect("released");
@@ -242,7 +242,8 @@ fn a_client_passes_on_its_own_forgotten_grants_and_no_others() {
 fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
     in_runtime("number", async {
         let server = Server::start(Mood::Queues, 1).await;
-        let client = server.client().await;
+        // The server says "waits" to each renewal: after the grant below the next one would be a loss.
+        let client = server.client_with(Duration::from_secs(6)).await;
         let id = id_of(&client);
         let waiter = tokio::spawn(client.rw_lock("a").write().acquire_fair());
         let own = format!("w{id}:1");
@@ -261,7 +262,7 @@ fn a_message_about_another_name_with_the_same_number_leaves_a_waiter_alone() {
         }
         server.shared.renewed.lock().expect("a list").clear();
         eventually("it is renewed", || {
-            server.shared.renewed.lock().expect("a list").len() >= 3
+            !server.shared.renewed.lock().expect("a list").is_empty()
         })
         .await;
         testing::push(&client, &message(&channel, &format!("{token} {own}\nfairlock:{{a}}")));
@@ -339,7 +340,7 @@ fn a_server_that_never_has_done_with_it_does_not_keep_a_release_waiting() {
 fn a_reply_to_another_question_is_an_error() {
     in_runtime("another", async {
         let server = Server::start(Mood::Contrary, 1).await;
-        let client = server.client().await;
+        let client = server.client_with(Duration::from_secs(3600)).await;
         let lock = client.rw_lock("a");
         for _ in 0..3 {
             let tried = timeout(PATIENCE, lock.write().try_acquire())
