@@ -30,7 +30,7 @@ const ANSWERS: [(&str, &[&str]); 6] = [
         &[
             "A waiter takes {p9} bytes in the server and {p9_client} bytes in its process, and sends nothing but its share of \
              a renewal, which carries 500 requests.",
-            "The dearest script takes {p6} times as long with 10,000 waiters as with 10.",
+            "The script that grows most takes {p6} times as long with 10,000 waiters as with 10.",
             "1,000 readers enter by {p8_scripts} script; the last one is in {p8_us/1000} ms after the release.",
             "10,000 waiters of one process for 1,000 locks keep its core busy for {p10_waits_client} % and the server's for \
              {p10_waits_server} %.",

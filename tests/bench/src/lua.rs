@@ -109,11 +109,23 @@ impl Lua {
         replies
     }
 
+    /// While a sorted set's table of members grows it is there twice, and each look for a member moves a part.
+    async fn rehash(&mut self, key: &str) {
+        let mut looks = Pipeline::new();
+        for _ in 0..20_000 {
+            looks.cmd("ZSCORE").arg(key).arg("nobody").ignore();
+        }
+        if key.ends_with(":q") || key.ends_with(":l") {
+            looks.exec_async(&mut self.redis).await.expect("a sorted set");
+        }
+    }
+
     /// Bytes of the lock's three keys, each element looked at.
     pub async fn memory(&mut self, lock: &str) -> f64 {
         let state = state(lock);
         let mut bytes = 0.0;
         for key in [state.clone(), format!("{state}:q"), format!("{state}:l")] {
+            self.rehash(&key).await;
             let mut usage = redis::cmd("MEMORY");
             usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
             let used: Value = usage.query_async(&mut self.redis).await.expect("MEMORY USAGE");

@@ -60,7 +60,7 @@ const NAMES: [(&str, &str); 32] = [
     ("p5_wakeups", "Wake-ups of a waiter per grant"),
     (
         "p6",
-        "Server time of the dearest script with 10,000 waiters, against 10",
+        "Server time of the script that grows most, with 10,000 waiters, against 10",
     ),
     ("p7", "Longest wait of 64 contenders, 1 ms hold, against the mean wait"),
     ("p7_inversions", "Grants out of order"),

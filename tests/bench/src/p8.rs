@@ -28,17 +28,17 @@ pub async fn run(env: &Env, report: &mut Report) {
         for _ in 0..clients {
             of.push(connect(&server.url()).await);
         }
-        crowds.push((key, of, Vec::new(), Vec::new()));
+        crowds.push((key, of, Vec::new(), Vec::new(), Vec::new()));
     }
     let mut redis = connection(&server.url()).await;
     let mut push = Push::new(&server).await;
-    let (mut floors, mut scripts, mut server_us) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut floors, mut scripts) = (Vec::new(), Vec::new());
     let (mut wakes, mut least) = (Vec::new(), Vec::new());
     let mut least_crowd = LeastCrowd::new(&server).await;
     let mut least_clients = Vec::new();
     for _ in env.rounds("p8 1,000 readers behind a writer") {
         let mut floor = Vec::new();
-        for (_, readers, times, _) in &mut crowds {
+        for (_, readers, times, server_us, _) in &mut crowds {
             for _ in 0..env.times(100) {
                 floor.push(push.once(&mut redis).await);
             }
@@ -58,22 +58,22 @@ pub async fn run(env: &Env, report: &mut Report) {
             least_us.push(least_crowd.enter_all(&server, READERS as u64).await);
         }
         least_clients.push(median(&least_us) / floor);
-        for (_, _, times, ratios) in &mut crowds {
+        for (_, _, times, _, ratios) in &mut crowds {
             ratios.push(times.last().expect("just measured") / floor);
         }
         let wake = median(&[wake_all().await, wake_all().await, wake_all().await]);
-        least.push((server_us[server_us.len() - crowds.len()] + wake) / floor);
+        least.push((crowds[0].3.last().expect("just measured") + wake) / floor);
         wakes.push(wake);
         floors.push(floor);
     }
-    let (_, _, times, ratios) = &crowds[0];
+    let (_, _, times, server_us, ratios) = &crowds[0];
     let title = "release until the last of 1,000 readers is in / one push";
     report.row("p8", title, Goal::AtMost(25.0), ratios);
     let title = "scripts until the last of 1,000 readers is in";
     report.row("p8_scripts", title, Goal::AtMost(1.0), &scripts);
     report.beside("p8_floor", "us: EVALSHA that publishes until the push", &floors);
     report.beside("p8_us", "us", times);
-    report.beside("p8_server_us", "us of that in the server's script", &server_us);
+    report.beside("p8_server_us", "us of that in the server's script", server_us);
     report.beside("p8_wake_us", "us: to wake 1,000 tasks, which do nothing", &wakes);
     report.beside("p8_least", "the two together / one push", &least);
     report.beside(
@@ -81,9 +81,10 @@ pub async fn run(env: &Env, report: &mut Report) {
         "our functions, and the least client whose 1,000 readers enter / one push",
         &least_clients,
     );
-    let (key, _, times, ratios) = &crowds[1];
+    let (key, _, times, server_us, ratios) = &crowds[1];
     report.beside(key, "the readers are of 10 clients", ratios);
     report.beside("p8_clients_us", "us", times);
+    report.beside("p8_clients_server_us", "us of that in the server's script", server_us);
 }
 
 /// Microseconds from the release until the last has its guard, and the scripts that ran.

@@ -248,9 +248,9 @@ impl Results {
              Such a small machine has no core to spare, so the figures are ratios of things that took turns within one \
               run. Each is the median of the rounds, with the least and the greatest round beside it. Absolute times hold \
               for this machine only.\n\n\
-              In rows that measure the time of one server, that has a core for itself and its clients have the other cores. Left alone, the kernel \
-              moves the two together and apart, and a call that wakes a sleeping core takes several times as long. So a \
-              part of each time is the waking; `p1_one_core` is without it. In rows of several servers the kernel places \
+              In all rows but those of `masters`, `quorum` and `peers` the server has one core for itself, and its \
+              clients have the others. Left alone, the kernel moves the two together and apart, and a call that wakes a sleeping core takes several times as long. So a \
+              part of each time is the waking; `p1_one_core` is without it. In the other rows the kernel places \
               all.",
             date = text("date"),
             cpu = text("cpu"),
