@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
-use tree::Tree;
+use tree::{Outcome, Program, Tree};
 
 /// A known bug.
 #[derive(Clone, Copy, Debug)]
@@ -318,6 +319,16 @@ fn try_lua(mutant: &Mutant, seed: u64, steps: u64) -> Verdict {
 
 // ---- client
 
+/// So many checks run side by side, while the next one is built: most of a run is waiting.
+const AT_ONCE: usize = 4;
+
+#[derive(Clone, Copy)]
+struct Job {
+    check: Check,
+    /// `None`: of the client as it is.
+    mutant: Option<&'static Mutant>,
+}
+
 fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Result<(), String> {
     if mutants.is_empty() {
         return Ok(());
@@ -328,42 +339,65 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     let mut checks: Vec<Check> = mutants.iter().map(|mutant| mutant.check).collect();
     checks.sort_by_key(Check::to_string);
     checks.dedup();
-    for check in checks {
-        let program = tree.build(check)?;
-        if let Some(how) = tree.run(&program, check, seed).failure {
-            return Err(format!("{check} fails without any mutant: {how}"));
+    let as_it_is = checks.into_iter().map(|check| Job { check, mutant: None });
+    let failed = Mutex::new(None);
+    build_and_run(&tree, as_it_is, seed, |job, outcome| {
+        if let Some(how) = outcome.map_or_else(Some, |outcome| outcome.failure) {
+            let why = format!("{} fails without any mutant: {how}", job.check);
+            failed.lock().expect("no panic while it is locked").get_or_insert(why);
         }
+    });
+    if let Some(why) = failed.into_inner().expect("no panic while it is locked") {
+        return Err(why);
     }
-    for &mutant in mutants {
-        report.row(mutant, &try_client(&tree, mutant, seed));
-    }
+    let with_mutants = mutants.iter().map(|&mutant| Job {
+        check: mutant.check,
+        mutant: Some(mutant),
+    });
+    build_and_run(&tree, with_mutants, seed, |job, outcome| {
+        let verdict = match outcome {
+            Err(why) => Verdict::Broken(why),
+            Ok(Outcome { took: after, failure }) => match failure {
+                Some(how) => Verdict::Caught { after, how },
+                None => Verdict::Survived { after },
+            },
+        };
+        report.row(job.mutant.expect("each has one"), &verdict);
+    });
     Ok(())
 }
 
-fn try_client(tree: &Tree, mutant: &Mutant, seed: u64) -> Verdict {
-    let text = match mutated(mutant) {
-        Ok(text) => text,
-        Err(stale) => return Verdict::Broken(stale),
+/// Builds one after the other, and runs what is built beside that.
+fn build_and_run(
+    tree: &Tree,
+    jobs: impl Iterator<Item = Job>,
+    seed: u64,
+    done: impl Fn(Job, Result<Outcome, String>) + Sync,
+) {
+    let (built, programs) = sync_channel::<(Job, Result<Program, String>)>(0);
+    let programs = Mutex::new(programs);
+    let runs = || loop {
+        let next = programs.lock().expect("no panic while it is locked").recv();
+        let Ok((job, program)) = next else { break };
+        done(job, program.map(|program| tree.run(&program, job.check, seed)));
     };
-    let restored = match tree.put(mutant.file, &text) {
-        Ok(restored) => restored,
-        Err(error) => return Verdict::Broken(error),
-    };
-    let verdict = match tree.build(mutant.check) {
-        Err(error) => Verdict::Broken(error),
-        Ok(program) => {
-            let outcome = tree.run(&program, mutant.check, seed);
-            match outcome.failure {
-                Some(how) => Verdict::Caught {
-                    after: outcome.took,
-                    how,
-                },
-                None => Verdict::Survived { after: outcome.took },
-            }
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(runs);
         }
-    };
-    drop(restored);
-    verdict
+        for job in jobs {
+            built
+                .send((job, build(tree, job)))
+                .expect("they run until it is dropped");
+        }
+        drop(built);
+    });
+}
+
+fn build(tree: &Tree, job: Job) -> Result<Program, String> {
+    let put = job.mutant.map(|mutant| tree.put(mutant.file, &mutated(mutant)?));
+    let _restored = put.transpose()?;
+    tree.build(job.check)
 }
 
 #[cfg(test)]

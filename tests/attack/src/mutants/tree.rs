@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// As `make test` does: without them some of the code and some of the tests are not there.
@@ -23,6 +24,34 @@ pub struct Tree {
     original: PathBuf,
     path: PathBuf,
     builds: PathBuf,
+    programs: AtomicUsize,
+}
+
+/// What was built, under a name of its own beside its original: the next one may be built while this one runs.
+pub struct Program(PathBuf);
+
+impl Program {
+    fn keep(built: &Path, number: usize) -> Result<Self, String> {
+        let mut name = built.file_name().unwrap_or_default().to_owned();
+        name.push(format!("-{number}"));
+        let kept = Self(built.with_file_name(name));
+        // Of a run that was killed.
+        let _ = fs::remove_file(&kept.0);
+        fs::hard_link(built, &kept.0).map_err(|error| format!("{}: {error}", kept.0.display()))?;
+        Ok(kept)
+    }
+
+    fn output(&self) -> PathBuf {
+        self.0.with_extension("txt")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        for file in [&self.0, &self.output()] {
+            let _ = fs::remove_file(file);
+        }
+    }
 }
 
 pub struct Outcome {
@@ -50,7 +79,12 @@ impl Tree {
         let builds = original.join("target/mutants");
         let path = builds.join("tree");
         copy(&original, &path, true).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self { original, path, builds })
+        Ok(Self {
+            original,
+            path,
+            builds,
+            programs: AtomicUsize::new(0),
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -64,7 +98,7 @@ impl Tree {
     }
 
     /// The program that runs a check.
-    pub fn build(&self, check: Check) -> Result<PathBuf, String> {
+    pub fn build(&self, check: Check) -> Result<Program, String> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let mut command = Command::new(cargo);
         command.current_dir(&self.path).env("CARGO_PROFILE_DEV_DEBUG", "0");
@@ -125,14 +159,15 @@ impl Tree {
             let program = message.get("executable")?.as_str()?;
             Some(PathBuf::from(program))
         });
-        programs
+        let built = programs
             .next_back()
-            .ok_or_else(|| format!("cargo names no program for {check}"))
+            .ok_or_else(|| format!("cargo names no program for {check}"))?;
+        Program::keep(&built, self.programs.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Does what CI does: of the simulation the same runs, if `seed` is CI's, whatever time they take.
-    pub fn run(&self, program: &Path, check: Check, seed: u64) -> Outcome {
-        let mut command = Command::new(program);
+    pub fn run(&self, program: &Program, check: Check, seed: u64) -> Outcome {
+        let mut command = Command::new(&program.0);
         let patience = match check {
             Check::Simulate => {
                 let (runs, seconds) = (SLICE_RUNS.to_string(), u64::MAX.to_string());
@@ -152,7 +187,7 @@ impl Tree {
         };
         command.current_dir(&self.path).env("CARGO_MANIFEST_DIR", &self.path);
         let begun = Instant::now();
-        let ended = self.wait(&mut command, patience);
+        let ended = wait(&mut command, &program.output(), patience);
         let took = begun.elapsed();
         let failure = match ended {
             Ok(Some((true, output))) if !ran_something(check, &output) => {
@@ -165,30 +200,29 @@ impl Tree {
         };
         Outcome { took, failure }
     }
+}
 
-    /// Whether it ended well, and what it said. `None`: it did not end.
-    fn wait(&self, command: &mut Command, patience: Duration) -> Result<Option<(bool, String)>, String> {
-        let said = self.builds.join("output.txt");
-        let io = |error: std::io::Error| error.to_string();
-        let output = File::create(&said).map_err(io)?;
-        // A group of its own: what it started ends with it.
-        command.stdin(Stdio::null()).process_group(0);
-        command.stderr(output.try_clone().map_err(io)?).stdout(output);
-        let mut child = command.spawn().map_err(io)?;
-        let end = Instant::now() + patience;
-        loop {
-            if let Some(status) = child.try_wait().map_err(io)? {
-                let text = fs::read(&said).map_err(io)?;
-                return Ok(Some((status.success(), String::from_utf8_lossy(&text).into_owned())));
-            }
-            if Instant::now() > end {
-                let group = Pid::from_child(&child);
-                kill_process_group(group, Signal::KILL).map_err(|error| error.to_string())?;
-                child.wait().map_err(io)?;
-                return Ok(None);
-            }
-            std::thread::sleep(Duration::from_millis(20));
+/// Whether it ended well, and what it said. `None`: it did not end.
+fn wait(command: &mut Command, said: &Path, patience: Duration) -> Result<Option<(bool, String)>, String> {
+    let io = |error: std::io::Error| error.to_string();
+    let output = File::create(said).map_err(io)?;
+    // A group of its own: what it started ends with it.
+    command.stdin(Stdio::null()).process_group(0);
+    command.stderr(output.try_clone().map_err(io)?).stdout(output);
+    let mut child = command.spawn().map_err(io)?;
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait().map_err(io)? {
+            let text = fs::read(said).map_err(io)?;
+            return Ok(Some((status.success(), String::from_utf8_lossy(&text).into_owned())));
         }
+        if Instant::now() > end {
+            let group = Pid::from_child(&child);
+            kill_process_group(group, Signal::KILL).map_err(|error| error.to_string())?;
+            child.wait().map_err(io)?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
