@@ -383,8 +383,8 @@ impl<M: Access> Acquire<M> {
                         return Ok(Some((attempt, grant)));
                     }
                     wait.requeued(&self.lock);
-                    // The old ticket gives the same place back.
-                    ticket = Some(grant.token);
+                    // The first number gives the same place back.
+                    ticket = ticket.or(Some(grant.place));
                 }
                 Attempted::Busy => return Ok(None),
                 // An upgrade ends when the server does not know it, because its read hold may have ended: it would be a
@@ -397,7 +397,7 @@ impl<M: Access> Acquire<M> {
                 }
                 Attempted::AskAgain(place) => {
                     wait.requeued(&self.lock);
-                    ticket = place;
+                    ticket = ticket.or(place);
                 }
             }
             now = clock::now();

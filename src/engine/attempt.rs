@@ -170,7 +170,7 @@ impl Attempt {
             let patience = patience.max(call.limit);
             match (Call { patience, ..call }).acquire(&ask).await? {
                 (Acquired::Refused(Refusal::OwnerWaits(Some(number))), _)
-                    if self.session().shared.has_forgotten(&request.lock.state, number) =>
+                    if self.session().shared.has_done_with(&request.lock.state, number) =>
                 {
                     Box::pin(self.release_orphan(number)).await?
                 }
@@ -179,8 +179,8 @@ impl Attempt {
         }
     }
 
-    /// The server executed an acquire after its cancel, because the network had delayed it. The server must not refuse
-    /// the owner for that.
+    /// The server executed an acquire after its cancel, because the network had delayed it; or it went back to a state
+    /// in which a hold that is lost since was waiting. The server must not refuse the owner for that.
     async fn release_orphan(&self, number: u64) -> Result<(), RedisError> {
         let (session, request) = (self.session(), self.request());
         // Nobody knows any more whether the orphan was to read or to write.

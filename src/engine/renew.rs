@@ -133,6 +133,10 @@ async fn renew_chunk(
             for ((request, asked), standing) in requests.iter().zip(&standings) {
                 request.on_renewal(sent, now, asked.span, *standing);
             }
+            // The server may keep what is lost here: the watchdog releases it.
+            if requests.iter().any(|(request, _)| request.claim().ended().is_some()) {
+                session.shared.registry.schedule_check(&lock, now);
+            }
             let waits = requests.is_empty()
                 || standings
                     .iter()

@@ -253,7 +253,9 @@ impl Wait {
     }
 
     pub(crate) fn granted(mut self, grant: Grant) {
-        let Grant { token, at, via, heard } = grant;
+        let Grant {
+            token, at, via, heard, ..
+        } = grant;
         self.outcome = Outcome::Granted;
         self.ended = Some(at);
         self.span.record("token", token).record("source", via.label());

@@ -165,7 +165,13 @@ impl<M: Access> QuorumAcquire<M> {
             GrantVia::Reply
         };
         let (at, heard) = (clock::now(), None);
-        wait.granted(Grant { token, at, via, heard });
+        wait.granted(Grant {
+            token,
+            place: token,
+            at,
+            via,
+            heard,
+        });
         let (ballot, work) = open.keep();
         ballot.observe(Hold::begin(at, self.lock, M::LABEL, None, token));
         Ok(Some(QuorumGuard::new(ballot, work, token)))
@@ -234,6 +240,8 @@ impl Open {
         loop {
             // Created before the look, so that no later change is missed.
             let changed = ballot.changed.notified();
+            // Since the hold began this future may not have been polled for longer than the leases.
+            ballot.weigh();
             let answered = {
                 let mut tally = ballot.tally();
                 match &mut tally.phase {

@@ -52,6 +52,8 @@ pub(super) struct Closed {
     /// What it has asked for without an answer until now. The drivers release that, and the owner's next request waits
     /// for it from now on: otherwise that server would refuse it, because its owner waits there already.
     pub(super) asked: Vec<(usize, Arc<Request>)>,
+    /// Why the hold was lost before.
+    pub(super) lost: Option<LostReason>,
 }
 
 pub(super) struct Ballot {
@@ -144,6 +146,10 @@ impl Ballot {
     /// Ends the ballot. `end` does not change an earlier end.
     pub(super) fn close(&self, end: End) -> Closed {
         let mut tally = self.tally();
+        let lost = match tally.phase {
+            Phase::Over(End::Lost(reason)) => Some(reason),
+            _ => None,
+        };
         if !matches!(tally.phase, Phase::Over(_)) {
             tally.phase = Phase::Over(end);
         }
@@ -162,7 +168,7 @@ impl Ballot {
             request.change(|claim| claim.leave(now));
         }
         self.changed.notify_waiters();
-        Closed { votes, asked }
+        Closed { votes, asked, lost }
     }
 
     /// Ends the ballot, and releases its votes in the background.

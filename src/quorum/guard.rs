@@ -225,16 +225,23 @@ impl<M> QuorumGuard<M> {
         runtime::check_timers()?;
         let until = self.held_until().map_err(|reason| self.lost_because(reason))?;
         let (majority, at_home) = (self.ballot.members.majority(), self.ballot.members.is_at_home());
-        let Closed { votes, asked } = self.ballot.close(End::Left);
+        let Closed { votes, asked, lost } = self.ballot.close(End::Left);
         self.work.abort();
+        if let Some(reason) = lost {
+            return Err(self.lost_because(reason));
+        }
         let servers = &self.ballot.members.servers;
         let (mut calls, mut counted) = (FuturesUnordered::new(), 0);
         // Nothing of this request stands at a server that has no vote and is not being asked.
         let mut absent = servers.len() - votes.len() - asked.len();
         for (at, request, token) in votes {
-            counted += usize::from(token.is_some());
             match servers[at].handle() {
-                Some(handle) => calls.push(Either::Left(Leaving::new(handle, request).left(token, until))),
+                Some(handle) => {
+                    let leaving = Leaving::new(handle, request);
+                    // A vote that is known to be gone is none that could still be found lost.
+                    counted += usize::from(token.is_some() && leaving.certain.is_some());
+                    calls.push(Either::Left(leaving.left(token, until)));
+                }
                 None => self.ballot.release(at, request),
             }
         }

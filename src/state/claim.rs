@@ -293,7 +293,8 @@ impl Claim {
                 return true;
             }
             (_, Standing::Unknown) => {
-                self.phase = Phase::Over(EndedBy::Displaced { ticket: self.ticket() });
+                let ticket = self.standing().map(|(number, _)| number);
+                self.phase = Phase::Over(EndedBy::Displaced { ticket });
                 return true;
             }
             _ => {}
@@ -320,13 +321,14 @@ impl Claim {
             Phase::Asked { .. } | Phase::Waiting { .. } | Phase::Held { .. } => return None,
             Phase::Granted { .. } if self.proven.is_none_or(|proven| proven <= now) => Outcome::Renew,
             Phase::Granted { .. } if self.is_kept_too_short(now) => Outcome::Renew,
-            &Phase::Granted { token, since, .. } => {
+            &Phase::Granted { ticket, token, since } => {
                 // Its `max_hold` begins when the user has the guard: replicas may have to confirm the hold first.
                 let until = None;
                 self.phase = Phase::Held { token, since, until };
                 let (via, heard) = (self.via, self.heard);
                 Outcome::HandOut(Grant {
                     token,
+                    place: ticket.unwrap_or(token),
                     at: now,
                     via,
                     heard,

@@ -54,6 +54,12 @@ impl Registry {
         self.table().get(state, number).is_some()
     }
 
+    pub(crate) fn is_over(&self, state: &str, number: u64) -> bool {
+        self.table()
+            .get(state, number)
+            .is_some_and(|request| request.claim().ended().is_some())
+    }
+
     /// Returns another request of the same owner and lock whose claim is like that.
     pub(crate) fn other_of_owner(&self, of: &Request, is: impl Fn(&Claim) -> bool) -> Option<Arc<Request>> {
         self.table().other_of_owner(of, is)

@@ -91,6 +91,11 @@ impl Shared {
         self.has_given(number) && !self.registry.knows(state, number)
     }
 
+    /// The same, or the request is over, whether or not the server knows that.
+    pub(crate) fn has_done_with(&self, state: &str, number: u64) -> bool {
+        self.has_forgotten(state, number) || self.registry.is_over(state, number)
+    }
+
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
     /// too. In a child of fork() it does nothing to the server, where the request is the parent's.
     pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
@@ -160,6 +165,7 @@ impl Shared {
 #[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
+    use crate::types::error::LostReason;
 
     #[test]
     fn what_is_abandoned_after_a_shutdown_is_forgotten() {
@@ -172,6 +178,12 @@ mod tests {
         let state = Arc::clone(&request.lock.state);
         shared.registry.insert(Arc::clone(&request), Instant::now());
         assert!(shared.registry.knows(&state, 1));
+        assert!(!shared.has_done_with(&state, 1), "it asks");
+        request.claim().end(EndedBy::Lost(LostReason::UnknownToServer));
+        assert!(
+            shared.has_done_with(&state, 1),
+            "an owner's next request need not wait for it"
+        );
         shared.abandon(request, Instant::now());
         assert!(!shared.registry.knows(&state, 1));
     }

@@ -125,6 +125,8 @@ pub(crate) enum When {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) token: u64,
+    /// The number by which the request had stood in the order of its server.
+    pub(crate) place: u64,
     /// When it was certain.
     pub(crate) at: Instant,
     pub(crate) via: GrantVia,

@@ -109,6 +109,32 @@ async fn a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_wait
     guard.release().await.expect_err("others may have been inside");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_hold_of_a_quorum_that_ended_before_its_future_was_polled_again_is_no_guard() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let quorum = quorum(&servers).await;
+    let lock = quorum.rw_lock("a");
+    let held = lock.write().lease(LEASE).acquire_fair().await.unwrap();
+    let mut next = pin!(lock.write().lease(LEASE).acquire_fair());
+    begin(&mut next).await;
+    sleep(Duration::from_millis(10)).await;
+    held.release().await.unwrap();
+    // The hold has begun, and nobody polls the future for longer than a lease.
+    sleep(Duration::from_millis(10)).await;
+    suspend(LEASE);
+    let ended = next.await;
+    assert!(
+        matches!(
+            &ended,
+            Err(Error::Lost {
+                reason: LostReason::LeaseExpired,
+                ..
+            })
+        ),
+        "{ended:?}"
+    );
+}
+
 /// A server that is new may have forgotten holds of others. What the clock found later must not shorten its quarantine.
 #[tokio::test(start_paused = true)]
 async fn a_quarantine_that_is_noted_after_a_suspend_lasts_as_long_as_any_other() {

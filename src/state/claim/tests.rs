@@ -286,6 +286,14 @@ fn a_message_that_an_upgrade_ended_may_overtake_the_reply() {
 }
 
 #[test]
+fn a_request_that_was_granted_at_once_and_forgotten_asks_for_the_place_that_it_had() {
+    let (mut claim, t) = claim();
+    claim.on_reply(t, Answer::Granted { token: 13 });
+    assert!(claim.on_renewal(t, t, LEASE, Standing::Unknown));
+    assert!(matches!(claim.ended(), Some(EndedBy::Displaced { ticket: Some(13) })));
+}
+
+#[test]
 fn a_holder_that_the_server_forgot_has_lost() {
     let (mut claim, t) = claim();
     claim.on_reply(t, Answer::Granted { token: 1 });

@@ -3,6 +3,7 @@
 pub mod demotion;
 mod quarantine;
 mod replicas;
+mod rolled_back;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 #[cfg(target_os = "linux")]

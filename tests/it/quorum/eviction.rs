@@ -1,6 +1,6 @@
 //! An operator evicts an owner at the servers of a quorum, one after the other.
 
-use super::{Fleet, LEASE, PREFIX, entered, lost_because, write};
+use super::{Fleet, LEASE, PREFIX, entered, key, lost_because, write};
 use crate::server::{connected, eventually, soon};
 use fairlock::{Client, LostReason, Owner};
 
@@ -28,6 +28,23 @@ async fn a_holder_evicted_at_one_server_after_the_other_regains_none_of_them() {
     let lost = soon("the hold is lost", guard.lost()).await;
     assert_eq!(lost, LostReason::Evicted);
     fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+/// The client knows of the first eviction only. What it releases then is not kept by a majority.
+#[tokio::test]
+async fn a_release_after_two_evictions_of_which_one_is_not_heard_is_told_as_a_loss() {
+    let fleet = Fleet::start(3).await;
+    let (quorum, owner) = (fleet.quorum().await, Owner::new());
+    let guard = quorum.rw_lock("x").with_owner(&owner).write().acquire_fair();
+    let guard = guard.await.unwrap();
+    eventually("all votes", async || guard.votes() == 3).await;
+    fleet.evict(0, "x", &owner).await;
+    eventually("it has two votes", async || guard.votes() == 2).await;
+    let mut lose = redis::cmd("DEL");
+    lose.arg(key("x"));
+    lose.exec_async(&mut fleet.0[1].redis().await).await.unwrap();
+    let released = soon("the release", guard.release()).await;
+    assert_eq!(lost_because(&released), Some(LostReason::UnknownToServer));
 }
 
 #[tokio::test]

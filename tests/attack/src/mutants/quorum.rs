@@ -71,6 +71,20 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::faults::a_release_between_two_copies_of_the_acquire_is_told_as_a_release"),
     },
     Mutant {
+        name: "quorum-hands-out-what-ended", file: "src/quorum/acquire.rs",
+        edits: &[("            ballot.weigh();\n", "")],
+        seen: "here, found by a reader from outside",
+        story: "A hold begins, and its future is not polled for longer than a lease: it gets a guard that is not held.",
+        check: Check::Testing("suspended", "a_hold_of_a_quorum_that_ended_before_its_future_was_polled_again_is_no_guard"),
+    },
+    Mutant {
+        name: "quorum-release-counts-evicted-votes", file: "src/quorum/guard.rs",
+        edits: &[("usize::from(token.is_some() && leaving.certain.is_some())", "usize::from(token.is_some())")],
+        seen: "here, found by a reader from outside",
+        story: "A hold is evicted at one server, and at another that nobody heard of: the release says that all was well.",
+        check: Check::It("quorum::eviction::a_release_after_two_evictions_of_which_one_is_not_heard_is_told_as_a_loss"),
+    },
+    Mutant {
         name: "quorum-release-takes-any-hold", file: "src/quorum/guard.rs",
         edits: &[("([Standing::Holds { first, .. }], _) if token.is_none_or(|token| *first <= token) => Left::Held,", "([Standing::Holds { .. }], _) => Left::Held,")],
         seen: "nobody's, but the comparison had no test",
