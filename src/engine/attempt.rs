@@ -170,7 +170,10 @@ impl Attempt {
             let patience = patience.max(call.limit);
             match (Call { patience, ..call }).acquire(&ask).await? {
                 (Acquired::Refused(Refusal::OwnerWaits(Some(number))), _)
-                    if self.session().shared.has_done_with(&request.lock.state, number) =>
+                    if self
+                        .session()
+                        .shared
+                        .has_done_with(&request.lock.state, number, clock::now()) =>
                 {
                     Box::pin(self.release_orphan(number)).await?
                 }

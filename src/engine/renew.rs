@@ -152,9 +152,16 @@ async fn renew_chunk(
             if !is_transient(&error) {
                 requests.iter().for_each(|(request, _)| request.refuse(&error));
             }
-            session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);
-            // What the server refuses it will refuse again, and nobody may use the lock here any more.
-            Some(if is_transient(&error) { RETRY_PAUSE } else { GRACE })
+            // While a proof lasts, it is to last. A server that refuses may go on for long, and then there is no hurry.
+            let is_urgent = match requests.is_empty() {
+                true => is_transient(&error),
+                false => requests
+                    .iter()
+                    .any(|(request, _)| request.claim().proven_until() > Some(now)),
+            };
+            let pause = if is_urgent { RETRY_PAUSE } else { GRACE };
+            session.shared.registry.schedule_check(&lock, now + pause);
+            Some(pause)
         }
     };
     if let (Some(FollowUp { until, .. }), Some(pause)) = (follow_up, look_after)

@@ -54,10 +54,12 @@ impl Registry {
         self.table().get(state, number).is_some()
     }
 
-    pub(crate) fn is_over(&self, state: &str, number: u64) -> bool {
-        self.table()
+    /// Whether a request is lost, and the server need not keep it.
+    pub(crate) fn is_lost(&self, state: &str, number: u64, now: Instant) -> bool {
+        let table = self.table();
+        table
             .get(state, number)
-            .is_some_and(|request| request.claim().ended().is_some())
+            .is_some_and(|request| request.claim().is_lost(now))
     }
 
     /// Returns another request of the same owner and lock whose claim is like that.

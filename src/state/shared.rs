@@ -91,9 +91,9 @@ impl Shared {
         self.has_given(number) && !self.registry.knows(state, number)
     }
 
-    /// The same, or the request is over, whether or not the server knows that.
-    pub(crate) fn has_done_with(&self, state: &str, number: u64) -> bool {
-        self.has_forgotten(state, number) || self.registry.is_over(state, number)
+    /// The same, or the request is lost. One that its user has left may be kept for its least time.
+    pub(crate) fn has_done_with(&self, state: &str, number: u64, now: Instant) -> bool {
+        self.has_forgotten(state, number) || self.registry.is_lost(state, number, now)
     }
 
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
@@ -178,10 +178,11 @@ mod tests {
         let state = Arc::clone(&request.lock.state);
         shared.registry.insert(Arc::clone(&request), Instant::now());
         assert!(shared.registry.knows(&state, 1));
-        assert!(!shared.has_done_with(&state, 1), "it asks");
+        let now = Instant::now();
+        assert!(!shared.has_done_with(&state, 1, now), "it asks");
         request.claim().end(EndedBy::Lost(LostReason::UnknownToServer));
         assert!(
-            shared.has_done_with(&state, 1),
+            shared.has_done_with(&state, 1, now),
             "an owner's next request need not wait for it"
         );
         shared.abandon(request, Instant::now());

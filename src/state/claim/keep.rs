@@ -146,6 +146,11 @@ impl Claim {
         left && self.kept_for(now).is_none()
     }
 
+    /// Whether it is lost, and the server need not keep it.
+    pub(crate) fn is_lost(&self, now: Instant) -> bool {
+        matches!(self.phase, Phase::Over(EndedBy::Lost(_))) && self.kept_for(now).is_none()
+    }
+
     /// The watchdog hands it to the releaser.
     pub(crate) fn let_go(&mut self) {
         self.let_go = true;

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use redis::Value;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -230,6 +230,32 @@ async fn a_grant_that_was_handed_over_is_withdrawn_too_and_passed_on() {
     let outcome = soon("the verdict", second).await.unwrap();
     assert!(is_not_replicated(&outcome), "{outcome:?}");
     drop(soon("the next", third).await.unwrap().unwrap());
+}
+
+/// Its lease is over, so nothing is lost by a pause.
+#[tokio::test]
+async fn a_waiter_whose_server_refuses_all_writes_asks_at_leisure() {
+    let server = Server::start().await;
+    let held = client(&server, |builder| builder)
+        .await
+        .rw_lock("a")
+        .write()
+        .acquire_fair();
+    let held = held.await.unwrap();
+    let lock = client(&server, |builder| builder.lease(ms(1500))).await.rw_lock("a");
+    let waiter = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    wants_replicas(&server, 1).await;
+    tokio::time::sleep(ms(2000)).await;
+    let (begun, before) = (Instant::now(), server.errors("NOREPLICAS").await);
+    eventually("it asks again", async || server.errors("NOREPLICAS").await > before).await;
+    tokio::time::sleep(ms(1500)).await;
+    let asked = u128::from(server.errors("NOREPLICAS").await - before);
+    let most = begun.elapsed().as_millis() / 250 + 2;
+    assert!(asked <= most, "{asked} times in {:?}", begun.elapsed());
+    wants_replicas(&server, 0).await;
+    held.release().await.unwrap();
+    assert!(soon("its turn", waiter).await.unwrap().unwrap().is_held());
 }
 
 #[tokio::test]

@@ -48,6 +48,19 @@ fn a_least_time_far_below_the_lease_needs_no_further_call() {
 }
 
 #[test]
+fn a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_keeps() {
+    let (mut claim, t) = held_at_least();
+    claim.seal(t);
+    assert!(!claim.is_lost(t), "others must not enter before its least time");
+    let (claim, t) = self::claim();
+    let mut claim = claim.keeping(Duration::ZERO, LEAST);
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    assert_eq!(claim.held_until(t + LEASE), None);
+    assert!(!claim.is_lost(t + LEASE) && claim.is_lost(t + LEASE + LEAST));
+}
+
+#[test]
 fn every_renewal_within_the_least_time_asks_for_its_rest() {
     let (mut claim, t) = held_at_least();
     for s in [0, 1, 20, 49] {

@@ -406,14 +406,14 @@ pub const ALL: &[Mutant] = &[
     // ---- the watchdog
     Mutant {
         name: "failed-renewal-waits-its-turn", file: "src/engine/renew.rs",
-        edits: &[("session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);", "let _ = RETRY_PAUSE;")],
+        edits: &[("session.shared.registry.schedule_check(&lock, now + pause);", "")],
         seen: "found here",
         story: "A renewal that failed is tried again at the next third of the lease. An outage that ends well before the lease does costs the hold.",
         check: Check::It("faults::outages::a_hold_survives_refusals_that_end_before_its_lease"),
     },
     Mutant {
         name: "flag-of-a-dead-connection", file: "src/engine/renew.rs",
-        edits: &[("            session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);\n", "            session.shared.registry.schedule_check(&lock, now + RETRY_PAUSE);\n            return Arc::from(\"\");\n")],
+        edits: &[("            session.shared.registry.schedule_check(&lock, now + pause);\n", "            session.shared.registry.schedule_check(&lock, now + pause);\n            return Arc::from(\"\");\n")],
         seen: "draft",
         story: "A renewal that failed counts as under way for ever: its lock is never renewed again.",
         check: Check::It("faults::outages::a_hold_survives_an_outage_that_ends_before_its_lease"),
@@ -511,7 +511,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "displaced-lose-their-tickets", file: "src/acquire.rs",
-        edits: &[("ticket = place;", "ticket = place.filter(|_| false);")],
+        edits: &[("ticket = ticket.or(place);", "ticket = None;")],
         seen: "invented",
         story: "Who lost its place in the queue asks again without its old ticket.",
         check: Check::It("queue::fairness::a_waiter_frozen_past_its_lease_holds_nobody_up_and_gets_in_afterwards"),
@@ -1059,10 +1059,17 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-lost-wait-refuses-its-owner", file: "src/state/shared.rs",
-        edits: &[("self.has_forgotten(state, number) || self.registry.is_over(state, number)", "self.has_forgotten(state, number)")],
+        edits: &[("self.has_forgotten(state, number) || self.registry.is_lost(state, number, now)", "self.has_forgotten(state, number)")],
         seen: "here, found by a reader from outside",
         story: "The server goes back to a state in which a lost hold waits: its owner asks again at once, and is told that it waits already.",
         check: Check::Lib("state::shared::tests::what_is_abandoned_after_a_shutdown_is_forgotten"),
+    },
+    Mutant {
+        name: "an-owner-ends-what-it-sealed", file: "src/state/claim/keep.rs",
+        edits: &[("matches!(self.phase, Phase::Over(EndedBy::Lost(_))) && self.kept_for(now).is_none()", "matches!(self.phase, Phase::Over(_))")],
+        seen: "draft, by simulate, seed 13",
+        story: "An owner's request is told that another one waits, which meanwhile held and was left: its least time is cut short.",
+        check: Check::Lib("state::claim::tests::keep::a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_keeps"),
     },
     Mutant {
         name: "a-lost-hold-stays-at-the-server", file: "src/engine/renew.rs",
@@ -1086,8 +1093,15 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("state::claim::tests::a_request_that_was_granted_at_once_and_forgotten_asks_for_the_place_that_it_had"),
     },
     Mutant {
+        name: "a-refused-waiter-asks-in-a-loop", file: "src/engine/renew.rs",
+        edits: &[("let pause = if is_urgent { RETRY_PAUSE } else { GRACE };", "let pause = RETRY_PAUSE;")],
+        seen: "here, found by a reader from outside",
+        story: "A server refuses writes for an hour: each lock with a waiter asks and warns twenty times a second.",
+        check: Check::It("failover::replicas::a_waiter_whose_server_refuses_all_writes_asks_at_leisure"),
+    },
+    Mutant {
         name: "a-look-that-fails-is-the-last", file: "src/engine/renew.rs",
-        edits: &[("            Some(if is_transient(&error) { RETRY_PAUSE } else { GRACE })\n", "            None\n")],
+        edits: &[("            Some(pause)\n", "            None\n")],
         seen: "here, found by a reader from outside",
         story: "The look at dead waiters gets an error, its client holds and does not wait: the living wait for somebody's renewal.",
         check: Check::It("semaphore::grace::a_look_that_fails_is_not_the_last_one"),
