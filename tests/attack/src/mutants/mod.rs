@@ -354,17 +354,33 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
         check: mutant.check,
         mutant: Some(mutant),
     });
-    build_and_run(&tree, with_mutants, seed, |job, outcome| {
-        let verdict = match outcome {
-            Err(why) => Verdict::Broken(why),
-            Ok(Outcome { took: after, failure }) => match failure {
-                Some(how) => Verdict::Caught { after, how },
-                None => Verdict::Survived { after },
-            },
-        };
-        report.row(job.mutant.expect("each has one"), &verdict);
+    let row = |job: Job, outcome| report.row(job.mutant.expect("each has one"), &verdict(outcome));
+    let unjudged = Mutex::new(Vec::new());
+    build_and_run(&tree, with_mutants, seed, |job, outcome| match outcome {
+        Ok(Outcome { is_unjudged: true, .. }) => unjudged.lock().expect("no panic while it is locked").push(job),
+        outcome => row(job, outcome),
     });
+    // Now with nothing beside it.
+    for job in unjudged.into_inner().expect("no panic while it is locked") {
+        row(
+            job,
+            build(&tree, job).map(|program| tree.run(&program, job.check, seed)),
+        );
+    }
     Ok(())
+}
+
+fn verdict(outcome: Result<Outcome, String>) -> Verdict {
+    match outcome {
+        Err(why) => Verdict::Broken(why),
+        Ok(Outcome { is_unjudged: true, .. }) => {
+            Verdict::Broken("this machine is too busy to judge: try it again with --only".to_owned())
+        }
+        Ok(Outcome { took, failure, .. }) => match failure {
+            Some(how) => Verdict::Caught { after: took, how },
+            None => Verdict::Survived { after: took },
+        },
+    }
 }
 
 /// Builds one after the other, and runs what is built beside that.

@@ -58,6 +58,8 @@ pub struct Outcome {
     pub took: Duration,
     /// What the check has to say, if it failed.
     pub failure: Option<String>,
+    /// It passed, because this machine was too busy to judge.
+    pub is_unjudged: bool,
 }
 
 /// Puts the original back.
@@ -189,6 +191,7 @@ impl Tree {
         let begun = Instant::now();
         let ended = wait(&mut command, &program.output(), patience);
         let took = begun.elapsed();
+        let is_unjudged = matches!(&ended, Ok(Some((true, output))) if output.contains(": not judged, "));
         let failure = match ended {
             Ok(Some((true, output))) if !ran_something(check, &output) => {
                 Some(format!("{check} is not there: {}", last_line(&output)))
@@ -198,7 +201,11 @@ impl Tree {
             Ok(None) => Some(format!("it hangs: no end after {patience:?}")),
             Err(error) => Some(error),
         };
-        Outcome { took, failure }
+        Outcome {
+            took,
+            failure,
+            is_unjudged,
+        }
     }
 }
 
