@@ -6,6 +6,7 @@
 //! runs none of them, because the timers that a driver makes there end with that runtime.
 
 use super::members::Members;
+use super::owners::OwnersToken;
 use super::tally::{End, Phase, Step, Tally};
 use crate::engine::attempt::{Attempt, Attempted};
 use crate::engine::follow_up::follow_up;
@@ -62,6 +63,8 @@ pub(super) struct Ballot {
     /// The number of the request in its first names, so that the servers know one owner.
     number: u64,
     tally: Mutex<Tally>,
+    /// Of a named owner: the others have one request.
+    owners_token: Option<Arc<OwnersToken>>,
     /// The phase or the ticket has changed.
     pub(super) changed: Notify,
     hold: Mutex<Option<Box<Hold>>>,
@@ -72,7 +75,9 @@ pub(super) struct Ballot {
 impl Ballot {
     pub(super) fn new(members: Arc<Members>, wish: Wish) -> Arc<Self> {
         let tally = Tally::new(members.servers.len(), wish.lease, wish.max_hold);
+        let owners_token = |owner| members.owners.token_of(&wish.lock.state, owner);
         Arc::new(Self {
+            owners_token: wish.owner.map(owners_token),
             number: members.identity.next_number(),
             members,
             wish,
@@ -100,6 +105,9 @@ impl Ballot {
         let now = clock::now();
         let trusted = |at: usize| self.members.servers[at].trusted_from(now);
         let mut changed = tally.weigh(clock::look, trusted);
+        if let (true, Phase::Holds { token, .. }, Some(owner)) = (changed, &mut tally.phase, &self.owners_token) {
+            *token = owner.raised(*token);
+        }
         if let Some(number) = tally.ticket_to_take() {
             let ticket = self.members.take_ticket(&self.wish.lock.state, number);
             tally.take_ticket(ticket, now);

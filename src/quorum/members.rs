@@ -1,5 +1,6 @@
 //! The servers of a quorum, and what its clients share: one name, the longest lease, the tickets in use.
 
+use super::owners::Owners;
 use super::rules;
 use crate::engine::session::{Handle, Settings};
 use crate::engine::tasks;
@@ -38,6 +39,7 @@ pub(super) struct Members {
     taken: Arc<Mutex<BTreeMap<usize, String>>>,
     /// The tickets of this client's waiting requests, by lock: no two requests have the same.
     tickets: Mutex<BTreeSet<(Arc<str>, u64)>>,
+    pub(super) owners: Arc<Owners>,
     /// The runtime of the client's tasks.
     runtime: tokio::runtime::Handle,
     closed: AtomicBool,
@@ -73,6 +75,7 @@ impl Members {
             identity: Identity::new(),
             taken: Arc::default(),
             tickets: Mutex::default(),
+            owners: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
             closed: AtomicBool::new(false),
             closing: Notify::new(),

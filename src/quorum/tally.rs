@@ -69,6 +69,8 @@ pub(super) struct Tally {
     recess: Option<BTreeSet<usize>>,
     /// Since when so many servers deny their vote that no majority is left.
     denied_since: Option<Instant>,
+    /// Since when a server refuses the request for the sake of another one, and no majority keeps this one.
+    conflict_since: Option<Instant>,
 }
 
 impl Tally {
@@ -83,6 +85,7 @@ impl Tally {
             asks_since: None,
             recess: None,
             denied_since: None,
+            conflict_since: None,
         }
     }
 
@@ -314,6 +317,12 @@ impl Tally {
     /// Whether no majority can be had any more. What servers refused at different times does not add up: once so many have
     /// refused, each of them has to refuse a later call too.
     fn gives_up(&mut self, now: Instant) -> bool {
+        if !self.is_in_conflict() {
+            self.conflict_since = None;
+        } else if *self.conflict_since.get_or_insert(now) + self.lease <= now {
+            self.phase = Phase::Over(End::Failed(self.take_conflict()));
+            return true;
+        }
         let without = |vote: &&Vote| vote.busy || vote.refused.is_some() || vote.is_evicted();
         let spare = self.votes.len() - self.majority();
         if self.votes.iter().filter(without).count() <= spare {
@@ -346,6 +355,20 @@ impl Tally {
         }
         self.phase = Phase::Over(if is_busy { End::Busy } else { End::Failed(errors.pop()) });
         true
+    }
+
+    /// Of two requests that upgrade, or that have one owner, a server takes one. Each may stand where the other is refused, and
+    /// neither at a majority, because a server is away. Then one has to leave.
+    fn is_in_conflict(&self) -> bool {
+        let stands = |vote: &&Vote| vote.request.is_some() && vote.refused.is_none();
+        self.recess.is_none()
+            && self.votes.iter().any(Vote::is_in_conflict)
+            && self.votes.iter().filter(stands).count() < self.majority()
+    }
+
+    pub(super) fn take_conflict(&mut self) -> Option<Error> {
+        let vote = self.votes.iter_mut().find(|vote| vote.is_in_conflict())?;
+        Some(vote.refused.take()?.error)
     }
 
     /// The ticket that the answers of a majority make, if the request has to wait: the greatest of their numbers.

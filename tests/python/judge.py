@@ -69,7 +69,6 @@ class Lock:
         self.past = set()       # the requests whose deadline is over
         self.seq = self.token = self.first = 0
         self.policy, self.limit = None, 0
-        self.entered = None     # the request by which the writer entered
 
     # What is asked of the state.
 
@@ -123,8 +122,6 @@ class Lock:
 
     def enter(self, request, time_us, answer, admission=None):
         """`admission` has the number that readers share whom it lets in beside readers."""
-        if writes(request) and self.writer() is None:
-            self.entered = request
         if not self.holders:
             self.token = self.first = self.number(time_us)
         elif writes(request):
@@ -347,8 +344,7 @@ class Lock:
     def give_up(self, request, ticket, token, time_us, answer):
         queue = self.queue()
         later = (self.token if writes(request) else self.first) > token
-        reentered = writes(request) and request != self.entered
-        if later or reentered or len(self.of(owner(request))) > 1 or not queue:
+        if later or len(self.of(owner(request))) > 1 or not queue:
             return
         place = (self.band(request), ticket)
         if (self.places[queue[0]], queue[0].encode()) < (place, request.encode()):

@@ -73,6 +73,12 @@ impl Vote {
         self.is_answered() || refusal.is_some_and(|refusal| !is_silence(refusal))
     }
 
+    /// The server takes another request of this owner, or another one that upgrades.
+    pub(super) fn is_in_conflict(&self) -> bool {
+        let error = self.refused.as_ref().map(|refusal| &refusal.error);
+        matches!(error, Some(Error::UpgradeConflict { .. } | Error::OwnerWaiting { .. }))
+    }
+
     /// An operator evicted the request at this server, so it does not come back there.
     pub(super) fn is_evicted(&self) -> bool {
         let request = self.request.as_ref();

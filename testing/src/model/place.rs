@@ -14,9 +14,7 @@ impl Lock {
         }
     }
 
-    /// Whether nobody else's hold or another hold of its owner keeps this request's owner inside. The page has one more case in
-    /// which a vote stays: its owner entered by another request, which is over. Whether the vote stays or goes then is all the
-    /// same to who uses it, so the model leaves that out.
+    /// Whether no other hold keeps this request's owner inside.
     fn is_alone(&self, request: &str) -> bool {
         let inside = self.owners.get(owner_of(request));
         inside.is_some_and(|inside| inside.reads + inside.writes == 1)

@@ -2,7 +2,19 @@
 
 use super::Fleet;
 use crate::server::{eventually, soon};
+use fairlock::Owner;
 use std::time::Duration;
+
+impl Fleet {
+    /// Moves a server's counter ahead, as if its clock had been.
+    async fn advance(&self, at: usize, lock: &str, seq: u64) {
+        let mut redis = self.0[at].redis().await;
+        let mut eval = redis::cmd("EVAL");
+        eval.arg("local s = redis.call('HGET', KEYS[1], 's') redis.call('HSET', KEYS[1], 's', string.sub(s, 1, 15) .. struct.pack('<d', ARGV[1]) .. string.sub(s, 24))");
+        eval.arg(1).arg(super::key(lock)).arg(seq);
+        eval.exec_async(&mut redis).await.unwrap();
+    }
+}
 
 #[tokio::test]
 async fn a_later_token_is_greater_over_every_majority() {
@@ -14,11 +26,7 @@ async fn a_later_token_is_greater_over_every_majority() {
     let first = warm.fencing_token().await.unwrap().get();
     warm.release().await.unwrap();
     fleet.until(fleet.all(), "x", 0, 0).await;
-    let mut redis = fleet.0[0].redis().await;
-    let mut eval = redis::cmd("EVAL");
-    eval.arg("local s = redis.call('HGET', KEYS[1], 's') redis.call('HSET', KEYS[1], 's', string.sub(s, 1, 15) .. struct.pack('<d', ARGV[1]) .. string.sub(s, 24))");
-    eval.arg(1).arg(super::key("x")).arg(first + ahead);
-    eval.exec_async(&mut redis).await.unwrap();
+    fleet.advance(0, "x", first + ahead).await;
     // The majority is that server and the second one.
     fleet.0[2].freeze();
     let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
@@ -32,6 +40,32 @@ async fn a_later_token_is_greater_over_every_majority() {
     let third = holder.fencing_token().await.unwrap().get();
     assert!(third > second, "{third} after {second}");
     drop(holder);
+}
+
+#[tokio::test]
+async fn an_inner_hold_has_no_smaller_token_than_the_outer_one() {
+    let mut fleet = Fleet::start(3).await;
+    let a = fleet.quorum().await;
+    let warm = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let first = warm.fencing_token().await.unwrap().get();
+    warm.release().await.unwrap();
+    fleet.until(fleet.all(), "x", 0, 0).await;
+    fleet.advance(0, "x", first + 3_600_000_000).await;
+    let lock = a.rw_lock("x").with_owner(&Owner::new());
+    // The majority is that server and the second one.
+    fleet.0[2].freeze();
+    let outer = lock.write().acquire_fair().await.unwrap();
+    let before = outer.fencing_token().await.unwrap();
+    fleet.0[2].thaw();
+    // The next majority is without that server.
+    fleet.0[0].kill();
+    let inner = lock.write().acquire_fair().await.unwrap();
+    let after = inner.fencing_token().await.unwrap();
+    assert!(after >= before, "{after:?} after {before:?}");
+    drop(outer);
+    // The outer one is over, and has its token no more to lend.
+    let third = lock.write().acquire_fair().await.unwrap();
+    assert!(third.fencing_token().await.unwrap() >= after);
 }
 
 #[tokio::test]

@@ -117,7 +117,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("if errors.len() <= spare {", "if errors.is_empty() {")],
         seen: "torture --quorum 3, 436,000 grants",
         story: "One server has no memory left and another one is away: a try says that the server has no memory, although its page promises that a majority is not there.",
-        check: Check::Lib("quorum::tally::tests::an_error_of_a_minority_is_not_told_when_others_are_away"),
+        check: Check::Lib("quorum::tally::tests::refusals::an_error_of_a_minority_is_not_told_when_others_are_away"),
     },
     Mutant {
         name: "quorum-evicted-comes-back", file: "src/quorum/tally.rs",
@@ -159,7 +159,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("asked.is_some_and(|asked| asked < since)", "asked.is_some_and(|_| false)")],
         seen: "torture --quorum 3, at a load of 30",
         story: "The memory of one server is exhausted, and then that of another one: the waiter gets an error though a majority was there all the time.",
-        check: Check::Lib("quorum::tally::tests::refusals_of_different_times_do_not_add_up"),
+        check: Check::Lib("quorum::tally::tests::refusals::refusals_of_different_times_do_not_add_up"),
     },
     Mutant {
         name: "quorum-limit-before-the-guard", file: "src/quorum/tally.rs",
@@ -187,7 +187,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("if refused <= spare && heard < self.majority() {", "if refused <= spare && heard < 1 {")],
         seen: "found here, by reading",
         story: "One server of three is busy and another one is away: a try says that the lock is busy, although its page promises an error without answers of a majority.",
-        check: Check::Lib("quorum::tally::tests::a_busy_server_beside_one_that_is_away_waits_for_the_third_one"),
+        check: Check::Lib("quorum::tally::tests::refusals::a_busy_server_beside_one_that_is_away_waits_for_the_third_one"),
     },
     Mutant {
         name: "quorum-failed-keeps-its-votes", file: "src/quorum/ballot.rs",
@@ -288,5 +288,26 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by reading",
         story: "A holder died, and its leases are over: the status of the quorum says that it holds.",
         check: Check::Lib("quorum::status::tests::a_hold_whose_lease_is_over_is_no_vote"),
+    },
+    Mutant {
+        name: "quorum-inner-hold-with-a-smaller-token", file: "src/quorum/owners.rs",
+        edits: &[("self.greatest.fetch_max(token, Ordering::SeqCst).max(token)", "token")],
+        seen: "found here, by reading",
+        story: "An owner holds a lock twice. The inner hold began with another majority and has a smaller token than the outer one: the resource refuses it.",
+        check: Check::It("quorum::tokens::an_inner_hold_has_no_smaller_token_than_the_outer_one"),
+    },
+    Mutant {
+        name: "quorum-two-upgrades-wait-for-each-other", file: "src/quorum/tally.rs",
+        edits: &[("        } else if *self.conflict_since.get_or_insert(now) + self.lease <= now {", "        } else if self.votes.is_empty() {")],
+        seen: "found here, by reading",
+        story: "Two readers ask to write, each waits at one server, and the third server is away: both wait for as long as it is.",
+        check: Check::Lib("quorum::tally::tests::refusals::what_one_server_refuses_for_another_request_ends_after_a_lease_without_a_majority"),
+    },
+    Mutant {
+        name: "quorum-conflict-of-the-past", file: "src/quorum/tally.rs",
+        edits: &[("            self.conflict_since = None;\n", "")],
+        seen: "invented",
+        story: "A conflict ended and another one comes a lease later: the request gives up at once.",
+        check: Check::Lib("quorum::tally::tests::refusals::what_one_server_refuses_for_another_request_ends_after_a_lease_without_a_majority"),
     },
 ];
