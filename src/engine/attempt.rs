@@ -113,18 +113,12 @@ impl Attempt {
                     if let Answer::Queued { ahead, .. } = answer {
                         self.ahead = ahead;
                     }
-                    let missed = {
-                        let mut claim = self.request().claim();
-                        claim.on_reply(sent, answer);
-                        claim.is_doubted()
-                    };
+                    self.learn(sent, answer);
                     self.session().route.listen_for(self.request(), sent);
                     if self.request().owner().is_some() {
                         self.session().shared.owner_waits.notify_one();
                     }
                     let lock = &self.request().lock;
-                    // Its grant may have come before this reply, and nobody heard it.
-                    let next = if missed { Some(Duration::ZERO) } else { next };
                     match (answer, next) {
                         (Answer::Granted { .. }, next) => follow_up(self.session(), lock, next),
                         (Answer::Queued { .. }, Some(next)) => {
@@ -151,6 +145,19 @@ impl Attempt {
                     sent = clock::now();
                 }
             }
+        }
+    }
+
+    /// Takes a reply. Its grant may have come before, unheard; or the server began anew since, while nobody read the reply.
+    fn learn(&self, sent: Instant, answer: Answer) {
+        let request = self.request();
+        let is_doubted = {
+            let mut claim = request.claim();
+            claim.on_reply(sent, answer);
+            claim.is_doubted()
+        };
+        if is_doubted {
+            self.registry().schedule_check(&request.lock, clock::now());
         }
     }
 
@@ -295,7 +302,7 @@ impl Attempt {
             match call.downgrade(&from.name, &request.name, lease).await {
                 Ok((told, next)) => {
                     if told.is_some() {
-                        request.claim().on_reply(sent, Answer::Granted { token });
+                        self.learn(sent, Answer::Granted { token });
                     }
                     follow_up(self.session(), &request.lock, next);
                     return Ok(told.is_some_and(|told| told <= token));

@@ -87,6 +87,8 @@ pub(crate) struct Claim {
     renewed: Instant,
     /// Before then a message may have been lost, or the server may have forgotten the hold: renew soon.
     doubted: Option<Instant>,
+    /// Before then the server may have forgotten a grant of which this side did not know yet.
+    forgotten: Option<Instant>,
     /// The watchdog knows that it is lost.
     reported: bool,
     /// The watchdog has handed it to the releaser.
@@ -114,6 +116,7 @@ impl Claim {
             deaf_until: None,
             renewed: now,
             doubted: None,
+            forgotten: None,
             reported: false,
             let_go: false,
             in_hand: None,
@@ -162,8 +165,10 @@ impl Claim {
         let since = sent;
         match (&self.phase, answer) {
             (phase @ (Phase::Asked { .. } | Phase::Waiting { .. }), Answer::Granted { token }) => {
-                // It missed no message, because it never waited.
-                self.doubted = self.doubted.filter(|_| matches!(phase, Phase::Waiting { .. }));
+                if let Phase::Asked { .. } = phase {
+                    // It missed no message, because it never waited.
+                    self.doubted = self.forgotten.filter(|forgotten| sent < *forgotten);
+                }
                 self.via = GrantVia::Reply;
                 self.phase = Phase::Granted {
                     ticket: self.ticket(),

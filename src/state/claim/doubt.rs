@@ -19,6 +19,9 @@ impl Claim {
         let granted = matches!(self.phase, Phase::Granted { .. } | Phase::Held { .. });
         if granted {
             self.doubted = Some(now);
+        } else {
+            // The reply that tells the grant may lie in a future that nobody polls.
+            self.forgotten = Some(now);
         }
         granted
     }
@@ -29,8 +32,8 @@ impl Claim {
         is_unproven && matches!(self.phase, Phase::Granted { .. }) && self.doubt_hold(now)
     }
 
-    /// Whether it waits, and may have missed a message since its last call.
+    /// Whether it waits and may have missed a message since its last call, or holds and may be forgotten.
     pub(crate) fn is_doubted(&self) -> bool {
-        self.is_waiting() && self.doubted.is_some()
+        self.doubted.is_some() && !matches!(self.phase, Phase::Over(_))
     }
 }

@@ -407,6 +407,23 @@ fn a_doubted_wait_is_due_until_a_later_call_is_answered() {
 }
 
 #[test]
+fn a_grant_that_lay_unread_while_its_server_began_anew_is_due_at_once() {
+    let (mut claim, t) = claim();
+    assert!(
+        !claim.doubt_hold(t + ms(10)),
+        "the watchdog does not renew what has no reply"
+    );
+    let mut again = claim.clone();
+    claim.on_reply(t, Answer::Granted { token: 7 });
+    assert!(claim.is_doubted());
+    assert_eq!(handed_out(&mut claim, t + ms(11)), Some(7));
+    assert!(claim.due().is_some_and(|due| due <= t + ms(11)));
+    // A call that was sent later found the server as it is now.
+    again.on_reply(t + ms(10), Answer::Granted { token: 8 });
+    assert!(!again.is_doubted() && again.due() > Some(t + ms(300)));
+}
+
+#[test]
 fn a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered() {
     let (mut claim, t) = claim();
     claim.on_reply(t, Answer::Granted { token: 7 });

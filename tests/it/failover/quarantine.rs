@@ -3,6 +3,8 @@
 use crate::observe::{LONG, ms};
 use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, FencingToken, LostReason, Mode, Owner};
+use futures::FutureExt;
+use std::pin::pin;
 use std::time::Duration;
 
 const QUARANTINE: Duration = Duration::from_millis(1500);
@@ -55,6 +57,35 @@ async fn a_holder_hears_at_once_that_a_server_began_anew_without_its_data() {
     );
     assert_eq!(
         soon("word of the loss", writing.lost()).await,
+        LostReason::UnknownToServer
+    );
+}
+
+#[tokio::test]
+async fn a_grant_that_lay_unread_while_its_server_began_anew_is_looked_at_at_once() {
+    let mut server = Server::start().await;
+    let client = connected(Client::builder().lease(LONG), server.url()).await;
+    let mut left = pin!(client.rw_lock("a").write().acquire_fair());
+    assert!((&mut left).now_or_never().is_none());
+    // The reply to a later call comes after the one that lies in that future.
+    let later = client.rw_lock("b").write().acquire_fair().await.unwrap();
+    server.kill();
+    server.start_again().await;
+    soon("word of the loss", later.lost()).await;
+    // A grant by message: the client has looked at what it knew to hold, over both connections.
+    let holder = connected(Client::builder(), server.url()).await;
+    let held = holder.rw_lock("c").write().acquire_fair().await.unwrap();
+    let waiter = client.rw_lock("c").write();
+    let waiter = tokio::spawn(async move { waiter.acquire_fair().await });
+    eventually("it waits", async || {
+        holder.rw_lock("c").status().await.unwrap().waiting == 1
+    })
+    .await;
+    held.release().await.unwrap();
+    drop(soon("the message", waiter).await.unwrap().unwrap());
+    let guard = left.await.unwrap();
+    assert_eq!(
+        soon("word of the loss", guard.lost()).await,
         LostReason::UnknownToServer
     );
 }

@@ -171,7 +171,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "lease-from-the-reply", file: "src/engine/attempt.rs",
-        edits: &[("                        claim.on_reply(sent, answer);", "                        claim.on_reply(clock::now(), answer);")],
+        edits: &[("            claim.on_reply(sent, answer);", "                        claim.on_reply(clock::now(), answer);")],
         seen: "draft",
         story: "The lease is counted from when the reply came, not from when the call was sent: the holder believes for longer than the server.",
         check: Check::It("faults::replies::a_lease_is_counted_from_the_asking_and_not_from_the_answer"),
@@ -1290,6 +1290,13 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "A slot is on its way to a node that has none of its subscribers: a release there cuts the leases of all who wait, and a newcomer enters past them.",
         check: Check::It("cluster::partial::a_release_in_the_middle_of_a_move_cuts_no_lease_and_nobody_enters_past_the_queue"),
+    },
+    Mutant {
+        name: "a-restart-passes-the-asked", file: "src/state/claim.rs",
+        edits: &[("self.doubted = self.forgotten.filter(|forgotten| sent < *forgotten);", "self.doubted = None;")],
+        seen: "found here, by a reader from outside",
+        story: "A grant lies unread in a future while its server begins anew: the guard believes in it for up to a third of its lease.",
+        check: Check::Lib("state::claim::tests::a_grant_that_lay_unread_while_its_server_began_anew_is_due_at_once"),
     },
     Mutant {
         name: "a-doubt-passes-the-asked", file: "src/state/claim/doubt.rs",
