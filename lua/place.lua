@@ -27,7 +27,7 @@ sweep()
 
 local function waits() return sole == 0 and waiting > 0 and call('ZSCORE', QUEUE, request) end
 
--- Its owner is inside by this request alone. The hold with which it became the holder may be over.
+-- Its owner is inside by this request alone. The hold by which the owner entered may be over.
 local function is_alone(owner)
   if is_write(request) then
     return writes == 1 and reads_of(owner) == 0 and (holder == request or not call('ZSCORE', LEASES, holder))

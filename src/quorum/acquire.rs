@@ -91,7 +91,7 @@ impl<M: Access> QuorumAcquire<M> {
     /// [`Error::Unavailable`] if no majority answers within one lease, or if the client's runtime has ended. A waiter that
     /// has its places waits on while servers are away. [`Error::Server`], [`Error::PolicyMismatch`],
     /// [`Error::UpgradeConflict`] and [`Error::OwnerWaiting`] if so many servers refuse at a time that no majority is left, the
-    /// last two also if one refuses for a lease while no majority keeps the request;
+    /// last two also if a majority has answered before, one refuses for a lease, and no majority keeps the request;
     /// [`Error::Lost`] if an operator evicts the request at so many servers, or if the hold ended before the future was
     /// polled again;
     /// [`Error::Shutdown`] after [`Quorum::shutdown`](crate::Quorum::shutdown); [`Error::InvalidName`],
@@ -259,8 +259,7 @@ impl Open {
             };
             let now = clock::now();
             if !answered && patience <= now {
-                let conflict = ballot.tally().take_conflict();
-                return Err(conflict.unwrap_or_else(|| Error::of_server(&ballot.wish.lock.name, timed_out())));
+                return Err(Error::of_server(&ballot.wish.lock.name, timed_out()));
             }
             if limit.is_some_and(|limit| limit <= now) && answered {
                 return Ok(None);

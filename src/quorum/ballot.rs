@@ -281,8 +281,8 @@ impl Ballot {
             match error {
                 Error::Unavailable { .. } if !is_try => self.tally().on_silence(at),
                 // Memory or disks come back.
-                Error::Server { .. } if !is_try => self.tally().on_refusal(at, error, Some(asked)),
-                error => self.tally().on_refusal(at, error, None),
+                Error::Server { .. } if !is_try => self.tally().on_refusal(at, error, asked, false),
+                error => self.tally().on_refusal(at, error, asked, true),
             }
             self.weigh();
             if is_try {

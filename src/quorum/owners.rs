@@ -1,4 +1,4 @@
-//! The greatest token of each named owner that this client has told. An owner's holds of one lock may have begun with the votes
+//! The greatest token of the holds of each named owner in this client. An owner's holds of one lock may have begun with the votes
 //! of different majorities. Without this the inner of two nested holds might get a smaller token than the outer one, and the
 //! resource would refuse it.
 

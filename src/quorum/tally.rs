@@ -24,7 +24,7 @@ const PLACED_AGAIN: Duration = Duration::from_secs(1);
 pub(super) enum Phase {
     Asks,
     Holds {
-        /// The greatest token of the votes with which the hold began.
+        /// The greatest token of the votes with which the hold began, or that of another hold of its owner if that is greater.
         token: u64,
         since: Instant,
         /// The end of its `max_hold`, once the user has the guard.
@@ -171,9 +171,9 @@ impl Tally {
         self.votes[at].busy = true;
     }
 
-    /// `asked`: a later call may be answered, and this one was sent after that.
-    pub(super) fn on_refusal(&mut self, at: usize, error: Error, asked: Option<Instant>) {
-        self.votes[at].refused = Some(Refusal { error, asked });
+    /// `lasts`: a later call will not be answered otherwise.
+    pub(super) fn on_refusal(&mut self, at: usize, error: Error, asked: Instant, lasts: bool) {
+        self.votes[at].refused = Some(Refusal { error, asked, lasts });
     }
 
     /// A server did not answer. Nobody knows whether it would still refuse.
@@ -251,6 +251,7 @@ impl Tally {
             }
             Phase::Asks if self.recess_at().is_some_and(|at| at <= now) => {
                 self.recess = Some(BTreeSet::new());
+                self.conflict_since = None;
                 true
             }
             Phase::Asks => self.gives_up(now),
@@ -319,9 +320,12 @@ impl Tally {
     fn gives_up(&mut self, now: Instant) -> bool {
         if !self.is_in_conflict() {
             self.conflict_since = None;
-        } else if *self.conflict_since.get_or_insert(now) + self.lease <= now {
-            self.phase = Phase::Over(End::Failed(self.take_conflict()));
-            return true;
+        } else {
+            let due = *self.conflict_since.get_or_insert(now) + self.lease;
+            if let Some(conflict) = self.votes.iter_mut().find_map(|vote| vote.take_conflict(due)) {
+                self.phase = Phase::Over(End::Failed(Some(conflict)));
+                return true;
+            }
         }
         let without = |vote: &&Vote| vote.busy || vote.refused.is_some() || vote.is_evicted();
         let spare = self.votes.len() - self.majority();
@@ -331,7 +335,7 @@ impl Tally {
         }
         let since = *self.denied_since.get_or_insert(now);
         let mut refusals = self.votes.iter().filter_map(|vote| vote.refused.as_ref());
-        if refusals.any(|refusal| refusal.asked.is_some_and(|asked| asked < since)) {
+        if refusals.any(|refusal| !refusal.lasts && refusal.asked < since) {
             return false;
         }
         if self.votes.iter().any(Vote::is_evicted) {
@@ -360,15 +364,10 @@ impl Tally {
     /// Of two requests that upgrade, or that have one owner, a server takes one. Each may stand where the other is refused, and
     /// neither at a majority, because a server is away. Then one has to leave.
     fn is_in_conflict(&self) -> bool {
-        let stands = |vote: &&Vote| vote.request.is_some() && vote.refused.is_none();
+        let stands = |vote: &&Vote| vote.request.is_some();
         self.recess.is_none()
             && self.votes.iter().any(Vote::is_in_conflict)
             && self.votes.iter().filter(stands).count() < self.majority()
-    }
-
-    pub(super) fn take_conflict(&mut self) -> Option<Error> {
-        let vote = self.votes.iter_mut().find(|vote| vote.is_in_conflict())?;
-        Some(vote.refused.take()?.error)
     }
 
     /// The ticket that the answers of a majority make, if the request has to wait: the greatest of their numbers.

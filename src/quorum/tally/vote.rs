@@ -40,8 +40,10 @@ pub(in crate::quorum) struct Vote {
 /// What a server said instead of an answer.
 pub(super) struct Refusal {
     pub(super) error: Error,
-    /// The refused call was sent later than that. `None`: the refusal lasts.
-    pub(super) asked: Option<Instant>,
+    /// The refused call was sent later than that.
+    pub(super) asked: Instant,
+    /// A later call will not be answered otherwise, as far as the error says.
+    pub(super) lasts: bool,
 }
 
 impl Vote {
@@ -77,6 +79,13 @@ impl Vote {
     pub(super) fn is_in_conflict(&self) -> bool {
         let error = self.refused.as_ref().map(|refusal| &refusal.error);
         matches!(error, Some(Error::UpgradeConflict { .. } | Error::OwnerWaiting { .. }))
+    }
+
+    /// The error with that, if the refused call was sent after that time. An earlier conflict may be over by now.
+    pub(super) fn take_conflict(&mut self, time: Instant) -> Option<Error> {
+        let is_conflict = self.is_in_conflict();
+        let refusal = self.refused.take_if(|refusal| is_conflict && refusal.asked >= time)?;
+        Some(refusal.error)
     }
 
     /// An operator evicted the request at this server, so it does not come back there.

@@ -19,8 +19,9 @@ impl Claim {
         let granted = matches!(self.phase, Phase::Granted { .. } | Phase::Held { .. });
         if granted {
             self.doubted = Some(now);
-        } else {
-            // The reply that tells the grant may lie in a future that nobody polls.
+        } else if let Phase::Asked { .. } = self.phase {
+            // The reply that tells the grant may lie in a future that nobody polls. If the call is sent later than now, that costs
+            // a renewal: the claim knows when the call was made, and not when it left.
             self.forgotten = Some(now);
         }
         granted

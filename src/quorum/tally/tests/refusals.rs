@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Two upgrades wait at a server each, the third server is away: otherwise they wait for each other for as long as it is.
+/// Two upgrades that had places at a majority wait at one server each, and the third one is away: otherwise they wait for each
+/// other for as long as it is.
 #[test]
 fn what_one_server_refuses_for_another_request_ends_after_a_lease_without_a_majority() {
     let conflict = || Error::UpgradeConflict { lock: "a".to_owned() };
@@ -12,30 +13,58 @@ fn what_one_server_refuses_for_another_request_ends_after_a_lease_without_a_majo
     let upgrades = || {
         let mut tally = Tally::new(3, LEASE, Duration::MAX);
         is_told(&mut tally, 0, QUEUED(5), now);
-        tally.on_refusal(1, conflict(), None);
+        tally.on_refusal(1, conflict(), now, true);
         assert!(!tally.weigh(|| now, trusted));
         tally
     };
     let mut alone = upgrades();
-    assert!(!alone.weigh(|| nearly, trusted) && alone.weigh(|| later, trusted));
+    alone.on_refusal(1, conflict(), nearly, true);
+    assert!(!alone.weigh(|| nearly, trusted));
+    assert!(
+        !alone.weigh(|| later, trusted),
+        "nobody knows whether it would still refuse"
+    );
+    alone.on_refusal(1, conflict(), later, true);
+    assert!(alone.weigh(|| later, trusted));
     assert!(matches!(
         alone.phase,
         Phase::Over(End::Failed(Some(Error::UpgradeConflict { .. })))
     ));
     let mut kept = upgrades();
     is_told(&mut kept, 2, QUEUED(5), now);
+    kept.on_refusal(1, conflict(), later, true);
     assert!(!kept.weigh(|| later, trusted), "a majority keeps it");
     // The other one left, and came back.
     let mut again = upgrades();
     again.on_silence(1);
     assert!(!again.weigh(|| nearly, trusted));
-    again.on_refusal(1, conflict(), None);
-    assert!(!again.weigh(|| nearly, trusted) && !again.weigh(|| later, trusted));
+    again.on_refusal(1, conflict(), later, true);
+    assert!(!again.weigh(|| later, trusted));
     // What is refused for another reason may end by itself.
     let mut other = Tally::new(3, LEASE, Duration::MAX);
-    let shutdown = Error::Shutdown { lock: "a".to_owned() };
-    other.on_refusal(1, shutdown, None);
-    assert!(!other.weigh(|| now, trusted) && !other.weigh(|| later, trusted));
+    for asked in [now, later] {
+        other.on_refusal(1, Error::Shutdown { lock: "a".to_owned() }, asked, true);
+        assert!(!other.weigh(|| asked, trusted));
+    }
+}
+
+#[test]
+fn a_recess_ends_a_conflict() {
+    let conflict = || Error::UpgradeConflict { lock: "a".to_owned() };
+    let now = Instant::now();
+    let trusted = |_| Some(now);
+    let mut tally = answered(now, &[QUEUED(5), QUEUED(6)]);
+    tally.take(1);
+    tally.on_refusal(1, conflict(), now, true);
+    assert!(!tally.weigh(|| now, trusted));
+    let recess = tally.recess_at().unwrap();
+    assert!(tally.weigh(|| recess, trusted) && tally.is_in_recess());
+    let back = recess + LEASE * 10;
+    assert!(tally.on_knock(0, back) && !tally.on_knock(1, back));
+    tally.on_refusal(1, conflict(), back, true);
+    assert!(!tally.weigh(|| back, trusted));
+    tally.on_refusal(1, conflict(), back + LEASE, true);
+    assert!(tally.weigh(|| back + LEASE, trusted));
 }
 
 #[test]
@@ -55,14 +84,14 @@ fn a_minority_that_refuses_does_not_hide_that_the_lock_is_busy() {
     let now = Instant::now();
     let refusal = || Error::Shutdown { lock: "a".to_owned() };
     let mut tally = answered(now, &[]);
-    tally.on_refusal(0, refusal(), None);
+    tally.on_refusal(0, refusal(), now, true);
     assert!(!tally.weigh(|| now, |_| Some(now)));
     tally.on_busy(1);
     assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
     let mut tally = answered(now, &[]);
-    tally.on_refusal(0, refusal(), None);
-    tally.on_refusal(1, refusal(), None);
+    tally.on_refusal(0, refusal(), now, true);
+    tally.on_refusal(1, refusal(), now, true);
     assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Failed(Some(_)))));
 }
@@ -75,7 +104,7 @@ fn a_busy_server_beside_one_that_is_away_waits_for_the_third_one() {
     let half_answered = || {
         let mut tally = answered(now, &[]);
         tally.on_busy(0);
-        tally.on_refusal(1, away(), None);
+        tally.on_refusal(1, away(), now, true);
         assert!(!tally.weigh(|| now, |_| Some(now)), "one answer of three");
         assert!(!tally.is_answered());
         tally
@@ -89,7 +118,7 @@ fn a_busy_server_beside_one_that_is_away_waits_for_the_third_one() {
     assert!(tally.weigh(|| now, |_| Some(now)));
     assert!(matches!(tally.phase, Phase::Over(End::Busy)));
     let mut tally = half_answered();
-    tally.on_refusal(2, away(), None);
+    tally.on_refusal(2, away(), now, true);
     assert!(tally.weigh(|| now, |_| Some(now)));
     let Phase::Over(End::Failed(Some(error))) = tally.phase else {
         panic!("it did not fail")
@@ -105,7 +134,7 @@ fn an_error_of_a_minority_is_not_told_when_others_are_away() {
     let told = |kinds: &[redis::ErrorKind]| {
         let mut tally = answered(now, &[]);
         for (at, &kind) in kinds.iter().enumerate() {
-            tally.on_refusal(at, Error::of_server("a", (kind, "said").into()), None);
+            tally.on_refusal(at, Error::of_server("a", (kind, "said").into()), now, true);
         }
         assert!(tally.weigh(|| now, |_| Some(now)));
         match tally.phase {
@@ -125,7 +154,7 @@ fn refusals_of_different_times_do_not_add_up() {
     let now = Instant::now();
     let [later, much_later] = [1, 2].map(|seconds| now + Duration::from_secs(seconds));
     let refuse = |tally: &mut Tally, at: usize, asked: Instant| {
-        tally.on_refusal(at, Error::Shutdown { lock: "a".to_owned() }, Some(asked));
+        tally.on_refusal(at, Error::Shutdown { lock: "a".to_owned() }, asked, false);
     };
     let mut tally = answered(now, &[]);
     refuse(&mut tally, 0, now);

@@ -171,7 +171,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "lease-from-the-reply", file: "src/engine/attempt.rs",
-        edits: &[("            claim.on_reply(sent, answer);", "                        claim.on_reply(clock::now(), answer);")],
+        edits: &[("            claim.on_reply(sent, answer);", "            claim.on_reply(clock::now(), answer);")],
         seen: "draft",
         story: "The lease is counted from when the reply came, not from when the call was sent: the holder believes for longer than the server.",
         check: Check::It("faults::replies::a_lease_is_counted_from_the_asking_and_not_from_the_answer"),

@@ -341,8 +341,8 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     checks.dedup();
     let as_it_is = checks.into_iter().map(|check| Job { check, mutant: None });
     let failed = Mutex::new(None);
-    build_and_run(&tree, as_it_is, seed, |job, outcome| {
-        if let Some(how) = outcome.map_or_else(Some, |outcome| outcome.failure) {
+    judge(&tree, as_it_is, seed, |job, verdict| {
+        if let Verdict::Broken(how) | Verdict::Caught { how, .. } = verdict {
             let why = format!("{} fails without any mutant: {how}", job.check);
             failed.lock().expect("no panic while it is locked").get_or_insert(why);
         }
@@ -354,20 +354,23 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
         check: mutant.check,
         mutant: Some(mutant),
     });
-    let row = |job: Job, outcome| report.row(job.mutant.expect("each has one"), &verdict(outcome));
-    let unjudged = Mutex::new(Vec::new());
-    build_and_run(&tree, with_mutants, seed, |job, outcome| match outcome {
-        Ok(Outcome { is_unjudged: true, .. }) => unjudged.lock().expect("no panic while it is locked").push(job),
-        outcome => row(job, outcome),
+    judge(&tree, with_mutants, seed, |job, verdict| {
+        report.row(job.mutant.expect("each has one"), &verdict);
     });
-    // Now with nothing beside it.
-    for job in unjudged.into_inner().expect("no panic while it is locked") {
-        row(
-            job,
-            build(&tree, job).map(|program| tree.run(&program, job.check, seed)),
-        );
-    }
     Ok(())
+}
+
+/// Builds and runs the jobs. What a busy machine did not judge runs again when the others are done, with nothing beside it.
+fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
+    let unjudged = Mutex::new(Vec::new());
+    build_and_run(tree, jobs, seed, |job, outcome| match outcome {
+        Ok(Outcome { is_unjudged: true, .. }) => unjudged.lock().expect("no panic while it is locked").push(job),
+        outcome => each(job, verdict(outcome)),
+    });
+    for job in unjudged.into_inner().expect("no panic while it is locked") {
+        let outcome = build(tree, job).map(|program| tree.run(&program, job.check, seed));
+        each(job, verdict(outcome));
+    }
 }
 
 fn verdict(outcome: Result<Outcome, String>) -> Verdict {
