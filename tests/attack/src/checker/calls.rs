@@ -152,8 +152,17 @@ impl Lock {
         let reset = record.notes.iter().any(|note| note.what == What::Reset);
         // A phase begins with a new token; a request whose owner is named may draw one for an upgrade.
         let begins = |request: &String| request.matches(':').count() == 1 && reply[1].unsigned_abs() > self.seq;
+        let asks = |request: &String| {
+            let is_former = |note: &Note| note.what == What::Expired && lives(&note.request);
+            begins(request)
+                && record
+                    .notes
+                    .iter()
+                    .all(|note| note.request == *request || is_former(note))
+        };
+        // Nobody else was there: a newcomer of the time in doubt may have waited, or ended in this call.
         let found_free =
-            record.script == Script::Acquire && reply[0] == 2 && record.args.first().is_some_and(begins) && !reset;
+            record.script == Script::Acquire && reply[0] == 2 && record.args.first().is_some_and(asks) && !reset;
         if known || record.notes.iter().any(noted) {
             self.doubt = Some(u64::MAX);
         } else if found_free && self.doubt.is_some_and(|until| until < step.now) {

@@ -200,6 +200,14 @@ fn lost_and_damaged_state() {
          101 acquire w2:1 => 2 9 -1 9 | granted w2:1 9
          102 acquire w4:1 => 1 10 99 10 | expired w3:1, queued w4:1",
     );
+    // A newcomer of the time in doubt is expired, so the lock was not free.
+    good(
+        "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+         damaged
+         50 acquire w5:1 => 2 6 100 6 | granted w5:1 6
+         60 acquire r2:1 => 1 7 90 7 | queued r2:1
+         151 acquire r3:1 => 2 9 -1 9 | expired w5:1, granted r2:1 9, granted r3:1 9",
+    );
     // Nothing is heard of the former life: after its leases all is certain again.
     bad(
         1,
