@@ -269,7 +269,7 @@ impl<M> Guard<M> {
                         reason,
                     });
                 }
-                Err(error) if is_transient(&error) && clock::look() < held_until && !session.is_closed() => {
+                Err(error) if is_transient(&error) && clock::look() < held_until => {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;

@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
-use tree::{Outcome, Program, Tree};
+use tree::{Outcome, Program, Restored, Tree};
 
 /// A known bug.
 #[derive(Clone, Copy, Debug)]
@@ -360,15 +360,18 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     Ok(())
 }
 
-/// Builds and runs the jobs. What a busy machine did not judge runs again when the others are done, with nothing beside it.
+/// Builds and runs the jobs. When the others are done, those run with nothing beside them that a busy machine did not judge, and
+/// those whose programs read the changed file, which stays changed meanwhile.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
-    let unjudged = Mutex::new(Vec::new());
-    build_and_run(tree, jobs, seed, |job, outcome| match outcome {
-        Ok(Outcome { is_unjudged: true, .. }) => unjudged.lock().expect("no panic while it is locked").push(job),
+    let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
+    let (alone, beside): (Vec<_>, Vec<_>) = jobs.partition(is_read_later);
+    let alone = Mutex::new(alone);
+    build_and_run(tree, beside.into_iter(), seed, |job, outcome| match outcome {
+        Ok(Outcome { is_unjudged: true, .. }) => alone.lock().expect("no panic while it is locked").push(job),
         outcome => each(job, verdict(outcome)),
     });
-    for job in unjudged.into_inner().expect("no panic while it is locked") {
-        let outcome = build(tree, job).map(|program| tree.run(&program, job.check, seed));
+    for job in alone.into_inner().expect("no panic while it is locked") {
+        let outcome = put(tree, job).and_then(|_changed| Ok(tree.run(&tree.build(job.check)?, job.check, seed)));
         each(job, verdict(outcome));
     }
 }
@@ -414,9 +417,14 @@ fn build_and_run(
 }
 
 fn build(tree: &Tree, job: Job) -> Result<Program, String> {
-    let put = job.mutant.map(|mutant| tree.put(mutant.file, &mutated(mutant)?));
-    let _restored = put.transpose()?;
+    let _changed = put(tree, job)?;
     tree.build(job.check)
+}
+
+/// Changes the file of its mutant. It is as it was when the returned value is dropped.
+fn put(tree: &Tree, job: Job) -> Result<Option<Restored<'_>>, String> {
+    let put = job.mutant.map(|mutant| tree.put(mutant.file, &mutated(mutant)?));
+    put.transpose()
 }
 
 #[cfg(test)]
