@@ -347,7 +347,7 @@ impl Leaving {
                         (_, None) => Left::Absent,
                     });
                 }
-                Err(error) if is_transient(&error) && clock::look() < until && !session.is_closed() => {
+                Err(error) if is_transient(&error) && clock::look() < until => {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                     // A shutdown releases it too.

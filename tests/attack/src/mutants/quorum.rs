@@ -277,7 +277,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-release-outlives-its-client", file: "src/quorum/guard.rs",
-        edits: &[(" && !session.is_closed() => {\n", " => {\n")],
+        edits: &[("                    if session.is_closed() {\n                        return Err(error);\n                    }\n", "")],
         seen: "found here, by reading",
         story: "A release that reaches no majority goes on for a lease after the shutdown.",
         check: Check::It("quorum::cancellation::a_shutdown_ends_a_release_that_reaches_no_majority"),
