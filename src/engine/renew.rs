@@ -16,6 +16,7 @@ use futures::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_stream::StreamExt;
 
 /// Renews whatever is due, for ever.
@@ -65,8 +66,7 @@ pub(crate) async fn renew_due(session: &Session) {
                 later.push((lock, follow_up));
             }
         }
-        // With many locks a look at all takes longer than the pause: most of the time belongs to others.
-        let at = clock::now() + UNDER_WAY_PAUSE.max((clock::now() - begun) * 4);
+        let at = clock::now() + pause_after(clock::now() - begun);
         for (lock, follow_up) in later {
             match follow_up {
                 Some(FollowUp { until, .. }) => registry.follow_up(&lock, FollowUp { at, until }),
@@ -75,6 +75,12 @@ pub(crate) async fn renew_due(session: &Session) {
         }
         tokio::task::yield_now().await;
     }
+}
+
+/// Until the next look at calls that are under way. With many locks a look at all takes longer than the least pause: most of the
+/// time belongs to others.
+fn pause_after(look: Duration) -> Duration {
+    UNDER_WAY_PAUSE.max(look * 4)
 }
 
 /// How many calls of each lock have no reply yet. While the server is away this keeps calls from piling up. A time
@@ -171,4 +177,16 @@ async fn renew_chunk(
         session.shared.registry.follow_up(&lock, FollowUp { at, until });
     }
     Arc::clone(&lock.state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_of_the_time_belongs_to_others_however_long_a_look_at_all_locks_takes() {
+        for look in [Duration::ZERO, UNDER_WAY_PAUSE, UNDER_WAY_PAUSE * 100] {
+            assert!(pause_after(look) >= look * 4 && pause_after(look) >= UNDER_WAY_PAUSE);
+        }
+    }
 }
