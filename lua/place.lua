@@ -27,11 +27,9 @@ sweep()
 
 local function waits() return sole == 0 and waiting > 0 and call('ZSCORE', QUEUE, request) end
 
--- Its owner is inside by this request alone. The hold by which the owner entered may be over.
+-- Its owner is inside by this request alone. The holder may be a hold by which the owner entered, and which is over.
 local function is_alone(owner)
-  if is_write(request) then
-    return writes == 1 and reads_of(owner) == 0 and (holder == request or not call('ZSCORE', LEASES, holder))
-  end
+  if is_write(request) then return writes == 1 and reads_of(owner) == 0 end
   return reads_of(owner) == 1 and not writes_as(owner)
 end
 

@@ -77,8 +77,8 @@ pub(crate) async fn renew_due(session: &Session) {
     }
 }
 
-/// Until the next look at calls that are under way. With many locks a look at all takes longer than the least pause: most of the
-/// time belongs to others.
+/// Until the next look at calls that are under way. With many locks a look at all takes longer than the least pause: most
+/// of the time belongs to others.
 fn pause_after(look: Duration) -> Duration {
     UNDER_WAY_PAUSE.max(look * 4)
 }

@@ -1,6 +1,6 @@
-//! The greatest token of the holds of each named owner in this client. An owner's holds of one lock may have begun with the votes
-//! of different majorities. Without this the inner of two nested holds might get a smaller token than the outer one, and the
-//! resource would refuse it.
+//! The greatest token of the holds of each named owner in this client. An owner's holds of one lock may have begun with the
+//! votes of different majorities. Without this the inner of two nested holds might get a smaller token than the outer one,
+//! and the resource would refuse it.
 
 use crate::types::owner::Owner;
 use std::collections::HashMap;

@@ -54,8 +54,8 @@ pub(super) fn place_of_holder() -> Option<u64> {
     Some(FIRST_PLACE)
 }
 
-/// The fencing token of the votes with which a hold begins: their greatest. So it is greater than every token that one of their servers
-/// knew.
+/// The fencing token of the votes with which a hold begins: their greatest. So it is greater than every token that one of
+/// their servers knew.
 pub(super) fn token(tokens: impl Iterator<Item = u64>) -> u64 {
     #[cfg(feature = "testing")]
     if is_broken(Rule::Tokens) {

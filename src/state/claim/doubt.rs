@@ -20,8 +20,8 @@ impl Claim {
         if granted {
             self.doubted = Some(now);
         } else if let Phase::Asked { .. } = self.phase {
-            // The reply that tells the grant may lie in a future that nobody polls. If the call is sent later than now, that costs
-            // a renewal: the claim knows when the call was made, and not when it left.
+            // The reply that tells the grant may lie in a future that nobody polls. If the call is sent later than now,
+            // that costs a renewal: the claim knows when the call was made, and not when it left.
             self.forgotten = Some(now);
         }
         granted

@@ -177,18 +177,3 @@ pub(super) fn with_margin(span: Duration) -> Duration {
 pub(super) fn without_margin(span: Duration) -> Duration {
     span.saturating_sub((span / 50).max(Duration::from_millis(2)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::reply::Answer;
-
-    #[test]
-    fn a_crash_after_a_grant_costs_the_least_time_and_a_lease_at_most() {
-        let (now, lease, at_least) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(10));
-        let mut claim = Claim::new(lease, Duration::MAX, now).keeping(at_least, Duration::ZERO);
-        claim.on_reply(now, Answer::Granted { token: 7 });
-        let asked = claim.lease_to_ask(now);
-        assert!(asked > at_least && asked <= at_least + lease, "{asked:?}");
-    }
-}

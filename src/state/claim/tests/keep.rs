@@ -48,6 +48,15 @@ fn a_least_time_far_below_the_lease_needs_no_further_call() {
 }
 
 #[test]
+fn a_crash_after_a_grant_costs_the_least_time_and_a_lease_at_most() {
+    let ((claim, t), at_least) = (claim(), LEASE * 10);
+    let mut claim = claim.keeping(at_least, Duration::ZERO);
+    claim.on_reply(t, Answer::Granted { token: 7 });
+    let asked = claim.lease_to_ask(t);
+    assert!(asked > at_least && asked <= at_least + LEASE, "{asked:?}");
+}
+
+#[test]
 fn a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_keeps() {
     let (mut claim, t) = held_at_least();
     claim.seal(t);

@@ -154,7 +154,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("self.proven.is_none_or(|proven| proven <= now) && self.doubted.is_none();", "self.proven.is_none() && self.doubted.is_some();")],
         seen: "found here, by review",
         story: "A vote that nothing proves is renewed a third of a lease later.",
-        check: Check::Lib("state::claim::tests::a_grant_that_nothing_proves_is_due_until_a_later_call_is_answered"),
+        check: Check::Lib("state::claim::tests::doubt::a_grant_that_nothing_proves_is_due_until_a_later_call_is_answered"),
     },
     Mutant {
         name: "hands-out-without-proof", file: "src/state/claim.rs",
@@ -269,7 +269,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("self.doubted = self.doubted.filter(|doubted| sent < *doubted);", "self.doubted = None;")],
         seen: "invented",
         story: "The subscription was made again, a message may be missing; a renewal that had been sent before that is answered and taken for the proof that it is not.",
-        check: Check::Lib("state::claim::tests::a_doubted_wait_is_due_until_a_later_call_is_answered"),
+        check: Check::Lib("state::claim::tests::doubt::a_doubted_wait_is_due_until_a_later_call_is_answered"),
     },
     Mutant {
         name: "max-hold-not-cut", file: "src/state/claim.rs",
@@ -814,7 +814,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("        if waits || matches!(self.phase, Phase::Asked { .. }) {\n            self.doubted = Some(now);\n        }\n", "        self.doubted = waits.then_some(now);\n")],
         seen: "found here, by reading",
         story: "A server that began anew is doubted; messages may have been missed too, and the doubt about the hold is forgotten.",
-        check: Check::Lib("state::claim::tests::a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered"),
+        check: Check::Lib("state::claim::tests::doubt::a_hold_that_may_be_forgotten_is_due_until_a_later_call_is_answered"),
     },
     Mutant {
         name: "streams-outlive-their-client", file: "src/engine/session.rs",
@@ -1029,14 +1029,14 @@ pub const ALL: &[Mutant] = &[
         edits: &[("self.proven = self.proven.filter(|_| self.renewed >= confirmed);", "")],
         seen: "found by reading",
         story: "A waiter is deaf and its lease is cut. Its subscription comes back and a message grants it: it believes its old proof for longer than the server keeps it.",
-        check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
+        check: Check::Lib("state::claim::tests::doubt::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
     },
     Mutant {
         name: "a-late-reply-proves-for-the-deaf", file: "src/state/claim.rs",
         edits: &[("if holds || Some(sent) >= self.deaf_until {", "if true {")],
         seen: "found by reading",
         story: "The same by the reply to a call that was sent before the subscription came back.",
-        check: Check::Lib("state::claim::tests::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
+        check: Check::Lib("state::claim::tests::doubt::a_deaf_waiters_proofs_count_no_more_once_a_message_comes"),
     },
     Mutant {
         name: "a-bound-for-those-who-had-a-place", file: "src/protocol/order.rs",
@@ -1291,7 +1291,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("self.doubted = self.forgotten.filter(|forgotten| sent < *forgotten);", "self.doubted = None;")],
         seen: "found here, by a reader from outside",
         story: "A grant lies unread in a future while its server begins anew: the guard believes in it for up to a third of its lease.",
-        check: Check::Lib("state::claim::tests::a_grant_that_lay_unread_while_its_server_began_anew_is_due_at_once"),
+        check: Check::Lib("state::claim::tests::doubt::a_grant_that_lay_unread_while_its_server_began_anew_is_due_at_once"),
     },
     Mutant {
         name: "a-doubt-passes-the-asked", file: "src/state/claim/doubt.rs",

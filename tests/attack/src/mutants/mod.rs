@@ -360,8 +360,8 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     Ok(())
 }
 
-/// Builds and runs the jobs. When the others are done, those run with nothing beside them that a busy machine did not judge, and
-/// those whose programs read the changed file, which stays changed meanwhile.
+/// Builds and runs the jobs. When the others are done, those run with nothing beside them that a busy machine did not judge,
+/// and those whose programs read the changed file, which stays changed meanwhile.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
     let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
     let (alone, beside): (Vec<_>, Vec<_>) = jobs.partition(is_read_later);

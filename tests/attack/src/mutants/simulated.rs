@@ -36,7 +36,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("                self.at_least + self.lease / 2\n", "                self.at_least * 4 + self.lease / 2\n")],
         seen: "invented",
         story: "A process ends right after its grant: others wait for four least times. That is rare in the simulation.",
-        check: Check::Lib("state::claim::keep::tests::a_crash_after_a_grant_costs_the_least_time_and_a_lease_at_most"),
+        check: Check::Lib("state::claim::tests::keep::a_crash_after_a_grant_costs_the_least_time_and_a_lease_at_most"),
     },
     // ---- lock delays
     simulate("a-fraction-of-the-lock-delay", "src/state/claim/keep.rs",
