@@ -19,6 +19,7 @@ use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient, shown};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Grant, Mode, When};
+use crate::types::timers::GRACE;
 use redis::RedisError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +108,12 @@ impl Attempt {
             }
             // Boxed, so that a waiter's future has no room for a call.
             let patience = self.patience.saturating_sub(sent.saturating_duration_since(begun));
-            match boxed(|| self.call_acquire(patience, sent)).await {
+            let mut answer = boxed(|| self.call_acquire(patience, sent)).await;
+            if let (Ok((_, next)), Some(_)) = (&mut answer, &self.unanswered) {
+                // The reply that was lost may have told when to look again.
+                *next = next.or(Some(GRACE));
+            }
+            match answer {
                 Ok((Acquired::Answered(answer), next)) => {
                     self.unanswered = None;
                     if let Answer::Queued { ahead, .. } = answer {

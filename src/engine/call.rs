@@ -15,6 +15,7 @@ use crate::state::registry::Registry;
 use crate::transport::link::{How, Lane};
 use crate::transport::route::Route;
 use crate::types::error::is_refusal;
+use crate::types::timers::GRACE;
 use redis::{RedisError, Value};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +45,10 @@ impl Call<'_> {
     /// Tells how each request stood until then, and when to look again.
     pub(crate) async fn release(&self, requests: &[&str]) -> Result<(Vec<Standing>, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Release(requests)).await?;
-        read_released(&reply, requests.len())
+        let (stood, next) = read_released(&reply, requests.len())?;
+        // Perhaps this was a copy, and the reply that was lost told when to look again.
+        let next = next.or((stood == [Standing::Unknown]).then_some(GRACE));
+        Ok((stood, next))
     }
 
     /// Tells how each request stands, and when to look again.

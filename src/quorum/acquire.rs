@@ -126,8 +126,8 @@ impl<M: Access> QuorumAcquire<M> {
     /// Those of [`acquire_fair`](Self::acquire_fair). When the time ends, the request leaves all queues.
     ///
     /// # Errors
-    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if no majority answers within that time, or
-    /// within a third of the lease, at least 100 ms and at most 2 s, if that is longer.
+    /// Those of [`acquire_fair`](Self::acquire_fair). [`Error::Unavailable`] if no majority answers within that time or one
+    /// lease, whichever is shorter, but not before a third of the lease, at least 100 ms and at most 2 s.
     pub async fn try_acquire_for(self, limit: Duration) -> Result<Option<QuorumGuard<M>>, Error> {
         if limit.is_zero() {
             return self.try_acquire().await;

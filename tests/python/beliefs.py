@@ -158,6 +158,12 @@ class FollowUps(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(await self.looks())
             self.assertFalse(await self.looks(), "once")
 
+    async def test_a_release_of_what_is_unknown_is_perhaps_a_copy(self):
+        self.engine._note_next(self.lock, _released(Answer(0, self.now))[1])
+        self.assertFalse(await self.looks(), "too early")
+        self.now += 1
+        self.assertTrue(await self.looks())
+
     async def test_a_later_cut_is_followed_for_a_minute_of_its_own(self):
         self.engine._note_next(self.lock, 1000)
         self.now += FOLLOWED_SECONDS - 1

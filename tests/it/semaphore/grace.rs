@@ -2,8 +2,9 @@
 //! enters does so by that.
 
 use crate::lua::Lock;
+use crate::proxy::Proxy;
 use crate::server::{Server, eventually, in_time};
-use crate::users::{LONG, queued, read, user, write};
+use crate::users::{LONG, client, queued, read, user, write};
 use fairlock::{Error, Owner, Policy};
 use fairlock_support::process::Process;
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,4 +202,33 @@ async fn who_is_refused_looks_again_at_what_its_call_began() {
         }
         eventually("the dead waiter is gone", async || raw.state().await.leases.is_empty()).await;
     }
+}
+
+#[tokio::test]
+async fn a_look_is_not_lost_with_the_reply_that_told_of_it() {
+    in_time(async || {
+        let server = Server::start().await;
+        let proxy = Proxy::to(server.port()).await;
+        let raw = raw(&server).await;
+        let lock = client(proxy.url(), LONG).await.rw_lock("a");
+        let holder = write(&lock).await;
+        ask_deaf(&raw, ["wa:1".to_owned()]).await;
+        let living = queued(&server, user(&server, LONG).await.write(), 2).await;
+        proxy.lose_replies(1);
+        holder.release().await.unwrap();
+        assert_eq!(proxy.replies_to_lose(), 0, "it was lost");
+        living.enters().await.release().await.unwrap();
+
+        raw.acquire_all(&["wa:2", "ra:3"]).await;
+        raw.die(&["wa:2"]).await;
+        proxy.lose_replies(1);
+        let beside = read(&lock).await;
+        assert_eq!(proxy.replies_to_lose(), 0, "it was lost");
+        eventually("the dead reader is gone", async || {
+            !raw.state().await.leases.contains_key("ra:3")
+        })
+        .await;
+        beside.release().await.unwrap();
+    })
+    .await;
 }

@@ -262,6 +262,8 @@ class Engine:
                     "acquire", wish.lock, options, request.name, request.lease_ms, ticket or "", about=request
                 )
                 status, value, next_ms, seq = _acquired(answer)
+                if sendings > 1 and next_ms is None:
+                    next_ms = GRACE_MS  # the reply that was lost may have told when to look again
             except Disconnected as error:
                 if self._closed:
                     raise ClosedError("the client is closed") from error
@@ -636,9 +638,12 @@ def _acquired(answer: Answer) -> tuple[int, int, int | None, int]:
 
 
 def _released(answer: Answer) -> tuple[list[int], int | None]:
-    """How each request stood, and next ms, in the reply of release. None: the reply does not tell next ms."""
+    """How each request stood, and next ms, in the reply of release. None: the reply does not tell next ms.
+
+    Unknown is perhaps the reply to a copy, and the reply that was lost told when to look again.
+    """
     if isinstance(answer.reply, int):  # of one request
-        return [answer.reply], None
+        return [answer.reply], None if answer.reply else GRACE_MS
     next_ms, *stood = integers(_long(answer, 2))
     return stood, next_ms
 

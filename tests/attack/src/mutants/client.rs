@@ -1053,6 +1053,20 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("semaphore::grace::whoever_released_looks_again_also_after_a_downgrade_and_an_eviction"),
     },
     Mutant {
+        name: "a-lost-reply-takes-the-look-along", file: "src/engine/call.rs",
+        edits: &[("next.or((stood == [Standing::Unknown]).then_some(GRACE))", "next.filter(|next| *next <= GRACE)")],
+        seen: "found here, by reading",
+        story: "A release cut the lease of a dead waiter, its reply was lost, and the reply to its copy tells of no look: the living wait for somebody's renewal.",
+        check: Check::It("semaphore::grace::a_look_is_not_lost_with_the_reply_that_told_of_it"),
+    },
+    Mutant {
+        name: "a-lost-grant-takes-the-look-along", file: "src/engine/attempt.rs",
+        edits: &[("*next = next.or(Some(GRACE));", "*next = next.filter(|next| *next <= GRACE);")],
+        seen: "found here, by reading",
+        story: "The same of an acquire that holds, and whose first reply was lost.",
+        check: Check::It("semaphore::grace::a_look_is_not_lost_with_the_reply_that_told_of_it"),
+    },
+    Mutant {
         name: "a-lost-wait-refuses-its-owner", file: "src/state/shared.rs",
         edits: &[("self.has_forgotten(state, number) || self.registry.is_lost(state, number, now)", "self.has_forgotten(state, number)")],
         seen: "here, found by a reader from outside",

@@ -161,6 +161,8 @@ pub const ALL: &[Bug] = &[
             "src/state/claim/tests/keep.rs what_a_request_asks_for_before_it_knows_of_its_grant_makes_no_lease_shorter"]),
     bug("Who was refused did not look again, though its call had let a dead waiter in and had cut its lease: nobody looked.",
         "reading", &["semaphore::grace::who_is_refused_looks_again_at_what_its_call_began"]),
+    bug("A release or an acquire was sent again because its reply was lost, and that reply had told when a cut lease ends: nobody looked. No test lost a reply while somebody dead waited.",
+        "reading", &["semaphore::grace::a_look_is_not_lost_with_the_reply_that_told_of_it"]),
     bug("A full disk (MISCONF) ended every request at its next renewal, and every first call: this client took the refusal for one that lasts, though PROTOCOL.md and the client in Python send the call again. No fault had filled a disk, and the list of passing refusals was tested against itself.",
         "a server whose files may not grow", &["faults::disk::a_full_disk_under_the_append_only_file_costs_no_hold_and_no_place_within_the_lease", "src/types/error.rs what_servers_say_during_a_switch_may_pass"]),
     bug("A child of fork() that dropped its copies of a guard and of a waiter, and ran on in a runtime of one thread, released both of its parent's requests. Nothing had ever forked.",
