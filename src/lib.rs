@@ -86,7 +86,7 @@
 //! * For rows of one SQL database use the database's locks, which end with the transaction.
 //! * For one change of a value in Redis use a command or a script, which is atomic.
 //! * If nobody ever waits and the order does not matter, use `SET NX` with a random token, which does less. A free
-//!   lock takes 1.2<!-- bench p1 --> times as long here.
+//!   lock takes 1.1<!-- bench p1 --> times as long here.
 //! * Where two holders at once would be a disaster, let the resource check the [`FencingToken`]. No lock with a lease
 //!   can prevent that a paused process wakes up late, and Redis' replication can lose a grant in a fail-over.
 //! * If the lock must survive the loss of any one machine, use a [`Quorum`] of independent servers. If in addition no clock
