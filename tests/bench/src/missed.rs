@@ -115,6 +115,19 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
                 number("p8_us"),
             ))
         }
+        "p10_one_lock" => Some(
+            "A command renews at most 500 requests, so that no script keeps the server busy for more than about a \
+             millisecond or two. 10,000 waits of one process for one lock are therefore 20 commands per interval."
+                .to_owned(),
+        ),
+        _ => why_of_quorum(results, key),
+    }
+}
+
+/// The same of a quorum.
+fn why_of_quorum(results: &Results, key: &str) -> Option<String> {
+    let number = |key: &str| results.shown(key);
+    match key {
         "quorum_3_8" | "quorum_3_64" | "quorum_5_8" | "quorum_5_64" => Some(format!(
             "Nobody holds the lock for any time here. {}",
             beside_redlock(results, key),
@@ -122,31 +135,57 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
         "quorum_3_held_8" | "quorum_3_held_64" | "quorum_5_held_8" | "quorum_5_held_64" => {
             let hold = results.number(&format!("{key}_fairlock_holds"))?;
             Some(format!(
-                "Each hold lasts {} us here, and {} us with redsync. With holds like ours no lock can make more than {} grants a \
-                 second, which is {} times the {} of redsync. {}",
+                "Each hold lasts {} us here, and {} us with redsync. {} {}",
                 shown(hold),
                 number(&format!("{key}_redsync_holds")),
-                shown(1e6 / hold),
-                shown(1e6 / hold / results.number(&format!("{key}_redsync_grants"))?),
-                number(&format!("{key}_redsync_grants")),
+                at_most(results, key, "With holds like ours", hold)?,
+                beside_redlock(results, key),
+            ))
+        }
+        "quorum_3_links_8" | "quorum_3_links_64" | "quorum_5_links_8" | "quorum_5_links_64" => {
+            let hold = results.number(&format!("{key}_fairlock_holds"))?;
+            let (links, _) = key.rsplit_once('_')?;
+            let ping = results.number(&format!("{links}_ping"))?;
+            Some(format!(
+                "A hold lasts {} us, and a PING takes {} us. {} So nothing here proves the goal out of reach. {}",
+                shown(hold),
+                shown(ping),
+                at_most(results, key, "If each hand-over is one round trip", hold + ping)?,
                 beside_redlock(results, key),
             ))
         }
         "quorum_3_2_waits" | "quorum_5_2_waits" => Some(format!(
-            "With two contenders there is a grant every {} us, and so short a time is mostly the machine's unevenness: of two tasks that \
-             only send PING to these servers and wait for all replies, the longest turn is {} times the mean. Where the two \
-             hold the lock for 1 ms the longest wait is {} times the mean wait.",
-            shown(1e6 / results.number(&key.replace("_waits", "_fairlock_grants"))?),
+            "{} Of two tasks that only send PING to these servers and wait for all replies, the longest turn is {} times the \
+             mean.",
+            uneven(results, key)?,
             number(&key.replace("_waits", "_floor_waits")),
-            number(&key.replace("_2_waits", "_held_2_waits")),
         )),
-        "p10_one_lock" => Some(
-            "A command renews at most 500 requests, so that no script keeps the server busy for more than about a \
-             millisecond or two. 10,000 waits of one process for one lock are therefore 20 commands per interval."
-                .to_owned(),
-        ),
+        "quorum_3_8_waits" | "quorum_3_64_waits" | "quorum_5_8_waits" | "quorum_5_64_waits" => uneven(results, key),
         _ => None,
     }
+}
+
+/// What a lock makes at most whose grants are so many microseconds apart.
+fn at_most(results: &Results, key: &str, when: &str, apart: f64) -> Option<String> {
+    let theirs = format!("{key}_redsync_grants");
+    Some(format!(
+        "{when} no lock can make more than {} grants a second, which is {} times the {} of redsync.",
+        shown(1e6 / apart),
+        shown(1e6 / apart / results.number(&theirs)?),
+        results.shown(&theirs),
+    ))
+}
+
+/// Why some of the waits are long where nobody holds for any time.
+fn uneven(results: &Results, key: &str) -> Option<String> {
+    let (contest, _) = key.rsplit_once('_')?;
+    let (servers, contenders) = contest.rsplit_once('_')?;
+    Some(format!(
+        "There is a grant every {} us. Where the contenders hold the lock for 1 ms, so that a pause of the machine counts for \
+         less, the longest wait is {} times the mean wait.",
+        shown(1e6 / results.number(&format!("{contest}_fairlock_grants"))?),
+        results.shown(&format!("{servers}_held_{contenders}_waits")),
+    ))
 }
 
 /// Why a lock of a majority without a queue makes many grants.
