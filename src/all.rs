@@ -22,7 +22,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture, pending};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 
 /// A hold on one of the locks, to read or to write, or some permits.
@@ -232,7 +232,7 @@ impl AcquireAll {
             holds: Vec::with_capacity(asks.len()),
         };
         for ask in asks {
-            let asking = ask(left_of(when, begun));
+            let asking = ask(left_of(when, clock::since(begun)));
             let next = tokio::select! {
                 biased;
                 // The request that waits is dropped, and so is all that is held.
@@ -313,10 +313,12 @@ impl AcquireAll {
 }
 
 /// How long the request for one lock may wait. One limit is for all locks.
-fn left_of(when: When, begun: Instant) -> When {
+fn left_of(when: When, waited: Duration) -> When {
     match when {
-        When::Within(limit) if limit > clock::since(begun) => When::Within(limit - clock::since(begun)),
-        When::Within(_) => When::Now,
+        When::Within(limit) => match limit.saturating_sub(waited) {
+            Duration::ZERO => When::Now,
+            left => When::Within(left),
+        },
         when => when,
     }
 }
@@ -471,13 +473,15 @@ mod tests {
 
     #[test]
     fn one_limit_is_for_all_locks() {
-        let begun = Instant::now() - Duration::from_secs(60);
-        let left = |limit| left_of(When::Within(Duration::from_secs(limit)), begun);
-        assert!(matches!(left(100), When::Within(left) if left <= Duration::from_secs(40)));
-        assert!(
-            matches!(left(60), When::Now),
-            "a lock that is free is acquired all the same"
-        );
-        assert!(matches!(left_of(When::InTurn, begun), When::InTurn));
+        let waited = Duration::from_secs(60);
+        let left = |limit| left_of(When::Within(Duration::from_secs(limit)), waited);
+        assert!(matches!(left(100), When::Within(left) if left == Duration::from_secs(40)));
+        for limit in [60, 59] {
+            assert!(
+                matches!(left(limit), When::Now),
+                "a lock that is free is acquired all the same"
+            );
+        }
+        assert!(matches!(left_of(When::InTurn, waited), When::InTurn));
     }
 }
