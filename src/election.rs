@@ -324,6 +324,8 @@ impl Observer {
     fn on_event(&mut self, event: &Event) -> bool {
         use EventKind::{Evicted, Expired, Granted, Released};
         match (event.kind, event.mode, event.token) {
+            // A quarantine holds the lock, and nobody leads.
+            _ if event.owner.is_nobody() => false,
             (Granted, Mode::Write, Some(token)) if token.get() > self.term => {
                 self.term = token.get();
                 self.leader = Some(Leader::new(event.owner, &event.client, token));
@@ -341,7 +343,7 @@ impl Observer {
     }
 }
 
-/// The writer whose lease lasts.
+/// The writer whose lease lasts. A quarantine is none.
 fn leader_in(now: &Snapshot) -> Option<Leader> {
     let mut holders = now
         .holders
@@ -349,7 +351,8 @@ fn leader_in(now: &Snapshot) -> Option<Leader> {
         .filter(|holder| holder.deadline_ms > now.now_us / 1000);
     holders.find_map(|holder| {
         let name = RequestName::read(&holder.request).filter(|name| name.mode == Mode::Write)?;
-        Some(Leader::new(name.owner()?, name.client, FencingToken::new(holder.token)))
+        let owner = name.owner().filter(|owner| !owner.is_nobody())?;
+        Some(Leader::new(owner, name.client, FencingToken::new(holder.token)))
     })
 }
 

@@ -5,7 +5,7 @@ use crate::server::{Server, connected, eventually, soon};
 use crate::users::{LEASE, LONG, client, read, write};
 use fairlock::{Client, Election, Error, Leader, Leaders, Owner};
 use futures::StreamExt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 const NAME: &str = "a";
 
@@ -167,4 +167,26 @@ async fn readers_do_not_lead_and_a_shutdown_ends_the_stream() {
     // Its own release may still be told.
     assert!(rest.iter().all(|told| matches!(told, Ok(None))), "{rest:?}");
     assert!(matches!(election.campaign().await, Err(Error::Shutdown { .. })));
+}
+
+#[tokio::test]
+async fn nobody_leads_during_a_quarantine() {
+    let server = Server::start().await;
+    let watching = client(server.url(), LONG).await;
+    let (watching_lock, watching) = (watching.rw_lock(NAME), watching.election(NAME));
+    let mut observed = observer(server.url()).await;
+    assert_eq!(next(&mut observed).await, None);
+    // An empty server may have been another before.
+    let builder = Client::builder().lease(LONG).quarantine(Duration::from_millis(1500));
+    let careful = connected(builder, server.url()).await.election(NAME);
+    let campaign = tokio::spawn(async move { careful.campaign().await });
+    eventually("the lock is in quarantine", async || {
+        watching_lock.exists().await.unwrap()
+    })
+    .await;
+    let told = watching.leader().await.unwrap();
+    let leading = soon("the end of the quarantine", campaign).await.unwrap().unwrap();
+    assert!(told.is_none_or(|leader| leader.owner == leading.owner()));
+    let seen = next(&mut observed).await.expect("a leader");
+    assert_eq!(seen.owner, leading.owner());
 }
