@@ -6,14 +6,14 @@ import unittest
 from unittest import mock
 
 from fairlock import _clock
-from fairlock._connection import Address
+from fairlock._connection import Address, Disconnected
 from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, _acquired, _released
 from fairlock._names import keys, read_message, read_request
 from fairlock._request import DISPLACED, Phase, Request
 from fairlock._resp import ReplyError
 from fairlock._scripts import scripts
 from fairlock._session import Answer, Link, Session, is_transient
-from fairlock.errors import ServerError
+from fairlock.errors import LostError, ServerError, UnavailableError
 from fairlock.guard import Guard
 
 
@@ -183,6 +183,40 @@ class FollowUps(unittest.IsolatedAsyncioTestCase):
                 return
             looks += 1
         self.fail("the looks never end")
+
+
+class Releases(unittest.IsolatedAsyncioTestCase):
+    """What a release says if its first attempt fails, and the server does not know the hold at the next one."""
+
+    async def asyncSetUp(self):
+        self.engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        self.request = asked(made=_clock.now())
+        self.request.entered(_clock.now(), 7)
+        self.request.hold()
+        self.call = mock.AsyncMock()
+        self.link = mock.AsyncMock(return_value=mock.Mock(quarantined_until=0.0, call=self.call))
+        self.engine._session.link = self.link
+
+    async def test_a_release_that_was_never_sent_does_not_hide_a_loss(self):
+        self.link.side_effect = [Disconnected("connection refused"), self.link.return_value]
+        self.call.side_effect = [Answer(0, 0.0)]
+        with self.assertRaises(LostError):
+            await self.engine.release(self.request, "a")
+
+    async def test_after_one_that_was_sent_the_hold_counts_as_released(self):
+        self.call.side_effect = [Disconnected("no reply"), Answer(0, 0.0)]
+        await self.engine.release(self.request, "a")
+        self.assertEqual(self.call.await_count, 2)
+
+    async def test_after_the_clients_end_nothing_is_known(self):
+        async def loading(*_):
+            self.engine._closed = True
+            raise ReplyError("LOADING Redis is loading the dataset in memory")
+
+        self.call.side_effect = loading
+        with self.assertRaises(UnavailableError):
+            await self.engine.release(self.request, "a")
+        self.assertEqual(self.call.await_count, 1)
 
 
 class Refusing:

@@ -37,6 +37,10 @@ class Disconnected(Exception):
     """The connection has ended. The server may have executed what was sent."""
 
 
+class NotSentError(Disconnected):
+    """There is no connection, so nothing was sent."""
+
+
 @dataclass(frozen=True)
 class Address:
     """Where the server is, and who connects."""
@@ -161,7 +165,7 @@ class Connection(asyncio.Protocol):
         """Sends now. The future is the reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         if self._transport is None or self.ended.done():
-            future.set_exception(Disconnected(self.ended.result() if self.ended.done() else "not connected"))
+            future.set_exception(NotSentError(self.ended.result() if self.ended.done() else "not connected"))
             return future
         if not self._calls:
             self._asked = self._loop.time()

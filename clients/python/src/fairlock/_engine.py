@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _clock
-from ._connection import Address, Disconnected
+from ._connection import Address, Disconnected, NotSentError
 from ._names import LockKeys, owner_name, read_message, read_request
 from ._request import DISPLACED, RELEASED, Phase, Refused, Request, Signal
 from ._resp import MalformedError, ReplyError, Word, integers
@@ -386,7 +386,7 @@ class Engine:
                 self._note_next(request.lock, next_ms)
                 return stood, lost_reply
             except Disconnected as error:
-                lost_reply = True
+                lost_reply |= not isinstance(error, NotSentError)
                 if self._closed or _clock.now() >= held_until:
                     raise UnavailableError(f"release of lock {name!r}", error) from error
             except (ReplyError, MalformedError) as error:
@@ -395,6 +395,8 @@ class Engine:
                 if _clock.now() >= held_until:
                     raise UnavailableError(f"release of lock {name!r}", error) from error
             await asyncio.sleep(next(pauses))
+            if self._closed:  # which may have released it
+                raise UnavailableError(f"release of lock {name!r}", ClosedError("the client is closed"))
 
     def leave(self, request: Request) -> None:
         """Releases it in the background, until its lease must have ended."""

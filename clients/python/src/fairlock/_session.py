@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import _clock
-from ._connection import Address, Connection, Disconnected, _ignore
+from ._connection import Address, Connection, Disconnected, NotSentError, _ignore
 from ._names import LockKeys
 from ._request import Phase, Request
 from ._resp import MalformedError, Reply, ReplyError, Word
@@ -95,13 +95,16 @@ class Session:
         self, name: str, lock: LockKeys, options: str, *args: Word, about: Request | None = None
     ) -> Answer:
         """Calls a script. `about`: a request that the server may know from now on. Raises as `command` does."""
-        link = await self.link()
+        try:
+            link = await self.link()
+        except Disconnected as error:
+            raise NotSentError(*error.args) from error
         rest_ms = int((link.quarantined_until - _clock.now()) * 1000)
         if name == "acquire" and rest_ms > 0:
             args = (*args, rest_ms)
         if about is not None:
             if about.phase is Phase.OVER:
-                raise Disconnected("the client is closed")
+                raise NotSentError("the client is closed")
             about.sent = True
         try:
             return await link.call(name, (3, *lock, options, *args))
