@@ -155,15 +155,19 @@ impl Attempt {
     }
 
     /// Takes a reply. Its grant may have come before, unheard; or the server began anew since, while nobody read the reply.
+    /// The reply may have lain unread for so long that a renewal is due: while there was none, the watchdog had nothing to
+    /// renew, and it looks again a third of a lease after its last look.
     fn learn(&self, sent: Instant, answer: Answer) {
         let request = self.request();
-        let is_doubted = {
+        let due = {
             let mut claim = request.claim();
             claim.on_reply(sent, answer);
-            claim.is_doubted()
+            claim.due().map(|due| (due, claim.lease() / 4))
         };
-        if is_doubted {
-            self.registry().schedule_check(&request.lock, clock::now());
+        if let Some((due, soon)) = due
+            && due < clock::now() + soon
+        {
+            self.registry().schedule_check(&request.lock, due);
         }
     }
 

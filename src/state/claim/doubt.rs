@@ -32,9 +32,4 @@ impl Claim {
         let is_unproven = self.proven.is_none_or(|proven| proven <= now) && self.doubted.is_none();
         is_unproven && matches!(self.phase, Phase::Granted { .. }) && self.doubt_hold(now)
     }
-
-    /// Whether it waits and may have missed a message since its last call, or holds and may be forgotten.
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.doubted.is_some() && !matches!(self.phase, Phase::Over(_))
-    }
 }

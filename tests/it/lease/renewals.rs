@@ -8,6 +8,9 @@ use fairlock::{Error, LostReason, Owner};
 use fairlock_support::random;
 use futures::future::join_all;
 use std::collections::BTreeSet;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Instant;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -198,4 +201,21 @@ async fn no_command_carries_a_clients_clock() {
         }
     }
     assert_eq!(scripts.len(), 3, "acquire, renew and release were seen: {scripts:?}");
+}
+
+#[tokio::test]
+async fn a_hold_whose_reply_lay_unread_for_most_of_its_lease_is_renewed_in_time() {
+    in_time(async || {
+        let server = Server::start().await;
+        let lock = client(server.url(), ms(3000)).await.rw_lock("a");
+        let mut acquire = pin!(lock.write().acquire_fair());
+        let asks = poll_fn(|cx| Poll::Ready(acquire.as_mut().poll(cx).is_pending())).await;
+        assert!(asks, "the reply is on its way");
+        tokio::time::sleep(ms(2400)).await;
+        let guard = acquire.await.unwrap();
+        tokio::time::sleep(ms(3000)).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+    })
+    .await;
 }

@@ -1053,6 +1053,27 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("semaphore::grace::whoever_released_looks_again_also_after_a_downgrade_and_an_eviction"),
     },
     Mutant {
+        name: "what-lay-unread-waits-for-its-renewal", file: "src/engine/attempt.rs",
+        edits: &[("&& due < clock::now() + soon", "&& due <= sent")],
+        seen: "here, found by reading",
+        story: "A reply lies unread for two thirds of a lease. Its hold is looked at a third of a lease after the last look, when the lease is over.",
+        check: Check::It("lease::renewals::a_hold_whose_reply_lay_unread_for_most_of_its_lease_is_renewed_in_time"),
+    },
+    Mutant {
+        name: "a-limit-ends-between-two-looks", file: "src/all.rs",
+        edits: &[("limit.saturating_sub(waited)", "(limit - waited)")],
+        seen: "here, found by reading",
+        story: "The limit of an acquisition of several locks has ended: the caller's task panics.",
+        check: Check::Lib("all::tests::one_limit_is_for_all_locks"),
+    },
+    Mutant {
+        name: "a-quarantine-leads", file: "src/election.rs",
+        edits: &[("name.owner().filter(|owner| !owner.is_nobody())?", "name.owner()?"), ("_ if event.owner.is_nobody() => false,", "_ if event.token.is_none() && event.owner.is_nobody() => false,")],
+        seen: "here, found by reading",
+        story: "A lock in quarantine is led by an owner of zeros, whom no candidate is.",
+        check: Check::It("election::nobody_leads_during_a_quarantine"),
+    },
+    Mutant {
         name: "a-lost-reply-takes-the-look-along", file: "src/engine/call.rs",
         edits: &[("next.or((stood == [Standing::Unknown]).then_some(GRACE))", "next.filter(|next| *next <= GRACE)")],
         seen: "found here, by reading",

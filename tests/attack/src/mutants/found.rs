@@ -229,4 +229,12 @@ pub const ALL: &[Bug] = &[
         "reading", &["events::listeners::who_listened_leaves_the_set_though_others_go_on", "src/state/subscribers.rs what_nobody_listens_to_any_more_is_forgotten"]),
     bug("A client kept an error for each lock whose events the server had refused.",
         "reading", &["src/state/subscribers.rs a_refusal_is_told_to_who_waits_and_then_forgotten"]),
+    bug("A grant whose reply lay unread for two thirds of its lease was not renewed in time, though all was well: the watchdog, which found nothing to renew before, looked again after another third. The tests of futures that are left polled them again at once or never.",
+        "reading", &["lease::renewals::a_hold_whose_reply_lay_unread_for_most_of_its_lease_is_renewed_in_time"]),
+    bug("An acquisition of several locks read the clock twice to know what is left of its limit, and panicked if the limit ended in between. Its test had a minute to spare.",
+        "reading", &["src/all.rs one_limit_is_for_all_locks"]),
+    bug("During a quarantine an election named a leader whom nobody knows. No test of elections had a quarantine.",
+        "reading", &["election::nobody_leads_during_a_quarantine"]),
+    bug("The client in Python took a release for sent that had found no connection, and then \"unknown\" for released: a loss was hidden. The test of a release without a reply patched the place where nothing tells the two apart.",
+        "reading", &["conformance::python::python_believes_no_message_on_the_word_of_a_call_from_before_its_subscription"]),
 ];
