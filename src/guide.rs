@@ -21,7 +21,7 @@
 //! | [`scale`] | what a lock costs; a million locks on paper; what does not scale |
 //! | [`cluster`] | where calls go and grants arrive in a cluster; how long a waiter is deaf |
 //! | [`failover`] | how the client finds a new master, what a fail-over costs, replicas, quarantine |
-//! | [`quorum`] | a lock on three or five servers: when, what is promised, Kleppmann's critique, coming from Redlock |
+//! | [`quorum`] | a lock on 3, 5, 7 or 9 servers: when, what is promised, Kleppmann's critique, coming from Redlock |
 //! | [`observing`] | why records, gauges and events are right, and what they cost |
 //! | [`command`] | what the command `fairlock` promises, and what it does not do |
 //! | [`json`] | what the command prints for programs: an example of each document |

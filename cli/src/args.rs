@@ -309,7 +309,7 @@ impl From<PolicyArg> for Policy {
 pub(crate) struct LsArgs {
     /// List only locks whose names match: * stands for any text, ? for one character, [ab] for a or b
     pub(crate) pattern: Option<String>,
-    /// Also list free locks that somebody used within the last minute
+    /// Also list free locks that the server still has: for 30 to 60 seconds after their last lease
     #[arg(long, short = 'a')]
     pub(crate) all: bool,
     #[command(flatten)]

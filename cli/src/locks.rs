@@ -154,8 +154,9 @@ impl<'a> Eye<'a> {
             true => Ok(()),
             false => {
                 let (prefix, name) = (safe(prefix), safe(name));
-                let message =
-                    format!("no such lock under prefix {prefix}: {name} (never used, or unused for a minute)");
+                let message = format!(
+                    "no such lock under prefix {prefix}: {name} (never used, or forgotten a minute after its last lease)"
+                );
                 Err(Failure::new(Status::NO_LOCK, message))
             }
         }

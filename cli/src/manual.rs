@@ -18,7 +18,7 @@ const STATUSES: Section = (
 1    evict, blockers: there is no such owner or waiter; evict: you said no; leader: nobody leads;
      doctor: something is wrong
 64   wrong usage, or a lock's name or a time that cannot be
-66   show, evict: there is no such lock under the prefix (never used, or unused for a minute)
+66   show, evict: there is no such lock under the prefix (never used, or forgotten a minute after its last lease)
 69   the server does not answer or refuses; no majority of several servers answers;
      ls, top, blockers: a lock could not be read, after all lines of the others
 70   something else went wrong, such as a missing terminal

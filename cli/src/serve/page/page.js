@@ -239,7 +239,7 @@ async function lookAtLock(isMine) {
   }
   if (!isMine()) return;
   if (lock.waiters.length === 0 && state.first.lock > 0 && state.first.lock >= lock.waiting) state.first.lock = 0;
-  const how = lock.unknown ? "there is no such lock: never used, or unused for a minute"
+  const how = lock.unknown ? "there is no such lock: never used, or forgotten a minute after its last lease"
     : lock.expired ? "expired: the next request enters"
     : lock.mode === null ? "free" : `held to ${lock.mode}`;
   const permits = lock.limit === null ? "" : `, ${lock.used}/${lock.limit} permits`;

@@ -22,7 +22,7 @@ struct App {
 
 async fn change(State(app): State<App>) -> Result<String, (StatusCode, String)> {
     let unavailable = |error: fairlock::Error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-    // A client waits for an answer: rather say "busy" than wait for ever.
+    // The browser waits for an answer, so say "busy" after five seconds.
     let guard = app
         .prices
         .write()
