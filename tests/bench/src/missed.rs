@@ -146,11 +146,15 @@ fn why_of_quorum(results: &Results, key: &str) -> Option<String> {
             let hold = results.number(&format!("{key}_fairlock_holds"))?;
             let (links, _) = key.rsplit_once('_')?;
             let ping = results.number(&format!("{links}_ping"))?;
+            let grants = |setting| results.number(&format!("{key}_{setting}_grants"));
+            let of_best = 1e6 / (hold + ping) / grants("redsync")?.max(grants("redsync-1ms")?);
             Some(format!(
-                "A hold lasts {} us, and a PING takes {} us. {} So nothing here proves the goal out of reach. {}",
+                "A hold lasts {} us, and a PING takes {} us. {} That is {} times redsync's best setting, {}. {}",
                 shown(hold),
                 shown(ping),
                 at_most(results, key, "If each hand-over is one round trip", hold + ping)?,
+                shown(of_best),
+                verdict(results, key, of_best),
                 beside_redlock(results, key),
             ))
         }
@@ -188,18 +192,23 @@ fn uneven(results: &Results, key: &str) -> Option<String> {
     ))
 }
 
+/// What it proves that no lock that is handed on can be better than that.
+fn verdict(results: &Results, key: &str, bound: f64) -> &'static str {
+    match results.goal(key) {
+        Goal::AtLeast(goal) if bound < goal => "so the goal is out of reach of any lock that is handed on",
+        _ => "so nothing here proves the goal out of reach",
+    }
+}
+
 /// Why a lock of a majority without a queue makes many grants.
 fn beside_redlock(results: &Results, key: &str) -> String {
     let number = |of: &str| results.shown(&format!("{key}_{of}"));
     let ring = results.number(&format!("{key}_ring")).map(|ratio| {
-        let proves = match results.goal(key) {
-            Goal::AtLeast(goal) if ratio < goal => "so the goal is out of reach of any lock that is handed on",
-            _ => "so nothing here proves the goal out of reach",
-        };
         format!(
             " A token that goes around as many tasks over these servers, without any lock, makes {} of the best peer's grants \
-             ({key}_ring), {proves}.",
+             ({key}_ring), {}.",
             shown(ratio),
+            verdict(results, key, ratio),
         )
     });
     format!(

@@ -55,7 +55,7 @@ async fn the_suite_passes_from_python() {
 }
 
 #[test]
-fn python_believes_no_message_on_the_word_of_a_call_from_before_its_subscription() {
+fn what_the_client_in_python_believes() {
     let Some(mut command) = program("tests/python/beliefs.py") else {
         return;
     };

@@ -236,5 +236,5 @@ pub const ALL: &[Bug] = &[
     bug("During a quarantine an election named a leader whom nobody knows. No test of elections had a quarantine.",
         "reading", &["election::nobody_leads_during_a_quarantine"]),
     bug("The client in Python took a release for sent that had found no connection, and then \"unknown\" for released: a loss was hidden. The test of a release without a reply patched the place where nothing tells the two apart.",
-        "reading", &["conformance::python::python_believes_no_message_on_the_word_of_a_call_from_before_its_subscription"]),
+        "reading", &["conformance::python::what_the_client_in_python_believes"]),
 ];
