@@ -12,7 +12,7 @@ use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, is_transient, shown};
+use crate::types::error::{Error, LostReason, is_transient, shown, timed_out};
 use crate::types::mode::{Access, Permits, Read, Write};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
@@ -217,9 +217,9 @@ impl<M> Guard<M> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock had been lost before: others may have been inside at the same time.
-    /// [`Error::Unavailable`] or [`Error::Server`] if the server did not confirm. Then the client repeats the release
-    /// in the background until the lease must have ended. [`Error::Runtime`] outside of a runtime with timers. Then too
-    /// the client releases in the background.
+    /// [`Error::Unavailable`] or [`Error::Server`] if the server did not confirm before the lease might have ended. Then
+    /// the client repeats the release in the background until the lease must have ended. [`Error::Runtime`] outside of a
+    /// runtime with timers. Then too the client releases in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         runtime::check_timers()?;
         let request = Arc::clone(self.request());
@@ -256,14 +256,17 @@ impl<M> Guard<M> {
                     } else {
                         session.shared.registry.remove(&request);
                     }
+                    follow_up(session, &request.lock, next);
                     if released {
                         tell(hold, HoldEnd::Released);
-                        follow_up(session, &request.lock, next);
                         return Ok(());
+                    }
+                    // The lease may have ended after the user had left the hold, and before the server heard of that.
+                    if stood == [Standing::Unknown] && clock::look() >= held_until {
+                        return Err(Error::of_server(&request.lock.name, timed_out()));
                     }
                     let reason = LostReason::UnknownToServer;
                     tell(hold, HoldEnd::Lost(reason));
-                    follow_up(session, &request.lock, next);
                     return Err(Error::Lost {
                         lock: shown(&request.lock.name),
                         reason,

@@ -16,7 +16,7 @@ use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::boxed::boxed;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, is_transient, shown};
+use crate::types::error::{Error, LostReason, is_transient, left_nothing, shown};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Grant, Mode, When};
 use crate::types::timers::GRACE;
@@ -101,6 +101,10 @@ impl Attempt {
                 let _ = Box::pin(timeout(until.saturating_duration_since(sent), out)).await;
                 sent = clock::now();
             }
+            // A message may have ended the request, whose reply was lost: to ask again would make it anew.
+            if self.unanswered.is_some() && self.request().claim().ended().is_some() {
+                return Ok(None);
+            }
             // An earlier shutdown is seen here, as late as possible: it may have released the request already. A later
             // shutdown sees the request in the registry.
             if self.session().is_closed() {
@@ -143,7 +147,11 @@ impl Attempt {
                 }
                 Err(error) => {
                     if !is_transient(&error) || clock::since(begun) >= self.patience {
-                        return Err(self.failed(error));
+                        let lock = Arc::clone(&self.request().lock);
+                        if left_nothing(&error) {
+                            self.forget();
+                        }
+                        return Err(Error::of_server(&lock.name, error));
                     }
                     tracing::debug!(%error, "no answer, asking again");
                     self.unanswered = Some(error);

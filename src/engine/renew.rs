@@ -11,7 +11,7 @@ use crate::state::request::Request;
 use crate::state::{Due, FollowUp};
 use crate::types::clock;
 use crate::types::error::is_transient;
-use crate::types::timers::{GRACE, RETRY_PAUSE, UNDER_WAY_PAUSE};
+use crate::types::timers::{FOLLOW_UP_PATIENCE, GRACE, RETRY_PAUSE, UNDER_WAY_PAUSE};
 use futures::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -133,6 +133,7 @@ async fn renew_chunk(
     let reply = session.call(&lock, lease).renew(&names).await;
     let now = clock::now();
     observe::renewal(reply.is_ok());
+    let mut until = follow_up.map(|planned| planned.until);
     let look_after = match reply {
         Ok((standings, next)) => {
             tracing::trace!(lock = %lock.name, requests = requests.len(), "renewed");
@@ -149,6 +150,10 @@ async fn renew_chunk(
                     .any(|standing| matches!(standing, Standing::Waits { .. }));
             if let Some(next) = next.filter(|_| waits) {
                 session.shared.registry.schedule_check_if_waiting(&lock, now + next);
+            }
+            // The script stopped at its batch limit.
+            if next == Some(Duration::ZERO) {
+                until = until.or(Some(now + FOLLOW_UP_PATIENCE));
             }
             // The script may have granted the lock to the next one that did not hear it.
             next.filter(|next| *next <= GRACE)
@@ -170,7 +175,7 @@ async fn renew_chunk(
             Some(pause)
         }
     };
-    if let (Some(FollowUp { until, .. }), Some(pause)) = (follow_up, look_after)
+    if let (Some(until), Some(pause)) = (until, look_after)
         && now < until
     {
         let at = now + pause;

@@ -423,6 +423,13 @@ pub(crate) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
+/// Whether a script refused to begin, or the server to begin a script: then there is nothing to release. A refusal in the
+/// middle of a script may leave what it has written.
+pub(crate) fn left_nothing(error: &RedisError) -> bool {
+    let in_a_script = || ["user_script", "user_function"].iter().any(|words| says(error, words));
+    error.code() == Some("LAYOUT") || error.code() == Some("NOPERM") && !in_a_script()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

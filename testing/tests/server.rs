@@ -329,3 +329,37 @@ async fn a_release_beside_a_shutdown_tells_no_loss() {
         assert!(!matches!(released, Err(Error::Lost { .. })), "{offset}: {released:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_an_eviction_ends_before_its_reply_does_not_ask_again() {
+    let server = Server::new();
+    let (client, operator) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let held = operator.rw_lock("a").write().await.unwrap();
+    let mut events = operator.rw_lock("a").events().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let owner = Owner::new();
+    let lock = client.rw_lock("a").with_owner(&owner);
+    server.freeze();
+    let waits = tokio::spawn(lock.write().acquire_fair());
+    // The call is given up after a second, and the next one follows 5 ms later at the earliest.
+    sleep(Duration::from_millis(1_003)).await;
+    server.thaw();
+    assert_eq!(operator.rw_lock("a").evict(&owner).await.unwrap(), 1);
+    let evicted = waits.await.unwrap();
+    assert!(
+        matches!(
+            evicted,
+            Err(Error::Lost {
+                reason: LostReason::Evicted,
+                ..
+            })
+        ),
+        "{evicted:?}"
+    );
+    sleep(Duration::from_secs(1)).await;
+    held.release().await.unwrap();
+    for kind in ["Queued", "Evicted", "Released"] {
+        let event = events.next().await.unwrap().unwrap();
+        assert_eq!(format!("{:?}", event.kind), kind);
+    }
+}

@@ -49,6 +49,21 @@ async fn a_release_after_a_suspend_says_that_the_hold_was_lost() {
     );
 }
 
+/// The user had left in time. Whether the hold ended by its lease or was lost before, nobody knows.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_reached_its_server_after_the_lease_is_not_confirmed() {
+    let server = Server::new();
+    let guard = hold(&server).await;
+    server.freeze();
+    let mut release = pin!(guard.release());
+    begin(&mut release).await;
+    suspend(LEASE);
+    server.expire("a");
+    server.thaw();
+    let late = release.await;
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_loss_hears_of_it_within_seconds_though_all_timers_stood_still() {
     let server = Server::new();

@@ -178,3 +178,25 @@ async fn an_owner_asks_again_as_soon_as_its_release_is_answered() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_owner_that_is_refused_for_good_hears_of_that_each_time_at_once() {
+    let server = Server::start().await;
+    let client = client(&server.url(), LONG).await;
+    let owner = Owner::new();
+    let refuses = async |command: redis::Cmd, lock: &str| {
+        command.exec_async(&mut server.redis().await).await.unwrap();
+        let lock = client.rw_lock(lock).with_owner(&owner);
+        for time in 0..3 {
+            let refused = soon("the refusal", lock.write().acquire_fair()).await;
+            assert!(matches!(refused, Err(Error::Server { .. })), "{time}: {refused:?}");
+        }
+    };
+    let other_layout = redis::cmd("HSET")
+        .arg("fairlock:{a}")
+        .arg(&["seq", "7", "policy", "9"])
+        .to_owned();
+    refuses(other_layout, "a").await;
+    let no_keys = redis::cmd("ACL").arg(&["SETUSER", "default", "resetkeys"]).to_owned();
+    refuses(no_keys, "b").await;
+}

@@ -232,3 +232,19 @@ async fn a_look_is_not_lost_with_the_reply_that_told_of_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_renewal_that_leaves_more_to_do_is_followed_though_its_client_only_holds() {
+    let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let reading = read(&user(&server, LONG).await).await;
+    let dead: Vec<_> = (0..450).map(|n| format!("w{n:015x}:1")).collect();
+    let fill = raw(&server).await;
+    fill.fill(&dead).await;
+    fill.die(&dead.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    // The holder is renewed at once, because the server may have forgotten it. That expires 200.
+    server.kill();
+    server.start_again().await;
+    let raw = raw(&server).await;
+    eventually("the dead are gone", async || raw.state().await.leases.len() <= 1).await;
+    assert!(reading.is_held());
+}

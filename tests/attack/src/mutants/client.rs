@@ -1370,4 +1370,32 @@ pub const ALL: &[Mutant] = &[
         story: "A future that nobody polls has its grant; a fail-over loses that, and in the cluster nobody listens for the next one.",
         check: Check::Lib("state::request::tests::messages_are_needed_until_a_grant_is_taken"),
     },
+    Mutant {
+        name: "a-late-unknown-is-a-loss", file: "src/guard.rs",
+        edits: &[("if stood == [Standing::Unknown] && clock::look() >= held_until {", "if stood == [Standing::Unknown] && clock::look() >= held_until + lease {")],
+        seen: "found here, by a reader from outside",
+        story: "A release reaches its server after the lease: its user hears that others were inside beside it, though it had left in time.",
+        check: Check::Testing("suspended", "a_release_that_reached_its_server_after_the_lease_is_not_confirmed"),
+    },
+    Mutant {
+        name: "the-evicted-ask-again", file: "src/engine/attempt.rs",
+        edits: &[("if self.unanswered.is_some() && self.request().claim().ended().is_some() {", "if self.unanswered.is_some() && self.request().claim().ended().is_none() && self.lease.is_zero() {")],
+        seen: "found here, by a reader from outside",
+        story: "The reply to an acquire is lost and its request evicted: the client sends the acquire again, which makes the request anew.",
+        check: Check::Testing("server", "a_request_that_an_eviction_ends_before_its_reply_does_not_ask_again"),
+    },
+    Mutant {
+        name: "a-full-renewal-is-the-last", file: "src/engine/renew.rs",
+        edits: &[("if next == Some(Duration::ZERO) {", "if next == Some(Duration::MAX) {")],
+        seen: "found here, by a reader from outside",
+        story: "The renewal of a hold expires as many dead as one call does, and nobody continues before the next renewal.",
+        check: Check::It("semaphore::grace::a_renewal_that_leaves_more_to_do_is_followed_though_its_client_only_holds"),
+    },
+    Mutant {
+        name: "what-was-refused-is-released", file: "src/types/error.rs",
+        edits: &[("    error.code() == Some(\"LAYOUT\") || error.code() == Some(\"NOPERM\") && !in_a_script()", "    error.code() == Some(\"NOPERM\") && error.code() == Some(\"LAYOUT\") && !in_a_script()")],
+        seen: "found here, by a reader from outside",
+        story: "A server refuses a request before it executes any of it. The client repeats its release for a lease, and its owner waits for that.",
+        check: Check::It("owners::sharing::an_owner_that_is_refused_for_good_hears_of_that_each_time_at_once"),
+    },
 ];

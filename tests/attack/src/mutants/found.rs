@@ -237,4 +237,12 @@ pub const ALL: &[Bug] = &[
         "reading", &["election::nobody_leads_during_a_quarantine"]),
     bug("The client in Python took a release for sent that had found no connection, and then \"unknown\" for released: a loss was hidden. The test of a release without a reply patched the place where nothing tells the two apart.",
         "reading", &["conformance::python::what_the_client_in_python_believes"]),
+    bug("A release that reached its server after the lease told its user of a loss, though the user had left in time. The tests of slow releases ended within the lease.",
+        "reading", &["testing/tests/suspended.rs a_release_that_reached_its_server_after_the_lease_is_not_confirmed"]),
+    bug("A request was evicted while its reply was lost, and the client sent the acquire again: it stood in the queue once more until its user heard. The tests evicted those who knew that they wait.",
+        "reading", &["testing/tests/server.rs a_request_that_an_eviction_ends_before_its_reply_does_not_ask_again"]),
+    bug("Nobody went on when the renewal of a hold had expired as many dead as one call does. The test of more had a waiter of the same client.",
+        "reading", &["semaphore::grace::a_renewal_that_leaves_more_to_do_is_followed_though_its_client_only_holds"]),
+    bug("An owner that the server refuses for good waited a lease for each further refusal: the client repeated the release of what had never been asked. The tests of refusals had owners without a name.",
+        "reading", &["owners::sharing::an_owner_that_is_refused_for_good_hears_of_that_each_time_at_once"]),
 ];
