@@ -446,6 +446,20 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_in_the_middle_of_a_script_may_leave_what_it_has_written() {
+        let none = "NOPERM this user has no permissions to run the 'publish' command";
+        for (words, nothing) in [
+            ("LAYOUT another version of fairlock uses the lock: layout 9", true),
+            (none, true),
+            (&format!("{none} script: 9f, on @user_script:9."), false),
+            (&format!("{none} script: fairlock_acquire, on @user_function:9."), false),
+            ("WRONGTYPE Operation against a key", false),
+        ] {
+            assert_eq!(left_nothing(&said(words)), nothing, "{words}");
+        }
+    }
+
+    #[test]
     fn what_servers_say_during_a_switch_may_pass() {
         for words in [
             "READONLY You can't write against a read only replica.",
