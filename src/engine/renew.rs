@@ -4,7 +4,6 @@
 use super::session::Session;
 use crate::observe;
 use crate::protocol::key::Lock;
-use crate::protocol::order::AskedLease;
 use crate::protocol::reply::Standing;
 use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
@@ -114,12 +113,21 @@ impl UnderWay {
 async fn renew_chunk(
     session: &Session,
     lock: Arc<Lock>,
-    requests: Vec<(Arc<Request>, AskedLease)>,
+    due: Vec<Arc<Request>>,
     follow_up: Option<FollowUp>,
 ) -> Arc<str> {
     // The semaphore is never closed.
     let slots = session.route.background(&lock.state);
     let _slot = slots.renewing.acquire().await;
+    // By now their users may have left some of them. A renewal would make longer what is sealed.
+    let sent = clock::now();
+    let to_renew = |request: Arc<Request>| {
+        let mut claim = request.claim();
+        let asked = claim.lease_to_renew(sent).map(|lease| claim.asked(lease))?;
+        drop(claim);
+        Some((request, asked))
+    };
+    let requests: Vec<_> = due.into_iter().filter_map(to_renew).collect();
     let lease = requests
         .iter()
         .map(|(request, asked)| request.claim().lease().min(asked.span))
@@ -129,7 +137,6 @@ async fn renew_chunk(
         .iter()
         .map(|(request, asked)| (request.name.as_str(), *asked))
         .collect();
-    let sent = clock::now();
     let reply = session.call(&lock, lease).renew(&names).await;
     let now = clock::now();
     observe::renewal(reply.is_ok());

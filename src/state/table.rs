@@ -4,7 +4,6 @@ use super::claim::Claim;
 use super::request::Request;
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
-use crate::protocol::order::AskedLease;
 use crate::protocol::waits::named_owner;
 #[cfg(feature = "cluster")]
 use redis::RedisError;
@@ -47,8 +46,8 @@ pub(crate) struct FollowUp {
 #[derive(Debug)]
 pub(crate) struct Due {
     pub(crate) lock: Arc<Lock>,
-    /// The requests to renew, each with its lease. Empty: only check whether something has expired.
-    pub(crate) renew: Vec<(Arc<Request>, AskedLease)>,
+    /// The requests to renew. Empty: only check whether something has expired.
+    pub(crate) renew: Vec<Arc<Request>>,
     /// Holds that time has ended: nobody has been told yet.
     pub(crate) lost: Vec<Arc<Request>>,
     /// Holds that the server may still know and that nobody keeps: release them, so that others need not wait for the
@@ -362,7 +361,7 @@ impl LockEntry {
         for (_, request) in &self.requests {
             let mut claim = request.claim();
             waits |= claim.is_waiting();
-            let Some(lease) = claim.lease_to_renew(now) else {
+            if claim.lease_to_renew(now).is_none() {
                 if claim.report_loss() {
                     due.lost.push(Arc::clone(request));
                 }
@@ -376,11 +375,11 @@ impl LockEntry {
                     None => {}
                 }
                 continue;
-            };
+            }
             // One call renews all that will be due before long, so that a lock has one rhythm.
             let soon = claim.due().is_none_or(|due| due <= now + claim.lease() / 6);
             if soon {
-                due.renew.push((Arc::clone(request), claim.asked(lease)));
+                due.renew.push(Arc::clone(request));
             }
             let at = claim.due().filter(|_| !soon).unwrap_or(now + claim.lease() / 3);
             next = next.min(at);

@@ -363,3 +363,32 @@ async fn a_request_that_an_eviction_ends_before_its_reply_does_not_ask_again() {
         assert_eq!(format!("{:?}", event.kind), kind);
     }
 }
+
+/// A renewal that waits for its slot while the user leaves would keep the hold for another lease if this process ended.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_was_due_before_its_user_left_does_not_make_the_hold_longer() {
+    let (lease, least) = (Duration::from_secs(6), Duration::from_secs(4));
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let mut holds = Vec::new();
+    for number in 0..80 {
+        let lock = client.rw_lock(format!("{number}"));
+        let hold = lock.write().lease(lease).hold_at_least(least);
+        holds.push((lock, hold.acquire_fair().await.unwrap()));
+        sleep(Duration::from_millis(1)).await;
+    }
+    sleep(Duration::from_millis(1_900)).await;
+    server.freeze();
+    // Each has been due, in the order in which they began. No call has been given up.
+    sleep(Duration::from_millis(300)).await;
+    let (lock, last) = holds.pop().unwrap();
+    drop(last);
+    sleep(Duration::from_millis(100)).await;
+    server.thaw();
+    sleep(Duration::from_millis(100)).await;
+    let status = lock.status().await.unwrap();
+    let [holder] = &status.holders[..] else {
+        panic!("{status:?}")
+    };
+    assert!(holder.lease_left < least, "{:?}", holder.lease_left);
+}

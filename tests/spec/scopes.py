@@ -48,7 +48,7 @@ QUORUMS = {
     "crash": dict(requests=TWO_WRITERS, crashes=1, what="a server comes back without its data"),
     "mixed": dict(requests=[request("w", 1, 1), request("r", 2, 2)], losses=1, ends=1, what="a writer and a reader"),
     "three": dict(requests=[*TWO_WRITERS, request("w", 3, 2)], what="three writers, without faults"),
-    "race": dict(small=True, requests=TWO_WRITERS, properties="Granted5", what="each of two writers that race enters"),
+    "race": dict(requests=TWO_WRITERS, properties="Granted5", what="each of two writers that race enters"),
 }
 QUORUM_INVARIANTS = "Majorities1 Servers1 Tokens2"
 

@@ -36,7 +36,7 @@ fn request(number: u64, lock: &str, now: Instant) -> Arc<Request> {
 
 fn numbers(due: &[Due]) -> Vec<u64> {
     let renewed = due.iter().flat_map(|due| &due.renew);
-    renewed.map(|(request, _)| request.number).collect()
+    renewed.map(|request| request.number).collect()
 }
 
 #[test]

@@ -1379,7 +1379,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "the-evicted-ask-again", file: "src/engine/attempt.rs",
-        edits: &[("if self.unanswered.is_some() && self.request().claim().ended().is_some() {", "if self.unanswered.is_some() && self.request().claim().ended().is_none() && self.lease.is_zero() {")],
+        edits: &[("if self.unanswered.is_some() && self.request().claim().ended().is_some() {", "if false && self.unanswered.is_some() && self.request().claim().ended().is_some() {")],
         seen: "found here, by a reader from outside",
         story: "The reply to an acquire is lost and its request evicted: the client sends the acquire again, which makes the request anew.",
         check: Check::Testing("server", "a_request_that_an_eviction_ends_before_its_reply_does_not_ask_again"),
@@ -1397,5 +1397,12 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "A server refuses a request before it executes any of it. The client repeats its release for a lease, and its owner waits for that.",
         check: Check::It("owners::sharing::an_owner_that_is_refused_for_good_hears_of_that_each_time_at_once"),
+    },
+    Mutant {
+        name: "renewed-after-it-was-left", file: "src/engine/renew.rs",
+        edits: &[("claim.lease_to_renew(sent).map(|lease| claim.asked(lease))?;", "Some(claim.asked(claim.lease()))?;")],
+        seen: "found here, by a reader from outside",
+        story: "A renewal that waited for its slot makes longer what its user has left in the meantime.",
+        check: Check::Testing("server", "a_renewal_that_was_due_before_its_user_left_does_not_make_the_hold_longer"),
     },
 ];

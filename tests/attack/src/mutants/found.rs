@@ -245,4 +245,6 @@ pub const ALL: &[Bug] = &[
         "reading", &["semaphore::grace::a_renewal_that_leaves_more_to_do_is_followed_though_its_client_only_holds"]),
     bug("An owner that the server refuses for good waited a lease for each further refusal: the client repeated the release of what had never been asked. The tests of refusals had owners without a name.",
         "reading", &["owners::sharing::an_owner_that_is_refused_for_good_hears_of_that_each_time_at_once"]),
+    bug("A renewal that waited for one of 64 slots while its user left made the hold last another lease at the server, beyond its least time. The tests of least times held fewer locks than there are slots.",
+        "reading", &["testing/tests/server.rs a_renewal_that_was_due_before_its_user_left_does_not_make_the_hold_longer"]),
 ];
