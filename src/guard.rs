@@ -68,7 +68,7 @@ impl<M> Guard<M> {
         let now = hold.begun;
         let left = request.observe(hold, |claim| {
             claim.keep(now);
-            claim.limit_left(now)
+            claim.limit_left(now).unwrap_or_default()
         });
         // The end of its max_hold, if it has one, may come before the watchdog checks again.
         if let Some(end) = now.checked_add(left) {
@@ -249,7 +249,7 @@ impl<M> Guard<M> {
                         [Standing::Holds { first, .. }] if first <= self.token.get() => true,
                         // After a sending without a reply: the server executed that one, and a late copy of the acquire may
                         // have come since.
-                        _ => sent_before && rest.is_none(),
+                        _ => sent_before,
                     };
                     if released && rest.is_some() {
                         seal::leave(session, &request);
@@ -274,7 +274,8 @@ impl<M> Guard<M> {
                 }
                 Err(error) if is_transient(&error) && clock::look() < held_until => {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
-                    sent_before |= call.may_be_done(&error);
+                    // A renewal never makes a hold unknown.
+                    sent_before |= rest.is_none() && call.may_be_done(&error);
                     backoff.pause().await;
                     now = clock::look();
                     // From then on "unknown" may mean that the hold expired and others have been inside, or that a shutdown

@@ -91,9 +91,10 @@ impl ReadGuard {
     /// If the owner stopped reading meanwhile, this is no upgrade, because others may have written in between. Otherwise
     /// the write hold has what is left of the read hold's `max_hold`.
     fn still_reading(&self, writing: &WriteGuard) -> Result<(), Error> {
-        if self.is_held() {
-            let now = clock::now();
-            writing.limit(now, self.request().claim().limit_left(now));
+        let now = clock::now();
+        let left = self.request().claim().limit_left(now);
+        if let Some(left) = left.filter(|_| self.is_held()) {
+            writing.limit(now, left);
             return Ok(());
         }
         tracing::debug!(token = %writing.token, "read hold lost while it was upgraded");
@@ -125,12 +126,12 @@ impl WriteGuard {
     /// the hold in the background. [`Error::Runtime`] without timers.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         runtime::check_timers()?;
+        let asked = clock::now();
         let held_until = self.request().claim().held_until(clock::look());
-        let Some(held_until) = held_until else {
+        let limit = self.request().claim().limit_left(asked);
+        let Some((held_until, limit)) = held_until.zip(limit) else {
             return Err(self.lost_because(self.reason()));
         };
-        let asked = clock::now();
-        let limit = self.request().claim().limit_left(asked);
         // From here on the watchdog does not renew the hold.
         let hold = self.request().end_hold(asked);
         let again = Acquire::<Read>::again(&self);

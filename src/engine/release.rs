@@ -8,7 +8,6 @@ use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::limits::call_limit;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,33 +58,27 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     let Some(first) = requests.first() else { return };
     let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
     let now = clock::now();
-    // With the lock delay, for which the server keeps a hold as well.
-    let longest = requests
-        .iter()
-        .map(|request| request.claim().lease_to_ask(now))
-        .max()
-        .unwrap_or_default();
+    let gone_by = requests.iter().map(|request| request.claim().gone_by(now)).max();
     let shortest = requests
         .iter()
         .map(|request| request.claim().lease())
         .min()
         .unwrap_or_default();
-    let call = session.call(&first.lock, shortest);
-    let gone_by = now + longest + call_limit(longest);
     let mut backoff = Backoff::new();
     loop {
         let released = {
             let slots = session.route.background(&first.lock.state);
             // The semaphore is never closed. The slot is not kept over a pause: a refused lock holds up no other lock.
             let _slot = slots.releasing.acquire().await;
-            call.release(&names).await
+            // A new one each time: who listens to events may have come meanwhile.
+            session.call(&first.lock, shortest).release(&names).await
         };
         match released {
             Ok((_, next)) => {
                 follow_up(session, &first.lock, next);
                 break;
             }
-            Err(error) if clock::now() < gone_by && session.repeats(&error) => {
+            Err(error) if Some(clock::now()) < gone_by && session.repeats(&error) => {
                 tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
             }
             Err(error) => {

@@ -15,19 +15,19 @@ pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
     let Some(first) = requests.first() else { return };
     let mut backoff = Backoff::new();
     loop {
-        let now = clock::now();
-        let rest = |request: &Arc<Request>| request.claim().lease_to_seal(now);
-        let rests: Vec<_> = requests
-            .iter()
-            .filter_map(|request| Some((request.name.as_str(), rest(request)?.into())))
-            .collect();
-        if rests.is_empty() {
-            break;
-        }
         let sealed = {
             let slots = session.route.background(&first.lock.state);
             // The semaphore is never closed. The slot is not kept over a pause.
             let _slot = slots.releasing.acquire().await;
+            let now = clock::now();
+            let rest = |request: &Arc<Request>| request.claim().lease_to_seal(now);
+            let rests: Vec<_> = requests
+                .iter()
+                .filter_map(|request| Some((request.name.as_str(), rest(request)?.into())))
+                .collect();
+            if rests.is_empty() {
+                break;
+            }
             let lease = first.claim().lease();
             session.call(&first.lock, lease).renew(&rests).await
         };
@@ -35,10 +35,10 @@ pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
             // What is left to do there, the next renewal or release does.
             Ok(_) => break,
             Err(error) if session.repeats(&error) => {
-                tracing::debug!(lock = %first.lock.name, requests = rests.len(), %error, "not sealed, trying again");
+                tracing::debug!(lock = %first.lock.name, requests = requests.len(), %error, "not sealed, trying again");
             }
             Err(error) => {
-                tracing::warn!(lock = %first.lock.name, requests = rests.len(), %error, "left to their leases");
+                tracing::warn!(lock = %first.lock.name, requests = requests.len(), %error, "left to their leases");
                 break;
             }
         }

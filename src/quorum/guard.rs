@@ -188,11 +188,9 @@ impl<M> QuorumGuard<M> {
 
     /// Tells the token to one server. Returns the server if it keeps the hold.
     async fn tell(&self, at: usize, request: Arc<Request>) -> Option<usize> {
-        let (session, lease) = (
-            &self.ballot.members.servers[at].handle()?.session,
-            self.ballot.wish.lease,
-        );
+        let session = &self.ballot.members.servers[at].handle()?.session;
         let sent = clock::now();
+        let lease = request.claim().lease_to_renew(sent)?;
         let ask = AskToPlace {
             request: &request.name,
             lease,
@@ -200,7 +198,11 @@ impl<M> QuorumGuard<M> {
             given_up: None,
             least: Some(self.token),
         };
-        let (standing, _) = session.call(&request.lock, lease).place(&ask).await.ok()?;
+        let (standing, _) = session
+            .call(&request.lock, self.ballot.wish.lease)
+            .place(&ask)
+            .await
+            .ok()?;
         request.on_renewal(sent, clock::now(), lease, standing);
         let is_held = request.claim().held_until(clock::look()).is_some();
         (is_held && matches!(standing, Standing::Holds { .. })).then_some(at)

@@ -78,6 +78,8 @@ pub(crate) struct Claim {
     kept_until: Option<Instant>,
     /// Until when the last answered call asked the server to keep the request: `proven`, or later.
     asked_until: Option<Instant>,
+    /// Until when a renewal may have asked the server to keep the request, answered or not.
+    kept_at_most: Option<Instant>,
     /// The server keeps the request at least until then, as a waiter or as a holder.
     proven: Option<Instant>,
     /// The server may have cut the lease of a waiter until then, because the client was deaf: a call that was sent earlier
@@ -112,6 +114,7 @@ impl Claim {
             lock_delay: Duration::ZERO,
             kept_until: None,
             asked_until: None,
+            kept_at_most: None,
             proven: None,
             deaf_until: None,
             renewed: now,
@@ -272,7 +275,9 @@ impl Claim {
             }
             Phase::Asked { .. } | Phase::Over(_) => None,
         };
-        lease.map(|lease| self.extended(lease, now))
+        let asked = self.extended(lease?, now);
+        self.kept_at_most = self.kept_at_most.max(Some(now + asked));
+        Some(asked)
     }
 
     /// A renewal for `lease`, sent at `sent`, was answered. Returns whether the waiting task should check the claim.
@@ -390,11 +395,14 @@ impl Claim {
         }
     }
 
-    /// The rest of its `max_hold`.
-    pub(crate) fn limit_left(&self, now: Instant) -> Duration {
+    /// The rest of its `max_hold`. `None`: the request does not hold.
+    pub(crate) fn limit_left(&mut self, now: Instant) -> Option<Duration> {
+        self.expire(now);
         match self.phase {
-            Phase::Held { until: Some(until), .. } => until.saturating_duration_since(now),
-            _ => Duration::MAX,
+            Phase::Held { until, .. } => {
+                Some(until.map_or(Duration::MAX, |until| until.saturating_duration_since(now)))
+            }
+            _ => None,
         }
     }
 

@@ -30,6 +30,8 @@ struct Master {
     address: String,
     /// How often the master has changed.
     term: u64,
+    /// The master before the last switch that a sentinel told of. Another one may name it for some seconds more.
+    former: Option<String>,
 }
 
 impl Sentinel {
@@ -49,7 +51,8 @@ impl Sentinel {
             .unwrap_or_else(|_| Err(timed_out()))
             .map_err(|error| self.unless_first(without_arguments(error)))?;
         let address = client.get_connection_info().addr().to_string();
-        Ok((client, self.is_master(address)))
+        let term = self.is_master(address).map_err(|error| self.unless_first(error))?;
+        Ok((client, term))
     }
 
     /// A connection to the master.
@@ -72,15 +75,34 @@ impl Sentinel {
         io::Error::new(io::ErrorKind::NotConnected, format!("no master at the moment: {error}")).into()
     }
 
-    fn is_master(&self, address: String) -> u64 {
+    fn is_master(&self, address: String) -> Result<u64, RedisError> {
         let mut master = self.known();
+        if master.former.as_ref() == Some(&address) {
+            let error = format!("a sentinel still names the former master, {address}");
+            return Err(io::Error::new(io::ErrorKind::NotConnected, error).into());
+        }
         if master.address != address {
             tracing::info!(master = address, "the sentinels name the master");
             master.address = address;
             master.term += 1;
             self.switched.notify_waiters();
         }
-        master.term
+        Ok(master.term)
+    }
+
+    /// The client leaves the former master at once, whichever server is the next one. The message may concern another
+    /// service, so only an address that this client uses matters.
+    fn leave(&self, former: String, next: &str) {
+        let mut master = self.known();
+        if master.former.as_deref() == Some(next) {
+            master.former = None;
+        }
+        if master.address == former {
+            master.address.clear();
+            master.term += 1;
+            master.former = Some(former);
+            self.switched.notify_waiters();
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Master> {
@@ -136,6 +158,8 @@ impl Sentinel {
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&["+switch-master"])).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
         *backoff = Backoff::new();
+        // While there was no subscription it may have become the master again.
+        self.known().former = None;
         // The master may have changed while there was no subscription.
         self.look().await;
         loop {
@@ -154,14 +178,8 @@ impl Sentinel {
     /// A message on the channel is `name old-address old-port new-address new-port`, of any master that the sentinels
     /// watch.
     async fn hear(&self, message: &[Value]) {
-        if let Some(former) = former_master(message) {
-            let mut master = self.known();
-            if master.address == former {
-                // The client leaves the former master at once, whichever server is the next one.
-                master.address.clear();
-                master.term += 1;
-                self.switched.notify_waiters();
-            }
+        if let Some((former, next)) = switch_in(message) {
+            self.leave(former, &next);
         }
         self.look().await;
     }
@@ -173,12 +191,14 @@ impl Sentinel {
     }
 }
 
-fn former_master(message: &[Value]) -> Option<String> {
+/// The former master and the next one.
+fn switch_in(message: &[Value]) -> Option<(String, String)> {
     let Some(Value::BulkString(text)) = message.get(1) else {
         return None;
     };
     let mut words = std::str::from_utf8(text).ok()?.split(' ').skip(1);
-    Some(format!("{}:{}", words.next()?, words.next()?))
+    let mut address = || Some(format!("{}:{}", words.next()?, words.next()?));
+    Some((address()?, address()?))
 }
 
 #[cfg(test)]
@@ -186,11 +206,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_names_the_former_master() {
+    fn a_switch_names_both_masters() {
         let text = |text: &str| Value::BulkString(text.into());
         let message = [text("+switch-master"), text("mine 10.0.0.1 6379 10.0.0.2 6380")];
-        assert_eq!(former_master(&message).as_deref(), Some("10.0.0.1:6379"));
-        assert_eq!(former_master(&[text("+switch-master"), text("mine")]), None);
-        assert_eq!(former_master(&[]), None);
+        let both = ("10.0.0.1:6379".to_owned(), "10.0.0.2:6380".to_owned());
+        assert_eq!(switch_in(&message), Some(both));
+        assert_eq!(switch_in(&[text("+switch-master"), text("mine 10.0.0.1 6379")]), None);
+        assert_eq!(switch_in(&[]), None);
+    }
+
+    /// A sentinel that has not learned of the switch yet still names the former master, which still calls itself one.
+    #[test]
+    fn the_former_master_is_refused_until_a_sentinel_says_that_it_is_the_master_again() {
+        let client = SentinelClient::build(
+            vec!["redis://127.0.0.1:1"],
+            "mine",
+            None,
+            redis::sentinel::SentinelServerType::Master,
+        );
+        let sentinel = Sentinel::new(client.expect("addresses"));
+        let named = |address: &str| sentinel.is_master(address.to_owned()).ok();
+        assert_eq!(named("a"), Some(1));
+        sentinel.leave("of another service".to_owned(), "a");
+        assert_eq!(named("a"), Some(1));
+        sentinel.leave("a".to_owned(), "b");
+        assert_eq!(named("a"), None);
+        assert_eq!(named("b"), Some(3));
+        assert_eq!(named("a"), None, "by another sentinel, after a connection broke");
+        assert_eq!(named("b"), Some(3));
+        sentinel.leave("b".to_owned(), "a");
+        assert_eq!((named("b"), named("a")), (None, Some(5)));
+        sentinel.leave("a".to_owned(), "b");
+        // Before anybody named it.
+        sentinel.leave("b".to_owned(), "a");
+        assert_eq!(named("a"), Some(7));
     }
 }

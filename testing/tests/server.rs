@@ -392,3 +392,78 @@ async fn a_renewal_that_was_due_before_its_user_left_does_not_make_the_hold_long
     };
     assert!(holder.lease_left < least, "{:?}", holder.lease_left);
 }
+
+/// The lease of a grant that was asked for the least time before its user had the guard lasts beyond that time.
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_released_for_as_long_as_the_server_may_keep_it() {
+    let (lease, least) = (Duration::from_secs(10), Duration::from_secs(3600));
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let lock = client.rw_lock("a");
+    let write = lock.write().lease(lease).hold_at_least(least);
+    let guard = write.acquire_fair().await.unwrap();
+    let begun = Instant::now();
+    server.stop();
+    guard.lost().await;
+    drop(guard);
+    // A lease and a call after the least time.
+    sleep(least + Duration::from_secs(30) - begun.elapsed()).await;
+    server.start();
+    drop(other.rw_lock("a").write().acquire_fair().await.unwrap());
+    let kept = begun.elapsed();
+    assert!(kept < least + Duration::from_secs(40), "{kept:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_waits_to_be_sealed_lasts_no_longer_than_its_least_time() {
+    let least = Duration::from_secs(5);
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let mut holds = Vec::new();
+    for number in 0..64 {
+        holds.push(client.rw_lock(format!("{number}")).write().await.unwrap());
+    }
+    let kept = client.rw_lock("a").write().hold_at_least(least);
+    holds.push(kept.acquire_fair().await.unwrap());
+    let begun = Instant::now();
+    server.freeze();
+    // Their releases have all the slots. No call has been given up.
+    drop(holds);
+    sleep(Duration::from_millis(900)).await;
+    server.thaw();
+    sleep(Duration::from_millis(100)).await;
+    let status = other.rw_lock("a").status().await.unwrap();
+    let [holder] = &status.holders[..] else {
+        panic!("{status:?}")
+    };
+    let until = begun.elapsed() + holder.lease_left;
+    assert!(until <= least + least / 40 && until >= least, "{until:?}");
+}
+
+/// Sealing is no release: if the server does not know the hold after that, others may have been inside.
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_seal_without_a_reply_tells_a_loss() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let write = client.rw_lock("a").write().hold_at_least(Duration::from_secs(2));
+    let guard = write.acquire_fair().await.unwrap();
+    sleep(Duration::from_millis(1_500)).await;
+    server.flush_all();
+    server.freeze();
+    let release = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(600)).await;
+    // Its least time is over.
+    server.disconnect();
+    server.thaw();
+    let released = release.await.unwrap();
+    assert!(
+        matches!(
+            released,
+            Err(Error::Lost {
+                reason: LostReason::UnknownToServer,
+                ..
+            })
+        ),
+        "{released:?}"
+    );
+}

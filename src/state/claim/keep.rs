@@ -57,6 +57,12 @@ impl Claim {
         (lease + with_margin(self.lock_delay)).max(with_margin(kept))
     }
 
+    /// When the server must have let go of it, if no call gets through before.
+    pub(crate) fn gone_by(&self, now: Instant) -> Instant {
+        let lease = self.lease_to_ask(now);
+        self.kept_at_most.max(Some(now + lease)).unwrap_or(now) + call_limit(lease)
+    }
+
     /// For how long the server is still to keep a hold, whatever becomes of its user.
     pub(crate) fn kept_for(&self, now: Instant) -> Option<Duration> {
         if let Phase::Over(EndedBy::Lost(LostReason::UnknownToServer | LostReason::Evicted)) = self.phase {

@@ -197,3 +197,14 @@ fn what_time_ends_is_released_after_the_lock_delay_and_what_an_operator_ends_at_
     claim.end(EndedBy::Released);
     assert_eq!(claim.lease_to_seal(t), None, "a release hands over at once");
 }
+
+#[test]
+fn a_hold_that_time_has_ended_has_no_limit_and_not_an_endless_one() {
+    let now = Instant::now();
+    let mut claim = Claim::new(LEASE, ms(300), now).keeping(Duration::ZERO, Duration::ZERO);
+    claim.on_reply(now, Answer::Granted { token: 1 });
+    assert_eq!(handed_out(&mut claim, now), Some(1));
+    claim.keep(now);
+    assert_eq!(claim.limit_left(now + ms(100)), Some(ms(200)));
+    assert_eq!(claim.limit_left(now + ms(300)), None);
+}

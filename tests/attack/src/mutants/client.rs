@@ -422,7 +422,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "releaser-gives-up", file: "src/engine/release.rs",
-        edits: &[("Err(error) if clock::now() < gone_by && ", "Err(error) if clock::now() < gone_by && requests.is_empty() && ")],
+        edits: &[("Err(error) if Some(clock::now()) < gone_by && ", "Err(error) if Some(clock::now()) < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
         check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
@@ -603,7 +603,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unanswered-release-reported-as-lost", file: "src/guard.rs",
-        edits: &[("_ => sent_before && rest.is_none(),", "_ => false,")],
+        edits: &[("_ => sent_before,", "_ => false,")],
         seen: "found by the tests of resent commands",
         story: "The reply to a release is lost; the second one is told that nobody knows the hold, and the user that it was lost.",
         check: Check::It("faults::replies::a_release_whose_reply_is_lost_is_confirmed_and_done_once"),
@@ -783,7 +783,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unknown-after-a-refusal-is-released", file: "src/guard.rs",
-        edits: &[("sent_before |= call.may_be_done(&error);", "sent_before = true;")],
+        edits: &[("sent_before |= rest.is_none() && call.may_be_done(&error);", "sent_before = true;")],
         seen: "found here, by reading",
         story: "A release that no server executed counts as sent: a loss that the next server tells is reported as success.",
         check: Check::It("failover::demotion::a_release_that_the_former_master_refused_does_not_hide_that_the_next_one_knows_nothing"),
@@ -991,7 +991,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "unknown-taken-for-sealed", file: "src/guard.rs",
-        edits: &[("_ => sent_before && rest.is_none(),", "_ => sent_before || rest.is_some(),")],
+        edits: &[("_ => sent_before,", "_ => sent_before || rest.is_some(),")],
         seen: "invented",
         story: "The server does not know a hold that is to be sealed, and the release says that all is well.",
         check: Check::It("lease::at_least::a_release_says_whether_the_server_keeps_the_hold"),
@@ -1207,8 +1207,8 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("failover::replicas::a_shutdown_ends_the_withdrawal_of_a_grant_that_the_server_does_not_let_go"),
     },
     Mutant {
-        name: "a-release-forgets-the-lock-delay", file: "src/engine/release.rs",
-        edits: &[(".map(|request| request.claim().lease_to_ask(now))", ".map(|request| request.claim().lease())")],
+        name: "a-release-forgets-the-lock-delay", file: "src/state/claim/keep.rs",
+        edits: &[("        let lease = self.lease_to_ask(now);\n", "        let lease = self.lease;\n")],
         seen: "found here, by a reader from outside",
         story: "The releaser gives up after a lease, and the server keeps a hold that nobody has for the lock delay.",
         check: Check::It("failover::replicas::a_release_is_sent_again_for_as_long_as_the_server_keeps_the_hold"),
@@ -1253,7 +1253,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "an-upgrade-forgets-max-hold", file: "src/upgrade.rs",
-        edits: &[("            writing.limit(now, self.request().claim().limit_left(now));\n", "            let _ = now;\n")],
+        edits: &[("            writing.limit(now, left);\n", "            let _ = left;\n")],
         seen: "found here, by reading",
         story: "A read hold with max_hold is upgraded: the write hold lasts for ever.",
         check: Check::It("modes::upgrade::an_upgrade_has_what_is_left_of_the_max_hold_of_its_read_hold"),
@@ -1404,5 +1404,40 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "A renewal that waited for its slot makes longer what its user has left in the meantime.",
         check: Check::Testing("server", "a_renewal_that_was_due_before_its_user_left_does_not_make_the_hold_longer"),
+    },
+    Mutant {
+        name: "a-release-gives-up-before-the-server", file: "src/state/claim/keep.rs",
+        edits: &[("self.kept_at_most.max(Some(now + lease)).unwrap_or(now)", "(now + lease)")],
+        seen: "found here, by a reader from outside",
+        story: "The releaser counts on the lease alone: after an outage nobody releases a hold that the server was asked to keep for hours.",
+        check: Check::Testing("server", "a_hold_is_released_for_as_long_as_the_server_may_keep_it"),
+    },
+    Mutant {
+        name: "sealed-for-the-rest-of-before", file: "src/engine/seal.rs",
+        edits: &[("            let _slot = slots.releasing.acquire().await;\n            let now = clock::now();\n", "            let now = clock::now();\n            let _slot = slots.releasing.acquire().await;\n")],
+        seen: "found here, by a reader from outside",
+        story: "The rest for which a hold is sealed is taken before the wait for a slot.",
+        check: Check::Testing("server", "a_hold_that_waits_to_be_sealed_lasts_no_longer_than_its_least_time"),
+    },
+    Mutant {
+        name: "a-seal-counts-as-a-release", file: "src/guard.rs",
+        edits: &[("sent_before |= rest.is_none() && call.may_be_done(&error);", "sent_before |= call.may_be_done(&error);")],
+        seen: "found here, by a reader from outside",
+        story: "A hold is unknown after a seal without a reply. Its user hears that it was released, though others were inside.",
+        check: Check::Testing("server", "a_release_after_a_seal_without_a_reply_tells_a_loss"),
+    },
+    Mutant {
+        name: "back-to-the-former-master", file: "src/transport/sentinel.rs",
+        edits: &[("            master.former = Some(former);\n", "            drop(former);\n")],
+        seen: "found here, by a reader from outside",
+        story: "After a switch the client goes back to the former master, which another sentinel still names.",
+        check: Check::Lib("transport::sentinel::tests::the_former_master_is_refused_until_a_sentinel_says_that_it_is_the_master_again"),
+    },
+    Mutant {
+        name: "what-is-over-has-no-limit", file: "src/state/claim.rs",
+        edits: &[("                Some(until.map_or(Duration::MAX, |until| until.saturating_duration_since(now)))\n            }\n            _ => None,", "                Some(until.map_or(Duration::MAX, |until| until.saturating_duration_since(now)))\n            }\n            _ => Some(Duration::MAX),")],
+        seen: "found here, by a reader from outside",
+        story: "A hold ends between two looks of its downgrade: the read hold has no max_hold.",
+        check: Check::Lib("state::claim::tests::keep::a_hold_that_time_has_ended_has_no_limit_and_not_an_endless_one"),
     },
 ];

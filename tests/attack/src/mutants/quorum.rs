@@ -324,4 +324,11 @@ pub const ALL: &[Mutant] = &[
         story: "A majority was away for minutes, and before that a server had refused the waiter: it gives up at the first refusal afterwards.",
         check: Check::Lib("quorum::tally::tests::refusals::a_recess_ends_a_conflict"),
     },
+    Mutant {
+        name: "quorum-token-outlasts-max-hold", file: "src/quorum/guard.rs",
+        edits: &[("let lease = request.claim().lease_to_renew(sent)?;", "let lease = self.ballot.wish.lease;")],
+        seen: "found here, by a reader from outside",
+        story: "The call that tells the servers a fencing token asks for a whole lease, though max_hold ends before that.",
+        check: Check::Testing("quorum", "a_fencing_token_makes_no_vote_longer_than_its_max_hold"),
+    },
 ];
