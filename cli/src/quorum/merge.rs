@@ -58,18 +58,15 @@ pub(crate) fn merged(name: String, statuses: &[&Status], servers: usize) -> Opti
 
 /// Who holds at a majority, and at how many servers. A lease that is over keeps a holder listed, and is no vote.
 fn holders(statuses: &[&Status], majority: usize) -> Vec<(Holder, usize)> {
-    let mut by_owner: Vec<Vec<&Holder>> = Vec::new();
-    // The nil UUID stands for nobody: that server is in quarantine.
-    let all = statuses.iter().flat_map(|status| &status.holders);
-    for holder in all.filter(|holder| !holder.owner.uuid().is_nil()) {
-        let key = (holder.owner, holder.mode);
-        match by_owner.iter_mut().find(|known| (known[0].owner, known[0].mode) == key) {
+    let mut by_owner: Vec<Vec<Holder>> = Vec::new();
+    for holder in statuses.iter().flat_map(|status| of_one_server(status)) {
+        match by_owner.iter_mut().find(|known| is_same(&known[0], &holder)) {
             Some(known) => known.push(holder),
             None => by_owner.push(vec![holder]),
         }
     }
     by_owner.retain(|known| known.len() >= majority);
-    let of_majority = |mut known: Vec<&Holder>| {
+    let of_majority = |mut known: Vec<Holder>| {
         // The hold lasts as long as the votes of a majority do, and began with the last one of them.
         known.sort_by_key(|holder| (Reverse(holder.lease_left), holder.expired_for));
         let mut holder = known[majority - 1].clone();
@@ -81,4 +78,27 @@ fn holders(statuses: &[&Status], majority: usize) -> Vec<(Holder, usize)> {
         (holder, votes)
     };
     by_owner.into_iter().map(of_majority).collect()
+}
+
+/// The holders of a server, each once: an owner that reentered has several requests there, and one vote. It holds as long
+/// as the last of them.
+fn of_one_server(status: &Status) -> Vec<Holder> {
+    let mut once: Vec<Holder> = Vec::new();
+    // The nil UUID stands for nobody: that server is in quarantine.
+    for holder in status.holders.iter().filter(|holder| !holder.owner.uuid().is_nil()) {
+        let Some(known) = once.iter_mut().find(|known| is_same(known, holder)) else {
+            once.push(holder.clone());
+            continue;
+        };
+        known.lease_left = known.lease_left.max(holder.lease_left);
+        // `None`, a lease that lasts, is the least.
+        known.expired_for = known.expired_for.min(holder.expired_for);
+        known.held_for = known.held_for.max(holder.held_for);
+        known.token = known.token.max(holder.token);
+    }
+    once
+}
+
+fn is_same(one: &Holder, other: &Holder) -> bool {
+    (one.owner, one.mode) == (other.owner, other.mode)
 }

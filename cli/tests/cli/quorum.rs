@@ -138,6 +138,33 @@ async fn who_holds_at_a_majority_holds_and_who_holds_at_fewer_servers_does_not()
 }
 
 #[tokio::test]
+async fn an_owner_that_reentered_has_one_vote_of_each_server() {
+    let servers = fleet(3).await;
+    let (everywhere, at_one) = (Owner::new(), Owner::new());
+    let mut guards = Vec::new();
+    for (owner, servers) in [(&everywhere, &servers[..]), (&at_one, &servers[..1])] {
+        for server in servers {
+            let client = connected(Client::builder().prefix("fairlock.q").lease(LONG), server.url()).await;
+            let lock = client.rw_lock("a").with_owner(owner);
+            for _ in 0..2 {
+                guards.push(lock.read().acquire_fair().await.unwrap());
+            }
+        }
+    }
+    let cli = Cli::of_all(&servers);
+    let shown = cli.json(&["show", "a"]).await;
+    let holders: Vec<_> = shown["holders"].as_array().unwrap().iter().collect();
+    let votes: Vec<_> = holders
+        .iter()
+        .map(|holder| (&holder["owner"], &holder["votes"]))
+        .collect();
+    assert_eq!(votes, [(&everywhere.to_string().into(), &3.into())], "{shown}");
+    let listed = cli.json(&["ls"]).await;
+    let of_lock = (&listed[0]["votes"], &listed[0]["holding"]);
+    assert_eq!(of_lock, (&3.into(), &1.into()), "{listed}");
+}
+
+#[tokio::test]
 async fn a_lock_that_few_servers_can_read_is_a_line_with_what_they_say() {
     let servers = fleet(3).await;
     let holding = quorum(&servers, "holding").await;
