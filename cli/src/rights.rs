@@ -104,7 +104,7 @@ impl Probe {
         // The keys expire soon, because the server may deny DEL.
         let soon = (SystemTime::now() + Duration::from_secs(60)).duration_since(SystemTime::UNIX_EPOCH);
         let soon = soon.map_or(0, |time| time.as_secs() * 1000).to_string();
-        let commands: [(Task, &[&str]); 42] = [
+        let commands: [(Task, &[&str]); 43] = [
             (Connect, &["PING"]),
             (Look, &["TIME"]),
             (Connect, &["EVAL", "return 1", "1", state]),
@@ -145,6 +145,7 @@ impl Probe {
             (Inspect, &["INFO", "server"]),
             (Quarantine, &["INFO", "server"]),
             (Quarantine, &["GET", introduction]),
+            (Quarantine, &["SET", introduction, "", "EX", "1"]),
             (Lock, &["DEL", state]),
             (Lock, &["DEL", queue, leases, audience]),
             (Introduce, &["DEL", introduction]),

@@ -3,7 +3,8 @@
 //! SECURITY.md, docs/tuning.md, the remedies of errors and `fairlock doctor` name the same rights. Tests compare each
 //! of them with this list, and run everything as users with exactly these rules.
 
-/// A part of the work with locks. A right that several parts need is listed in the first one.
+/// A part of the work with locks. A right that several parts need is listed in the first one, and again in a part that
+/// needs it although the first one can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Task {
@@ -96,7 +97,7 @@ impl Task {
             Self::Find => &["scan"],
             Self::Inspect => &["info"],
             Self::Evict => &["zscan"],
-            Self::Quarantine => &["info", "get"],
+            Self::Quarantine => &["info", "get", "set"],
             Self::Functions => &["fcall", "function|load"],
             Self::Replicas => &["wait"],
             Self::Disks => &["waitaof"],

@@ -105,3 +105,18 @@ async fn the_options_need_the_rights_that_the_page_names_for_them() {
         }
     }
 }
+
+/// Without it any other client has no label, and works.
+#[tokio::test]
+async fn a_quarantine_needs_the_right_to_set_for_more_than_a_label() {
+    let server = Server::start().await;
+    let mut rest = [rules("service"), rights_for("quarantine")].concat();
+    rest.retain(|rule| rule != "+set");
+    let url = login(&server, "unlabelled", &rest).await;
+    let working = client(&url, "unlabelled").await.expect("a client");
+    let guard = working.rw_lock("a").write().acquire_fair().await.expect("a lock");
+    guard.release().await.expect("rights");
+    working.shutdown().await;
+    let quarantined = soon("an answer", serve_with("quarantine", &url, "unlabelled")).await;
+    assert!(quarantined.is_err(), "it needs no +set");
+}

@@ -261,4 +261,7 @@ pub const ALL: &[Bug] = &[
         "reading", &["src/state/claim/tests/keep.rs a_hold_that_time_has_ended_has_no_limit_and_not_an_endless_one"]),
     bug("The command counted each request of an owner as a vote of a quorum: one that reentered at a single server was shown as a holder, by 2 of 3. The tests had one hold for each owner.",
         "reading", &["cli/tests/cli/quorum.rs an_owner_that_reentered_has_one_vote_of_each_server"]),
+    bug("A user without +set was fit for a quorum, said `doctor`: its servers never voted again after a restart. The list of rights had +set as one that a client can do without, and the tests took only +get away.",
+        "reading", &["recipes::the_page_has_the_rules_of_the_list", "cli/tests/cli/quorum_doctor.rs names_the_rights_that_only_a_quorum_needs",
+            "cli/src/rights.rs every_right_of_the_list_is_tried_but_those_of_subscriptions"]),
 ];

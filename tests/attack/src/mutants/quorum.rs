@@ -330,5 +330,10 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "The call that tells the servers a fencing token asks for a whole lease, though max_hold ends before that.",
         check: Check::Testing("quorum", "a_fencing_token_makes_no_vote_longer_than_its_max_hold"),
+        name: "quorum-rights-without-set", file: "src/types/rights.rs",
+        edits: &[("Self::Quarantine => &[\"info\", \"get\", \"set\"]", "Self::Quarantine => &[\"info\", \"get\"]")],
+        seen: "found here, by a reader from outside",
+        story: "A user may not SET: a server that restarted never votes again for it, and doctor finds the user fit.",
+        check: Check::It("recipes::the_page_has_the_rules_of_the_list"),
     },
 ];
