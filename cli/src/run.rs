@@ -113,8 +113,8 @@ pub(crate) async fn with_signals<C: Connected>(
     outcome
 }
 
-/// Waits for a signal that ends a wait without limit after the command has ended. Signals of the first second do not count,
-/// because they were meant for the command.
+/// Waits for a signal that ends a wait without limit after the command has ended. A signal of the first second may have been
+/// for the command, so it counts only when the second is over: whoever wants fairlock to end may send no other one.
 async fn impatience(signals: &mut Signals) {
     sleep(Duration::from_secs(1)).await;
     signals.next().await;
@@ -408,17 +408,15 @@ pub(crate) async fn settle(guard: impl Held, ended: &Ended, signals: &mut Signal
         // The release goes on until the lease may have ended. The client's shutdown tries it once more, with a time-out.
         () = impatience(signals) => {
             complaints.add("the server has not confirmed the release: the lock is free at the latest when its lease has run out");
-            return Ok(ended.status);
+            return if ended.lost { Err(after_a_loss(ended)) } else { Ok(ended.status) };
         }
     };
     match released {
         Ok(()) => Ok(ended.status),
+        Err(Error::Lost { .. }) if ended.lost => Err(after_a_loss(ended)),
         Err(Error::Lost { reason, .. }) => {
             let status = ended.status.0;
-            let message = match ended.lost {
-                true => format!("the command ended with status {status} after the lock was lost"),
-                false => format!("lost the lock before the command ended with status {status}: {reason}"),
-            };
+            let message = format!("lost the lock before the command ended with status {status}: {reason}");
             Err(Failure::new(Status::LOST, message))
         }
         Err(error) => {
@@ -428,6 +426,12 @@ pub(crate) async fn settle(guard: impl Held, ended: &Ended, signals: &mut Signal
             Ok(ended.status)
         }
     }
+}
+
+fn after_a_loss(ended: &Ended) -> Failure {
+    let status = ended.status.0;
+    let message = format!("the command ended with status {status} after the lock was lost");
+    Failure::new(Status::LOST, message)
 }
 
 /// The characters of the command's name that a label may have.

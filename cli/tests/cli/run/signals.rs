@@ -208,6 +208,37 @@ async fn a_signal_ends_the_wait_for_a_release_that_no_server_confirms() {
     assert!(said(&ended.stderr, &["not confirmed the release"]), "{ended:?}");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_known_loss_is_told_also_where_no_server_confirms_the_release_of_the_rest() {
+    let mut server = Server::start().await;
+    let cli = Cli::of(&server);
+    let script = "trap 'echo term' TERM; trap 'exit 3' USR1; echo ready; while :; do sleep 0.02; done";
+    let options = ["--lease", "1h", "--grace", LONG, "--and", "b"];
+    let mut running = Running::start(&cli, &options, "a", script).await;
+    let owner = cli.owner_of("a").await;
+    assert_eq!(cli.run(&["evict", "a", &owner, "--yes"]).await.status, 0);
+    assert_eq!(running.line().await, "term");
+    server.kill();
+    running.signal(Signal::USR1);
+    // The first ones may still be for what is left of the command.
+    let fairlock = running.pid();
+    let telling = tokio::spawn(async move {
+        while rustix::process::kill_process(fairlock, Signal::TERM).is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    });
+    let (_, ended) = running.end().await;
+    telling.abort();
+    assert_eq!(ended.status, 76, "{ended:?}");
+    let words = [
+        "evicted",
+        "not confirmed the release",
+        "status 3 after the lock was lost",
+    ];
+    assert!(said(&ended.stderr, &words), "{ended:?}");
+}
+
 #[tokio::test]
 async fn a_signal_while_it_waits_leaves_the_queue_at_once() {
     let server = Server::start().await;
