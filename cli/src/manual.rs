@@ -30,10 +30,11 @@ const RUN_STATUSES: Section = (
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
 64   wrong usage, a lock's name or a time that cannot be, a lock that others use with another
      policy, or one that COMMAND would wait for under itself
-69   the server does not answer or refuses (--unavailable-status)
+69   the server does not answer or refuses, or was away for a lease while fairlock held some of its
+     locks (--and) and waited for the next; then COMMAND has not run (--unavailable-status)
 70   something else went wrong
-75   the lock is busy, its queue is full (--max-queue), the wait timed out, or an operator evicted
-     the waiting request; COMMAND has not run (--busy-status, -E)
+75   the lock is busy, its queue is full (--max-queue), the wait timed out, an operator evicted the
+     waiting request, or it waited in a deadlock (--and); COMMAND has not run (--busy-status, -E)
 76   the lock was lost, even if COMMAND then ended with status 0 (--lost-status)
 126  COMMAND cannot be executed
 127  COMMAND was not found

@@ -55,7 +55,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Lost { .. } => Status::LOST,
-            Error::QueueFull { .. } => Status::BUSY,
+            Error::QueueFull { .. } | Error::Deadlock { .. } => Status::BUSY,
             Error::InvalidName { .. }
             | Error::InvalidPrefix { .. }
             | Error::InvalidLabel { .. }

@@ -307,7 +307,8 @@ pub(crate) async fn run_under<H: Held>(
     settle(guard, &ended, signals, complaints).await
 }
 
-/// The request failed while it waited. One that an operator evicted has lost no lock, because COMMAND has not run.
+/// The request failed while it waited, so no work has lost its lock. One that an operator evicted had its turn taken; any
+/// other loss is that of a server that was away, or forgot what it had granted.
 fn not_entered(error: Error) -> Failure {
     match error {
         Error::Lost { lock, reason } => {
@@ -315,7 +316,11 @@ fn not_entered(error: Error) -> Failure {
                 "{}: the request ended while it waited: {reason}; COMMAND has not run",
                 safe(&lock)
             );
-            Failure::new(Status::BUSY, message)
+            let status = match reason {
+                LostReason::Evicted => Status::BUSY,
+                _ => Status::UNAVAILABLE,
+            };
+            Failure::new(status, message)
         }
         error => error.into(),
     }

@@ -1,7 +1,8 @@
 //! `fairlock run` while it waits: what `--verbose` tells, and a wait for a lock that an outer `run` holds.
 
 use crate::command::{Cli, Ended, ended, said};
-use crate::scene::{client, queue};
+use crate::scene::{client, queue, stay};
+use fairlock::{Owner, Policy};
 use fairlock_support::server::{Server, eventually, soon};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
@@ -171,4 +172,58 @@ async fn a_request_that_is_evicted_while_it_waits_was_busy_and_lost_nothing() {
     let evicted = async || cli.run(&["evict", "a", "late", "--yes"]).await.status == 0;
     eventually("it is evicted", evicted).await;
     assert_eq!(ended(waiting).await.status, 4);
+}
+
+#[tokio::test]
+async fn an_outage_while_it_waits_with_a_part_of_its_locks_is_no_busy_lock() {
+    let mut server = Server::start().await;
+    let cli = Cli::of(&server);
+    let holder = client(&server, "holder").await;
+    let _guard = holder.rw_lock("b").write().acquire_fair().await.unwrap();
+    let arguments = ["run", "--lease", "3s", "--and", "b", "a", "--", "echo", "it ran"];
+    let mut waiting = cli.command(&arguments).spawn().unwrap();
+    tokio::select! {
+        () = server.until_queued("b", 1) => {}
+        // A starved process loses its lease without an outage, which is the same to it.
+        _ = waiting.wait() => {}
+    }
+    server.kill();
+    let ended = ended(waiting).await;
+    assert_eq!((ended.status, ended.stdout.as_str()), (69, ""), "{ended:?}");
+    assert!(said(&ended.stderr, &["a: ", "COMMAND has not run"]), "{ended:?}");
+}
+
+#[tokio::test]
+async fn who_is_told_of_a_deadlock_was_busy() {
+    let server = Server::start().await;
+    let (reader, other) = (client(&server, "reader").await, client(&server, "other").await);
+    let lock = |client: &fairlock::Client, name| client.rw_lock(name).policy(Policy::ReaderFirst);
+    let _reads = lock(&reader, "a").read().acquire_fair().await.unwrap();
+    let owner = Owner::new();
+    let _b = lock(&other, "b")
+        .with_owner(&owner)
+        .write()
+        .acquire_fair()
+        .await
+        .unwrap();
+    stay(lock(&other, "a").with_owner(&owner).write());
+    server.until_queued("a", 1).await;
+    // It reads `a` past that waiter, and is the youngest of the circle when it waits for `b`.
+    let arguments = [
+        "run",
+        "--lease",
+        "600s",
+        "--read",
+        "--policy",
+        "reader-first",
+        "--and",
+        "b",
+        "a",
+        "--",
+    ];
+    let ended = Cli::of(&server)
+        .run(&[&arguments[..], &["echo", "it ran"]].concat())
+        .await;
+    assert_eq!((ended.status, ended.stdout.as_str()), (75, ""), "{ended:?}");
+    assert!(said(&ended.stderr, &["\"b\"", "would never end"]), "{ended:?}");
 }

@@ -266,4 +266,7 @@ pub const ALL: &[Bug] = &[
             "cli/src/rights.rs every_right_of_the_list_is_tried_but_those_of_subscriptions"]),
     bug("`run --and` ended with its command's status though it knew that a lock was lost: the release of the others was not confirmed, and a signal ended the wait. The tests of both had one lock, whose release after a loss asks nobody.",
         "reading", &["cli/tests/cli/run/signals.rs a_known_loss_is_told_also_where_no_server_confirms_the_release_of_the_rest"]),
+    bug("`run --and` was \"busy\" when the server had been away for a lease, and its server was \"away\" when it was told of a deadlock. The tests of losses while it waits had evictions only.",
+        "reading", &["cli/tests/cli/wait.rs an_outage_while_it_waits_with_a_part_of_its_locks_is_no_busy_lock",
+            "cli/tests/cli/wait.rs who_is_told_of_a_deadlock_was_busy"]),
 ];
