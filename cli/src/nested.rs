@@ -4,7 +4,7 @@
 
 use crate::outcome::Failure;
 use crate::text::safe;
-use fairlock::{Client, Error, Owner};
+use fairlock::{Client, Error, Holder, Owner, RwLock};
 use serde_json::{Value, json};
 
 const VARIABLE: &str = "FAIRLOCK_HELD";
@@ -19,6 +19,9 @@ fn inherited() -> Vec<Value> {
 /// By what an inner command knows the locks of an outer one.
 pub(crate) enum By<'a> {
     Owner(Owner),
+    /// The id of a client that holds nothing else. Permits that are held with locks have an owner of their own, which
+    /// their guard does not tell.
+    Client(&'a str),
     /// Of a quorum, whose guards do not tell their owners: the addresses of its servers.
     Servers(&'a [String]),
 }
@@ -27,10 +30,18 @@ pub(crate) enum By<'a> {
 pub(crate) fn variable(prefix: &str, locks: &[&str], by: &By<'_>) -> (&'static str, String) {
     let own = locks.iter().map(|lock| match by {
         By::Owner(owner) => json!({"prefix": prefix, "lock": lock, "owner": owner.to_string()}),
+        By::Client(client) => json!({"prefix": prefix, "lock": lock, "client": client}),
         By::Servers(servers) => json!({"prefix": prefix, "lock": lock, "servers": servers}),
     });
     let all: Vec<Value> = inherited().into_iter().chain(own).collect();
     (VARIABLE, Value::from(all).to_string())
+}
+
+/// The id of the client that holds a lock by this owner. `None`: its user may not read the status, or the lock is gone.
+pub(crate) async fn client_of(owner: Owner, lock: &RwLock) -> Option<String> {
+    let status = lock.status().await.ok()?;
+    let holder = status.holders.into_iter().find(|holder| holder.owner == owner)?;
+    Some(holder.client.id)
 }
 
 /// Fails if an outer command holds one of these locks. The server confirms that, because a process that outlived its outer
@@ -38,14 +49,18 @@ pub(crate) fn variable(prefix: &str, locks: &[&str], by: &By<'_>) -> (&'static s
 pub(crate) async fn refuse(client: &Client, prefix: &str, locks: &[&str]) -> Result<(), Failure> {
     for (lock, held) in held_outside(prefix, locks) {
         let owner = held["owner"].as_str().and_then(|owner| owner.parse::<Owner>().ok());
-        let Some(owner) = owner else { continue };
+        let by_client = held["client"].as_str();
+        if owner.is_none() && by_client.is_none() {
+            continue;
+        }
         let status = match client.rw_lock(lock).status().await {
             Ok(status) => status,
             // Whoever may not read the status waits as before.
             Err(Error::Server { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let holds = |holder: &fairlock::Holder| holder.owner == owner && holder.expired_for.is_none();
+        let is_named = |holder: &Holder| Some(holder.owner) == owner || Some(&*holder.client.id) == by_client;
+        let holds = |holder: &Holder| is_named(holder) && holder.expired_for.is_none();
         if status.holders.iter().any(holds) {
             return Err(waits_for_itself(lock));
         }

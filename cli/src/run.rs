@@ -225,7 +225,7 @@ async fn under_all(
         Some(max_hold) => request.max_hold(max_hold),
         None => request,
     };
-    let variables = |all: &AllGuard| {
+    let variables = |all: &AllGuard, by: &By<'_>| {
         let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
         let lines = std::iter::once(&first)
             .chain(&others)
@@ -233,7 +233,7 @@ async fn under_all(
         let lines: Vec<_> = lines.collect();
         let mut variables = variables(&args.name, all.fencing_token(&first));
         variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
-        variables.push(nested::variable(prefix, &args.locks(), &By::Owner(all.owner())));
+        variables.push(nested::variable(prefix, &args.locks(), by));
         variables
     };
     let acquiring = async {
@@ -242,10 +242,14 @@ async fn under_all(
             (false, Some(limit)) => request.try_acquire_for(limit).await?,
             (false, None) => Some(request.acquire_fair().await?),
         };
-        Ok(all.map(|all| {
-            let variables = variables(&all);
-            (all, variables)
-        }))
+        let Some(all) = all else { return Ok(None) };
+        let client = match (args.semaphore, others.first()) {
+            (Some(_), Some(lock)) => nested::client_of(all.owner(), lock).await,
+            _ => None,
+        };
+        let by = client.as_deref().map_or(By::Owner(all.owner()), By::Client);
+        let variables = variables(&all, &by);
+        Ok(Some((all, variables)))
     };
     run_under(acquiring, args, signals, complaints).await
 }

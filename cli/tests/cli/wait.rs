@@ -103,6 +103,11 @@ async fn a_run_inside_another_one_does_not_wait_for_itself() {
         (&["a"], "run --and a b -- true"),
         (&["--and", "a", "b"], "run a -- true"),
         (&["--semaphore", "2", "pool"], "run --semaphore 2 pool -- true"),
+        (
+            &["--semaphore", "1", "--and", "data", "gpu"],
+            "run --semaphore 1 gpu -- true",
+        ),
+        (&["--semaphore", "1", "--and", "data", "gpu"], "run --read data -- true"),
         (&["a"], "elect a -- true"),
         // Also over a lock in between.
         (&["a"], "run c -- \"$0\" run a -- true"),

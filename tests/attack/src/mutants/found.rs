@@ -269,4 +269,6 @@ pub const ALL: &[Bug] = &[
     bug("`run --and` was \"busy\" when the server had been away for a lease, and its server was \"away\" when it was told of a deadlock. The tests of losses while it waits had evictions only.",
         "reading", &["cli/tests/cli/wait.rs an_outage_while_it_waits_with_a_part_of_its_locks_is_no_busy_lock",
             "cli/tests/cli/wait.rs who_is_told_of_a_deadlock_was_busy"]),
+    bug("A `fairlock run` inside of one with --semaphore and --and waited for ever for the permits of the outer one, which had told their owner wrong. The test of such commands had permits alone.",
+        "reading", &["cli/tests/cli/wait.rs a_run_inside_another_one_does_not_wait_for_itself"]),
 ];
