@@ -209,8 +209,8 @@ pub(crate) struct RunArgs {
     /// The label of this process in the lock's status [default: COMMAND's name]
     #[arg(long)]
     pub(crate) label: Option<String>,
-    /// The exit status when the lock is busy (--no-wait), the wait timed out (--wait), the queue is full (--max-queue), the
-    /// waiting request was evicted, or the wait would never have ended, because it was part of a deadlock (--and)
+    /// The exit status when the lock is busy (--no-wait), the wait timed out (--wait), the queue is full (--max-queue),
+    /// the waiting request was evicted, or the wait would never have ended, because it was part of a deadlock (--and)
     #[arg(
         long,
         short = 'E',

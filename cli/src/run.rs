@@ -113,8 +113,8 @@ pub(crate) async fn with_signals<C: Connected>(
     outcome
 }
 
-/// Waits for a signal that ends a wait without limit after the command has ended. A signal of the first second may have been
-/// for the command, so it counts only when the second is over: whoever wants fairlock to end may send no other one.
+/// Waits for a signal that ends a wait without limit after the command has ended. A signal of the first second may have
+/// been for the command, so it counts only when the second is over: whoever wants fairlock to end may send no other one.
 async fn impatience(signals: &mut Signals) {
     sleep(Duration::from_secs(1)).await;
     signals.next().await;
@@ -311,8 +311,8 @@ pub(crate) async fn run_under<H: Held>(
     settle(guard, &ended, signals, complaints).await
 }
 
-/// The request failed while it waited, so no work has lost its lock. One that an operator evicted had its turn taken; any
-/// other loss is that of a server that was away, or forgot what it had granted.
+/// The request failed while it waited, so no work has lost its lock. One that an operator evicted had its turn taken;
+/// any other loss is that of a server that was away, or forgot what it had granted.
 fn not_entered(error: Error) -> Failure {
     match error {
         Error::Lost { lock, reason } => {

@@ -80,8 +80,8 @@ fn holders(statuses: &[&Status], majority: usize) -> Vec<(Holder, usize)> {
     by_owner.into_iter().map(of_majority).collect()
 }
 
-/// The holders of a server, each once: an owner that reentered has several requests there, and one vote. It holds as long
-/// as the last of them.
+/// The holders of a server, each once: an owner that reentered has several requests there, and one vote. It holds as
+/// long as the last of them.
 fn of_one_server(status: &Status) -> Vec<Holder> {
     let mut once: Vec<Holder> = Vec::new();
     // The nil UUID stands for nobody: that server is in quarantine.
