@@ -330,6 +330,8 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "The call that tells the servers a fencing token asks for a whole lease, though max_hold ends before that.",
         check: Check::Testing("quorum", "a_fencing_token_makes_no_vote_longer_than_its_max_hold"),
+    },
+    Mutant {
         name: "quorum-rights-without-set", file: "src/types/rights.rs",
         edits: &[("Self::Quarantine => &[\"info\", \"get\", \"set\"]", "Self::Quarantine => &[\"info\", \"get\"]")],
         seen: "found here, by a reader from outside",
