@@ -6,7 +6,7 @@
 use crate::engine::session::Handle;
 use crate::protocol::event::{ALL_LOCKS, Event};
 use crate::protocol::key::{self, Lock};
-use crate::state::subscribers::Item;
+use crate::state::subscribers::{Item, Topic};
 use crate::transport::route::Route;
 use crate::types::clock;
 use crate::types::error::{Error, runtime_ended, shown, timed_out};
@@ -34,12 +34,12 @@ pub struct Events {
 
 impl Events {
     pub(crate) async fn of_lock(handle: Arc<Handle>, lock: &Lock) -> Result<Self, Error> {
-        let channel = key::event_channel(&lock.state);
-        Self::subscribe(handle, channel, lock.state.to_string(), &lock.name).await
+        let topic = Topic::Channel(key::event_channel(&lock.state));
+        Self::subscribe(handle, &topic, lock.state.to_string(), &lock.name).await
     }
 
     pub(crate) async fn of_all(handle: Arc<Handle>) -> Result<Self, Error> {
-        let pattern = key::event_pattern(&handle.shared().prefix);
+        let topic = Topic::Pattern(key::event_pattern(&handle.shared().prefix));
         if !matches!(handle.session.route, Route::Server(_)) {
             return Err(Error::Unsupported {
                 lock: ALL_LOCKS.to_owned(),
@@ -47,16 +47,16 @@ impl Events {
                 remedy: "a cluster brings those of single locks; poll the status of the others",
             });
         }
-        Self::subscribe(handle, pattern, ALL_LOCKS.to_owned(), ALL_LOCKS).await
+        Self::subscribe(handle, &topic, ALL_LOCKS.to_owned(), ALL_LOCKS).await
     }
 
-    async fn subscribe(handle: Arc<Handle>, channel: String, subject: String, name: &str) -> Result<Self, Error> {
+    async fn subscribe(handle: Arc<Handle>, topic: &Topic, subject: String, name: &str) -> Result<Self, Error> {
         if handle.shared().registry.has_ended() {
             return Err(Error::of_server(name, runtime_ended()));
         }
         let subscribers = &handle.shared().subscribers;
-        let mut stream = subscribers.listen(clock::now(), channel.clone(), subject);
-        let subscribed = subscribers.subscribed(&channel, || handle.session.is_closed());
+        let mut stream = subscribers.listen(clock::now(), topic, subject);
+        let subscribed = subscribers.subscribed(topic.feed(), || handle.session.is_closed());
         let Ok(subscribed) = timeout(CONNECT_TIMEOUT, subscribed).await else {
             return Err(Error::of_server(name, timed_out()));
         };

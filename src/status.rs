@@ -119,9 +119,9 @@ impl Status {
         }
     }
 
-    /// Whether the lock is held, but only by leases that are over. The next request enters.
+    /// Whether the lock is held, but only by leases that are over. The next request enters. A lock with more holders than
+    /// are listed counts as held.
     pub fn is_expired(&self) -> bool {
-        // This holds for unlisted holders too, because the list is in the order of deadlines.
         self.holding > 0
             && self.holding
                 == self

@@ -22,7 +22,7 @@ use crate::types::owner::Owner;
 use futures::stream::{self, TryStreamExt as _};
 use redis::{Cmd, RedisError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -43,6 +43,9 @@ pub(super) trait Reader {
     async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError>;
 }
 
+/// The owners that have a note, with the holds that it names.
+pub(super) type Notes = BTreeMap<String, Vec<String>>;
+
 /// Looks for deadlocks, for ever.
 pub(super) async fn find_deadlocks(session: &Session) {
     let Some(period) = session.deadlock_timeout else { return };
@@ -50,7 +53,6 @@ pub(super) async fn find_deadlocks(session: &Session) {
         session,
         period,
         rounds: HashMap::new(),
-        noted: BTreeMap::new(),
     };
     loop {
         session.shared.owner_waits.notified().await;
@@ -78,8 +80,6 @@ struct Detector<'a> {
     period: Duration,
     /// For how many whole time-outs each request of a named owner has waited.
     rounds: HashMap<u64, u32>,
-    /// The owners that have a note, with the holds that it names.
-    noted: BTreeMap<String, Vec<String>>,
 }
 
 impl Detector<'_> {
@@ -109,17 +109,26 @@ impl Detector<'_> {
         self.note(&by_owner, &holds).await?;
         let is_due = |request: &&Arc<Request>| is_look_due(self.rounds[&request.number]);
         for requests in by_lock.values().filter(|requests| requests.iter().any(is_due)) {
-            self.look(requests, &holds).await?;
+            match self.look(requests, &holds).await {
+                // A lock that cannot be read hides its own circles, and no others.
+                Err(error) if !is_transient(&error) => tracing::warn!(%error, "no look for deadlocks at a lock"),
+                looked => looked?,
+            }
         }
         Ok(!waiting.is_empty())
     }
 
     /// Writes the notes of owners that wait, and deletes those of owners that wait no more.
-    async fn note(
-        &mut self,
-        waiting: &BTreeMap<&str, Vec<&Arc<Request>>>,
-        holds: &Holds<'_>,
-    ) -> Result<(), RedisError> {
+    async fn note(&self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>, holds: &Holds<'_>) -> Result<(), RedisError> {
+        let sent = self.session.send_all(self.to_note(waiting, holds)).await;
+        // After an error all of them are written again.
+        let is_kept = |owner: &str| sent.is_ok() && waiting.contains_key(owner);
+        self.session.notes().retain(|owner, _| is_kept(owner));
+        sent
+    }
+
+    /// The commands for that.
+    fn to_note(&self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>, holds: &Holds<'_>) -> Vec<(String, Cmd)> {
         let prefix = &self.session.shared.prefix;
         // A note outlives the time until it is written again, also where rounds take much longer than their period.
         let lasts = self.period.saturating_mul(2 * LONGEST_PAUSE);
@@ -129,37 +138,23 @@ impl Detector<'_> {
             let rounds = self.rounds[&request.number];
             rounds == 1 || rounds.is_multiple_of(LONGEST_PAUSE)
         };
-        // Or it may have taken a lock that was free, or left one.
-        let is_noted = |owner: &str, held: &[&str]| self.noted.get(owner).is_some_and(|noted| noted == held);
-        let mut commands: Vec<(String, Cmd)> = Vec::new();
-        let mut written: Vec<(String, Vec<String>)> = Vec::new();
+        let mut notes = self.session.notes();
+        let over = notes.keys().filter(|owner| !waiting.contains_key(owner.as_str()));
+        let mut commands: Vec<_> = over.map(|owner| waits::forget(prefix, owner)).collect();
         for (owner, requests) in waiting {
             let held: Vec<&str> = holds.get(owner).into_iter().flatten().copied().collect();
-            if !is_noted(owner, &held) || requests.iter().any(is_due) {
+            // Or it may have taken a lock that was free, or left one.
+            let is_noted = notes.get(*owner).is_some_and(|noted| *noted == held);
+            if !is_noted || requests.iter().any(is_due) {
                 let waits = requests
                     .iter()
                     .map(|request| (request.name.as_str(), &*request.lock.state));
                 commands.push(waits::note(prefix, owner, waits, held.iter().copied(), lasts));
-                written.push(((*owner).to_owned(), held.into_iter().map(str::to_owned).collect()));
+                // Before it is sent, so that a client that ends meanwhile deletes it.
+                notes.insert((*owner).to_owned(), held.into_iter().map(str::to_owned).collect());
             }
         }
-        let over = self.noted.keys().filter(|owner| !waiting.contains_key(owner.as_str()));
-        commands.extend(over.map(|owner| waits::forget(prefix, owner)));
-        let limit = call_limit(self.session.shared.lease);
-        let send = async |(key, command): (String, Cmd)| {
-            let call = self.session.route.command(Lane::Background, limit, &key, &command);
-            call.await.map(drop)
-        };
-        let sent = stream::iter(commands.into_iter().map(Ok))
-            .try_for_each_concurrent(AT_ONCE, send)
-            .await;
-        // After an error all of them are written again.
-        self.noted
-            .retain(|owner, _| sent.is_ok() && waiting.contains_key(owner.as_str()));
-        if sent.is_ok() {
-            self.noted.extend(written);
-        }
-        sent
+        commands
     }
 
     /// Looks from one lock, for all requests that wait there. `holds`: the holds of their owners.
@@ -275,6 +270,28 @@ async fn is_still(reader: &impl Reader, circle: &[Edge<'_>]) -> Result<bool, Red
 }
 
 impl Session {
+    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
+        // No code that can panic runs while it is locked.
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Deletes the notes of this client's owners: nobody waits any more.
+    pub(super) async fn forget_notes(&self) -> Result<(), RedisError> {
+        let notes = std::mem::take(&mut *self.notes());
+        let forget = |owner: &String| waits::forget(&self.shared.prefix, owner);
+        self.send_all(notes.keys().map(forget).collect()).await
+    }
+
+    async fn send_all(&self, commands: Vec<(String, Cmd)>) -> Result<(), RedisError> {
+        let limit = call_limit(self.shared.lease);
+        let send = async |(key, command): (String, Cmd)| {
+            let call = self.route.command(Lane::Background, limit, &key, &command);
+            call.await.map(drop)
+        };
+        let commands = stream::iter(commands.into_iter().map(Ok));
+        commands.try_for_each_concurrent(AT_ONCE, send).await
+    }
+
     async fn look(&self, lock: &Lock, request: &str) -> Result<Snapshot, RedisError> {
         self.call(lock, self.shared.lease).look(request, MOST_HOLDERS).await
     }

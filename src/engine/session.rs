@@ -5,6 +5,7 @@
 //! channel and ends both tasks. So nothing that was dropped is forgotten.
 
 use super::call::Call;
+use super::deadlock::Notes;
 use crate::protocol::channel::Channel;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{self, Lock};
@@ -42,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) lock_delay: Duration,
     /// How long an owner waits before the client looks for a deadlock. `None`: the client never does.
     pub(super) deadlock_timeout: Option<Duration>,
+    /// What the search for deadlocks has written about this client's owners.
+    pub(super) notes: Mutex<Notes>,
     channel: Channel,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -108,6 +111,7 @@ impl Session {
             lock_delay: settings.lock_delay,
             deadlock_timeout: settings.deadlock_timeout,
             channel,
+            notes: Mutex::default(),
             tasks: Mutex::default(),
         }))
     }
@@ -206,8 +210,11 @@ impl Session {
         tracing::info!(client = %self.shared.id, "client shut down");
     }
 
-    /// Deletes the introduction: nothing is left of a client that ends in order.
+    /// Deletes the notes and the introduction: nothing is left of a client that ends in order.
     pub(super) async fn bid_farewell(&self) {
+        if let Err(error) = self.forget_notes().await {
+            tracing::debug!(%error, "notes of waits stay until they expire");
+        }
         let (key, delete) = Introduction::delete(&self.shared.prefix, self.shared.id);
         let limit = call_limit(self.shared.lease);
         let gone = self.route.command(Lane::Background, limit, &key, &delete);

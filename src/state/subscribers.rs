@@ -29,14 +29,25 @@ pub(crate) enum Item {
 }
 
 /// What to subscribe to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Topic {
     Channel(String),
     Pattern(String),
 }
 
+impl Topic {
+    /// The name of its feed. That of the pattern is no channel, because a lock named `*` has the pattern's text for one.
+    pub(crate) fn feed(&self) -> &str {
+        match self {
+            Self::Channel(channel) => channel,
+            Self::Pattern(_) => ALL_LOCKS,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Feed {
+    topic: Topic,
     /// The announced subject: the key of a lock's state, or `*`.
     subject: String,
     items: broadcast::Sender<Item>,
@@ -127,11 +138,12 @@ impl EventSubscribers {
         }
     }
 
-    pub(crate) fn listen(&self, now: Instant, channel: String, subject: String) -> broadcast::Receiver<Item> {
+    pub(crate) fn listen(&self, now: Instant, topic: &Topic, subject: String) -> broadcast::Receiver<Item> {
         // This client's own calls need not wait for the announcement to come back.
         self.on_announcements(now, [&*subject]);
         let mut feeds = locked(&self.feeds);
-        let feed = feeds.entry(channel).or_insert_with(|| Feed {
+        let feed = feeds.entry(topic.feed().to_owned()).or_insert_with(|| Feed {
+            topic: topic.clone(),
             subject,
             items: broadcast::Sender::new(BACKLOG),
             subscribed: false,
@@ -143,15 +155,15 @@ impl EventSubscribers {
         receiver
     }
 
-    /// Waits until the channel is subscribed to. `false`: it is not going to be; the streams have been told why, unless the
+    /// Waits until the feed's topic is subscribed to. `false`: it is not going to be; the streams have been told why, unless the
     /// client shuts down.
-    pub(crate) async fn subscribed(&self, channel: &str, is_closed: impl Fn() -> bool) -> bool {
+    pub(crate) async fn subscribed(&self, feed: &str, is_closed: impl Fn() -> bool) -> bool {
         loop {
             let followed = self.followed.notified();
             if is_closed() {
                 return false;
             }
-            match locked(&self.feeds).get(channel) {
+            match locked(&self.feeds).get(feed) {
                 Some(feed) if feed.subscribed => return true,
                 Some(_) => {}
                 None => return false,
@@ -161,8 +173,8 @@ impl EventSubscribers {
     }
 
     /// Ends the streams of a subscription by which nothing will come.
-    pub(crate) fn is_refused(&self, channel: &str, error: RedisError) {
-        if let Some(feed) = locked(&self.feeds).remove(channel) {
+    pub(crate) fn is_refused(&self, feed: &str, error: RedisError) {
+        if let Some(feed) = locked(&self.feeds).remove(feed) {
             feed.fail(&Arc::new(error));
         }
         self.followed.notify_waiters();
@@ -182,15 +194,12 @@ impl EventSubscribers {
         self.followed.notify_waiters();
     }
 
-    /// Channels to subscribe to, and channels that nobody reads any more.
+    /// Topics to subscribe to, and topics that nobody reads any more.
     pub(crate) fn to_follow(&self) -> (Vec<Topic>, Vec<Topic>) {
         let mut feeds = locked(&self.feeds);
         let (mut new, mut gone) = (Vec::new(), Vec::new());
-        feeds.retain(|channel, feed| {
-            let topic = match feed.subject == ALL_LOCKS {
-                true => Topic::Pattern(channel.clone()),
-                false => Topic::Channel(channel.clone()),
-            };
+        feeds.retain(|_, feed| {
+            let topic = feed.topic.clone();
             // Asked once: the last reader may go meanwhile.
             let is_read = feed.is_read();
             match (is_read, feed.subscribed) {
@@ -203,8 +212,8 @@ impl EventSubscribers {
         (new, gone)
     }
 
-    pub(crate) fn follows(&self, channel: &str) {
-        if let Some(feed) = locked(&self.feeds).get_mut(channel) {
+    pub(crate) fn follows(&self, feed: &str) {
+        if let Some(feed) = locked(&self.feeds).get_mut(feed) {
             feed.subscribed = true;
             // Not earlier, because what follows the gap must be complete.
             if std::mem::take(&mut feed.missed) {
@@ -245,13 +254,13 @@ impl EventSubscribers {
         feeds.keys().cloned().collect()
     }
 
-    /// Takes in a message on the channel, by this subscription.
-    pub(crate) fn on_events(&self, prefix: &str, subscription: &str, channel: &str, payload: &str) {
+    /// Takes in a message on the channel, for this feed.
+    pub(crate) fn on_events(&self, prefix: &str, feed: &str, channel: &str, payload: &str) {
         let Some(lock) = key::name_of_event_channel(prefix, channel) else {
             return;
         };
         let feeds = locked(&self.feeds);
-        let Some(feed) = feeds.get(subscription) else {
+        let Some(feed) = feeds.get(feed) else {
             return;
         };
         for event in read_events(&lock, payload) {
@@ -296,7 +305,11 @@ mod tests {
     #[tokio::test]
     async fn nobody_waits_for_a_stream_of_a_client_that_is_closed() {
         let subscribers = EventSubscribers::default();
-        let _stream = subscribers.listen(Instant::now(), "a".to_owned(), "fairlock:{a}".to_owned());
+        let _stream = subscribers.listen(
+            Instant::now(),
+            &Topic::Channel("a".to_owned()),
+            "fairlock:{a}".to_owned(),
+        );
         assert_eq!(subscribers.subscribed("a", || false).now_or_never(), None);
         assert_eq!(subscribers.subscribed("a", || true).now_or_never(), Some(false));
     }
@@ -305,7 +318,8 @@ mod tests {
     async fn a_refusal_is_told_to_who_waits_and_then_forgotten() {
         let subscribers = EventSubscribers::default();
         let refuse = || subscribers.is_refused("a", RedisError::from((redis::ErrorKind::Io, "no")));
-        let listen = || subscribers.listen(Instant::now(), "a".to_owned(), "fairlock:{a}".to_owned());
+        let topic = Topic::Channel("a".to_owned());
+        let listen = || subscribers.listen(Instant::now(), &topic, "fairlock:{a}".to_owned());
         for mut stream in [listen(), listen()] {
             refuse();
             assert!(!subscribers.subscribed("a", || false).await);
@@ -314,5 +328,26 @@ mod tests {
         }
         let _again = listen();
         assert_eq!(subscribers.to_follow().0.len(), 1, "somebody asks for it anew");
+    }
+
+    /// Its channel is the pattern of all locks' channels.
+    #[test]
+    fn a_lock_named_by_an_asterisk_is_not_all_locks() {
+        let subscribers = EventSubscribers::default();
+        let (channel, pattern) = (key::event_channel("fairlock:{*}"), key::event_pattern("fairlock"));
+        assert_eq!(channel, pattern);
+        let (one, all) = (Topic::Channel(channel.clone()), Topic::Pattern(pattern));
+        let mut of_one = subscribers.listen(Instant::now(), &one, "fairlock:{*}".to_owned());
+        let mut of_all = subscribers.listen(Instant::now(), &all, ALL_LOCKS.to_owned());
+        assert_eq!(subscribers.to_follow().0.len(), 2);
+        subscribers.on_events(
+            "fairlock",
+            all.feed(),
+            "fairlock:{b}:events",
+            "1760400000123456\nqueued w0a:7 0",
+        );
+        assert!(of_one.try_recv().is_err() && of_all.try_recv().is_ok());
+        subscribers.on_events("fairlock", one.feed(), &channel, "1760400000123456\nqueued w0a:7 0");
+        assert!(of_one.try_recv().is_ok() && of_all.try_recv().is_err());
     }
 }

@@ -9,13 +9,12 @@ use super::quarantine::{Seat, run_of};
 use super::server::Purpose;
 use super::subscription::{Push, Subscription};
 use crate::observe::Outage;
-use crate::protocol::event;
+use crate::protocol::event::{self, ALL_LOCKS};
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_channel};
 use crate::protocol::server_time;
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
-use crate::state::subscribers::Topic;
 use crate::types::clock;
 use crate::types::error::{is_of_replica, timed_out};
 use crate::types::timers::{ANNOUNCED_EVERY, CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
@@ -155,13 +154,13 @@ impl Listener {
         let changes = subscription.pulse.answer(CONNECT_TIMEOUT, async {
             for topic in new {
                 let followed = wire.follow(&topic).await;
-                let (Topic::Channel(topic) | Topic::Pattern(topic)) = topic;
+                let feed = topic.feed();
                 match followed {
-                    Ok(()) => subscribers.follows(&topic),
+                    Ok(()) => subscribers.follows(feed),
                     // A new connection would be refused too, and the grants of this one would be missed.
                     Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
-                        tracing::warn!(%error, topic, "the server refuses to bring events");
-                        subscribers.is_refused(&topic, error);
+                        tracing::warn!(%error, ?topic, "the server refuses to bring events");
+                        subscribers.is_refused(feed, error);
                     }
                     Err(error) => return Err(error),
                 }
@@ -246,8 +245,8 @@ pub(crate) fn on_push(shared: &Shared, push: &PushInfo, heard: impl Fn() -> Hear
             }
         }
         PushKind::PMessage => {
-            if let (Some(pattern), Some(channel), Some(payload)) = (text(0), text(1), text(2)) {
-                subscribers.on_events(&shared.prefix, pattern, channel, payload);
+            if let (Some(channel), Some(payload)) = (text(1), text(2)) {
+                subscribers.on_events(&shared.prefix, ALL_LOCKS, channel, payload);
             }
         }
         // The client itself unsubscribes only from channels of events.

@@ -44,6 +44,40 @@ class Suspended(unittest.IsolatedAsyncioTestCase):
 
 
 
+class AskingAgain(unittest.IsolatedAsyncioTestCase):
+    """The server has forgotten a request whose user had no guard yet."""
+
+    async def tickets(self, *forgotten):
+        engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        tickets = []
+
+        async def ask(_request, _wish, ticket, _only_now):
+            tickets.append(ticket)
+            return True
+
+        with mock.patch.multiple(
+            engine,
+            _register=mock.Mock(side_effect=[*forgotten, asked()]),
+            _forget=mock.Mock(),
+            _ask=ask,
+            _until_owner_is_free=mock.AsyncMock(),
+            _until_held=mock.AsyncMock(side_effect=[False] * len(forgotten) + [True]),
+        ):
+            await engine.acquire(mock.Mock())
+        return tickets
+
+    async def test_keeps_its_place_however_often_that_happens(self):
+        waited, entered = asked(), asked()
+        waited.queued(time.monotonic(), ticket=5, seq=5)
+        entered.entered(time.monotonic(), 9)
+        self.assertEqual(await self.tickets(waited, entered), [0, 5, 5])
+
+    async def test_has_a_place_by_its_token_if_it_never_waited(self):
+        entered = asked()
+        entered.entered(time.monotonic(), 9)
+        self.assertEqual(await self.tickets(entered), [0, 9])
+
+
 class AfterASubscription(unittest.TestCase):
     """While nobody heard a client's messages, scripts may have cut the leases of its waiters."""
 

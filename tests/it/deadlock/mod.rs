@@ -279,6 +279,50 @@ async fn a_server_that_refuses_the_search_for_a_while_does_not_end_it() {
     older.abort();
 }
 
+#[tokio::test]
+async fn a_lock_that_cannot_be_read_hides_no_circle_of_others() {
+    let server = Server::start().await;
+    // A pause of 64 time-outs is longer than the patience of this test.
+    let two = client(server.url(), "two", Duration::from_secs(3)).await;
+    let one = user(&server, "one").await;
+    let (first, second, third) = (Owner::new(), Owner::new(), Owner::new());
+    // Its look comes first, because it waits longer and its name is less.
+    let _unreadable = write(&one.rw_lock("0")).await;
+    let waiting = waits(&server, &two.rw_lock("0").with_owner(&third), 1).await;
+    let mut damage = redis::cmd("SET");
+    damage.arg("fairlock:{0}").arg("x");
+    let _: () = damage.query_async(&mut server.redis().await).await.unwrap();
+    eventually("a look at it", async || server.errors("WRONGTYPE").await > 0).await;
+    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
+    let _b = write(&two.rw_lock("b").with_owner(&second)).await;
+    let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
+    let younger = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
+    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
+    assert_eq!(circle(error).1.len(), 2);
+    older.abort();
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn a_client_that_ends_leaves_no_note() {
+    let server = Server::start().await;
+    let holder = user(&server, "holder").await;
+    let _a = write(&holder.rw_lock("a")).await;
+    for shuts_down in [true, false] {
+        // Its note expires after 256 s.
+        let client = client(server.url(), "waiter", Duration::from_secs(2)).await;
+        let owner = Owner::new();
+        let waiting = waits(&server, &client.rw_lock("a").with_owner(&owner), 1).await;
+        eventually("a note", async || noted(&server).await.len() == 1).await;
+        match shuts_down {
+            true => client.shutdown().await,
+            false => waiting.abort(),
+        }
+        drop(client);
+        eventually("no note", async || noted(&server).await.is_empty()).await;
+    }
+}
+
 #[cfg(feature = "cluster")]
 #[tokio::test]
 async fn a_circle_over_two_nodes_of_a_cluster_is_found() {

@@ -217,7 +217,7 @@ class Engine:
                 raise
             # The server does not know it any more. It asks again, with its ticket.
             self._forget(request)
-            ticket = request.ticket
+            ticket = ticket or request.ticket or request.token
 
     async def _until_owner_is_free(self, wish: Wish) -> None:
         """At most one request of a named owner may wait, so a cancelled one has to be released before."""

@@ -1440,4 +1440,25 @@ pub const ALL: &[Mutant] = &[
         story: "A hold ends between two looks of its downgrade: the read hold has no max_hold.",
         check: Check::Lib("state::claim::tests::keep::a_hold_that_time_has_ended_has_no_limit_and_not_an_endless_one"),
     },
+    Mutant {
+        name: "an-asterisk-is-all-locks", file: "src/state/subscribers.rs",
+        edits: &[("Self::Pattern(_) => ALL_LOCKS,", "Self::Pattern(pattern) => pattern,")],
+        seen: "found here, by a reader from outside",
+        story: "The channel of a lock named `*` is the text of the pattern of all locks: who listens to both hears one of them.",
+        check: Check::Lib("state::subscribers::tests::a_lock_named_by_an_asterisk_is_not_all_locks"),
+    },
+    Mutant {
+        name: "one-lock-stops-the-search", file: "src/engine/deadlock.rs",
+        edits: &[("Err(error) if !is_transient(&error) => tracing::warn!(%error, \"no look for deadlocks at a lock\"),", "Err(error) if !is_transient(&error) && requests.is_empty() => tracing::warn!(%error, \"no look for deadlocks at a lock\"),")],
+        seen: "found here, by a reader from outside",
+        story: "One lock cannot be read, and its client looks for no deadlock for 64 time-outs.",
+        check: Check::It("deadlock::a_lock_that_cannot_be_read_hides_no_circle_of_others"),
+    },
+    Mutant {
+        name: "notes-outlive-their-client", file: "src/engine/session.rs",
+        edits: &[("if let Err(error) = self.forget_notes().await {", "if let Err(error) = Ok::<(), RedisError>(()) {")],
+        seen: "found here, by a reader from outside",
+        story: "A client ends in order, and what its owners waited for stays noted for minutes or hours.",
+        check: Check::It("deadlock::a_client_that_ends_leaves_no_note"),
+    },
 ];

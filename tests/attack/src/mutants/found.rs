@@ -271,4 +271,12 @@ pub const ALL: &[Bug] = &[
             "cli/tests/cli/wait.rs who_is_told_of_a_deadlock_was_busy"]),
     bug("A `fairlock run` inside of one with --semaphore and --and waited for ever for the permits of the outer one, which had told their owner wrong. The test of such commands had permits alone.",
         "reading", &["cli/tests/cli/wait.rs a_run_inside_another_one_does_not_wait_for_itself"]),
+    bug("Whoever listened to a lock named `*` and to all locks heard one of the two, because the channel of that lock is the text of the pattern. The tests of streams had locks with letters.",
+        "reading", &["src/state/subscribers.rs a_lock_named_by_an_asterisk_is_not_all_locks"]),
+    bug("One lock that could not be read stopped its client's search for deadlocks for 64 time-outs. The test of refusals took a right away that every lock needs.",
+        "reading", &["deadlock::a_lock_that_cannot_be_read_hides_no_circle_of_others"]),
+    bug("A client that ended in order left the notes of its owners' waits. The tests of shutdowns had no named owner that had waited for a whole time-out.",
+        "reading", &["deadlock::a_client_that_ends_leaves_no_note"]),
+    bug("The client in Python lost its place when the server forgot a request for the second time, or one that had entered at once. Its tests had one loss.",
+        "reading", &["conformance::python::what_the_client_in_python_believes"]),
 ];
