@@ -122,7 +122,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "hold-taken-later-not-noted", file: "src/engine/deadlock.rs",
-        edits: &[(".is_some_and(|noted| noted == held)", ".is_some_and(|noted| noted == held || true)")],
+        edits: &[(".is_some_and(|noted| *noted == held)", ".is_some_and(|noted| *noted == held || true)")],
         seen: "found here, by reading",
         story: "An owner that waits already takes a lock that is free: for 64 time-outs nobody follows it there.",
         check: Check::It("deadlock::an_owner_that_takes_a_lock_while_it_waits_is_followed_to_it"),
