@@ -5,7 +5,7 @@
 //! looks from its lock along the notes of the holders. All waiters of one lock share a look, because they wait for the
 //! same holders. [`crate::state::waits`] says what a circle is, and why two readings prove it.
 
-use super::session::Session;
+use super::session::{Notes, Session};
 use crate::protocol::key::Lock;
 use crate::protocol::name::RequestName;
 use crate::protocol::snapshot::Snapshot;
@@ -42,9 +42,6 @@ pub(super) trait Reader {
     /// What these owners have noted.
     async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError>;
 }
-
-/// The owners that have a note, with the holds that it names.
-pub(super) type Notes = BTreeMap<String, Vec<String>>;
 
 /// Looks for deadlocks, for ever.
 pub(super) async fn find_deadlocks(session: &Session) {

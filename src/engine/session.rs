@@ -5,7 +5,6 @@
 //! channel and ends both tasks. So nothing that was dropped is forgotten.
 
 use super::call::Call;
-use super::deadlock::Notes;
 use crate::protocol::channel::Channel;
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{self, Lock};
@@ -22,7 +21,7 @@ use crate::types::error::is_transient;
 use crate::types::limits::call_limit;
 use crate::types::timers::SHUTDOWN_PATIENCE;
 use redis::RedisError;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -57,6 +56,9 @@ impl Drop for Streams<'_> {
         self.0.subscribers.end();
     }
 }
+
+/// The owners that have a note of what they wait for, with the holds that it names.
+pub(super) type Notes = BTreeMap<String, Vec<String>>;
 
 /// Settings of a session, checked.
 pub(crate) struct Settings {
