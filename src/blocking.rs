@@ -33,6 +33,7 @@ use crate::types::owner::Owner;
 use crate::types::timers::CONNECT_TIMEOUT;
 use crate::types::token::FencingToken;
 use crate::{ClientBuilder, Error, IntoServer, LostReason, Status};
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -55,11 +56,17 @@ struct Background(Arc<Owned>);
 
 struct Owned(Option<tokio::runtime::Runtime>);
 
+thread_local! {
+    /// Whether this thread has tasks of a client.
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
+
 impl Background {
     fn start() -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("fairlock")
+            .on_thread_start(|| IS_BACKGROUND.set(true))
             .enable_all()
             .build();
         match runtime {
@@ -71,6 +78,14 @@ impl Background {
     /// Runs a future on the caller's thread, with the timers of the background thread. `Runtime::block_on` would panic
     /// within another runtime, and that of the crate futures within itself: a future may own a guard and drop it.
     fn block_on<F: Future>(&self, future: F) -> F::Output {
+        // A task of the user's on the background thread: that thread's other tasks must go on meanwhile.
+        if IS_BACKGROUND.get() {
+            return tokio::task::block_in_place(|| self.wait_for(future));
+        }
+        self.wait_for(future)
+    }
+
+    fn wait_for<F: Future>(&self, future: F) -> F::Output {
         let _timers = self.0.0.as_ref().map(tokio::runtime::Runtime::enter);
         let blocked = Arc::new(Blocked {
             thread: std::thread::current(),

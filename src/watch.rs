@@ -70,7 +70,11 @@ impl Watch {
                 },
                 event = self.events.next() => match event? {
                     Ok(event) => return Some(Ok(Seen::Event(event))),
-                    Err(Error::EventsMissed { .. }) => self.look_now(),
+                    Err(Error::EventsMissed { .. }) => {
+                        // Perhaps the others have to hear it anew.
+                        self.is_heard = false;
+                        self.look_now();
+                    }
                     Err(error) => return Some(Err(error)),
                 },
             }

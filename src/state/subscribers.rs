@@ -77,6 +77,8 @@ struct Heard {
     until: BTreeMap<String, Instant>,
     /// The last of these times.
     latest: Option<Instant>,
+    /// The subscription is lost since then, and with it the announcements: what was believed then stays believed.
+    deaf_since: Option<Instant>,
     /// At so many subjects those that are over are dropped.
     prune_at: usize,
 }
@@ -91,6 +93,11 @@ impl Heard {
             // So each subject is looked at a few times only, however many there are.
             self.prune_at = self.until.len() * 2 + 16;
         }
+    }
+
+    /// The time up to which this client would have heard announcements.
+    fn heard_until(&self, now: Instant) -> Instant {
+        self.deaf_since.map_or(now, |since| since.min(now))
     }
 
     fn is_believed(&self, now: Instant, subject: &str) -> bool {
@@ -122,7 +129,8 @@ impl EventSubscribers {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
-        let (heard, now) = (locked(&self.heard), now());
+        let heard = locked(&self.heard);
+        let now = heard.heard_until(now());
         if heard.latest.is_none_or(|latest| latest <= now) {
             self.any.store(false, Ordering::Relaxed);
         }
@@ -136,6 +144,23 @@ impl EventSubscribers {
             heard.believe(now, subject);
             self.any.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The subscription is lost. A call that is made meanwhile may be executed when streams are complete again.
+    pub(crate) fn is_deaf(&self, now: Instant) {
+        locked(&self.heard).deaf_since.get_or_insert(now);
+    }
+
+    /// Announcements come again: who listened when the subscription was lost has until then to say so once more.
+    pub(crate) fn hears_again(&self, now: Instant) {
+        let mut heard = locked(&self.heard);
+        let Some(since) = heard.deaf_since.take() else { return };
+        let until = now + BELIEVED_FOR;
+        for believed in heard.until.values_mut().filter(|believed| **believed > since) {
+            *believed = until;
+        }
+        // Too late a time costs one look more.
+        heard.latest = Some(until);
     }
 
     pub(crate) fn listen(&self, now: Instant, topic: &Topic, subject: String) -> broadcast::Receiver<Item> {
@@ -287,6 +312,29 @@ mod tests {
         subscribers.on_announcements(now, ["*"]);
         assert!(subscribers.listens("fairlock:{c}", || now));
         assert!(!subscribers.listens("fairlock:{a}", || now + BELIEVED_FOR));
+        assert!(!subscribers.any.load(Ordering::Relaxed), "the next call need not look");
+    }
+
+    #[test]
+    fn what_a_deaf_client_believed_it_believes_until_the_listener_can_say_so_again() {
+        let subscribers = EventSubscribers::default();
+        let lost = Instant::now();
+        let (later, back) = (lost + 5 * BELIEVED_FOR, lost + 9 * BELIEVED_FOR);
+        subscribers.on_announcements(lost - BELIEVED_FOR, ["fairlock:{a}"]);
+        subscribers.on_announcements(lost - BELIEVED_FOR / 2, ["fairlock:{b}"]);
+        subscribers.is_deaf(lost);
+        assert!(!subscribers.listens("fairlock:{a}", || later), "that was over before");
+        assert!(subscribers.listens("fairlock:{b}", || later));
+        subscribers.hears_again(back);
+        let end = back + BELIEVED_FOR;
+        for (lock, at, listens) in [
+            ("b", end - BELIEVED_FOR / 9, true),
+            ("b", end, false),
+            ("a", back, false),
+        ] {
+            let state = format!("fairlock:{{{lock}}}");
+            assert_eq!(subscribers.listens(&state, || at), listens, "{state}");
+        }
         assert!(!subscribers.any.load(Ordering::Relaxed), "the next call need not look");
     }
 

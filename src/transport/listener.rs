@@ -96,6 +96,7 @@ impl Listener {
             };
             tracing::warn!(connection = Outage::SUBSCRIPTION, error = why, "connection lost");
             let outage = Outage::begin(Outage::SUBSCRIPTION);
+            self.shared.subscribers.is_deaf(clock::now());
             drop(subscription);
             backoff.after(since).await;
             subscription = retrying(
@@ -103,8 +104,9 @@ impl Listener {
                 |error| tracing::debug!(%error, "cannot subscribe yet"),
             )
             .await;
-            self.shared.subscribers.start_over();
             let now = clock::now();
+            self.shared.subscribers.hears_again(now);
+            self.shared.subscribers.start_over();
             registry.resync(now);
             // By this, holders, whose calls may be minutes apart, learn that the server has restarted.
             registry.recheck(now, |_| true);

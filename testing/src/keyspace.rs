@@ -122,7 +122,7 @@ impl Keyspace {
         let mut published: Vec<_> = (serving.published(outcome.messages))
             .map(|(channel, payload)| Publish { channel, payload })
             .collect();
-        let events = format!("{key}:events");
+        let events = event_channel(key);
         if !outcome.notes.is_empty() && audience.hears(&events) {
             let line = |note: &crate::record::Note| format!("\n{} {} {}", note.what.name(), note.request, note.token);
             let lines: String = outcome.notes.iter().map(line).collect();
@@ -218,10 +218,15 @@ impl Keyspace {
             return (error("ERR", "a call without arguments"), Vec::new());
         };
         let said: Vec<_> = said.iter().map(String::as_str).collect();
-        self.call(key, now_us, audience, |lock, choices| match called {
+        let (reply, mut published) = self.call(key, now_us, audience, |lock, choices| match called {
             Called::Change(script) => lock.call(key, script, &said, now_us, choices),
             Called::Place | Called::Status => lock.place_vote(key, &said, now_us, choices),
-        })
+        });
+        // Without that letter the caller has heard of no listener.
+        if !args.first().is_some_and(|options| options.contains('e')) {
+            published.retain(|publish| publish.channel != event_channel(key));
+        }
+        (reply, published)
     }
 
     /// `life.lua`: for how many ms the clients have known this run of the server.
@@ -315,4 +320,8 @@ fn lasting(text: &str) -> Text {
         text: text.as_bytes().to_vec(),
         until_us: u64::MAX,
     }
+}
+
+fn event_channel(key: &str) -> String {
+    format!("{key}:events")
 }

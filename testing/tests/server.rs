@@ -3,7 +3,7 @@
 use fairlock::{Client, Error, LostReason, Owner, Policy, Quorum};
 use fairlock_testing::Server;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -466,4 +466,59 @@ async fn a_release_after_a_seal_without_a_reply_tells_a_loss() {
         ),
         "{released:?}"
     );
+}
+
+/// A client hears no announcement while its subscription is lost. Its calls may be executed when the streams are complete
+/// again.
+#[tokio::test(start_paused = true)]
+async fn what_follows_a_gap_is_complete_though_others_heard_of_no_listener_for_long() {
+    let server = Server::new();
+    let (watcher, user) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let mut events = watcher.rw_lock("a").events().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let mut told = 0;
+    // Who is back first is a matter of chance.
+    for _ in 0..100 {
+        let lease = Duration::from_secs(60);
+        let guard = user.rw_lock("a").write().lease(lease).acquire_fair().await.unwrap();
+        assert!(events.next().await.unwrap().is_ok());
+        server.stop();
+        sleep(Duration::from_secs(15)).await;
+        let released = tokio::spawn(guard.release());
+        sleep(Duration::from_millis(10)).await;
+        server.start();
+        // Perhaps the release, before the gap.
+        while events.next().await.unwrap().is_ok() {}
+        sleep(Duration::from_millis(1)).await;
+        if !released.is_finished() {
+            let event = timeout(Duration::from_secs(60), events.next()).await;
+            assert!(event.is_ok(), "after {told} that were told");
+            told += 1;
+        }
+        released.await.unwrap().unwrap();
+        sleep(Duration::from_secs(20)).await;
+    }
+    assert!(told > 0, "the stream was always the last to be back");
+}
+
+/// Others hear only after a while that a subscription is there again. A lock that is forgotten makes no event at all.
+#[tokio::test(start_paused = true)]
+async fn an_observer_looks_twice_after_a_gap() {
+    let server = Server::new();
+    let (observer, candidate) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let mut leaders = observer.election("a").observe().await.unwrap();
+    assert!(leaders.next().await.unwrap().unwrap().is_none());
+    let leading = candidate.election("a").campaign().await.unwrap();
+    assert!(leaders.next().await.unwrap().unwrap().is_some());
+    let (again, after) = (server.clone(), Instant::now());
+    tokio::spawn(async move {
+        sleep(Duration::from_secs(40)).await;
+        again.disconnect();
+        // The gap's look is over.
+        sleep(Duration::from_millis(900)).await;
+        again.forget("a");
+    });
+    assert!(leaders.next().await.unwrap().unwrap().is_none());
+    assert!(after.elapsed() < Duration::from_secs(43), "{:?}", after.elapsed());
+    drop(leading);
 }

@@ -60,7 +60,8 @@ impl Claim {
     /// When the server must have let go of it, if no call gets through before.
     pub(crate) fn gone_by(&self, now: Instant) -> Instant {
         let lease = self.lease_to_ask(now);
-        self.kept_at_most.max(Some(now + lease)).unwrap_or(now) + call_limit(lease)
+        let kept_until = self.kept_at_most.map_or(now + lease, |until| until.max(now + lease));
+        kept_until + call_limit(lease)
     }
 
     /// For how long the server is still to keep a hold, whatever becomes of its user.

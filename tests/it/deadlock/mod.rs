@@ -42,6 +42,41 @@ fn circle(error: Error) -> (String, Vec<Blocked>) {
     }
 }
 
+/// Two owners, each with a lock for which the other one waits.
+struct Pair {
+    younger_owner: Owner,
+    _holds: [WriteGuard; 2],
+    older: JoinHandle<Result<WriteGuard, Error>>,
+    younger: JoinHandle<Result<WriteGuard, Error>>,
+}
+
+impl Pair {
+    /// Of the locks `a` and `b`, for which nobody else waits.
+    async fn new(server: &Server, older: &Client, younger: &Client) -> Self {
+        let (first, second) = (Owner::new(), Owner::new());
+        Self {
+            _holds: [
+                write(&older.rw_lock("a").with_owner(&first)).await,
+                write(&younger.rw_lock("b").with_owner(&second)).await,
+            ],
+            older: waits(server, &older.rw_lock("b").with_owner(&first), 1).await,
+            younger: waits(server, &younger.rw_lock("a").with_owner(&second), 1).await,
+            younger_owner: second,
+        }
+    }
+
+    async fn until_found(self) {
+        until_told(self.younger).await;
+        self.older.abort();
+    }
+}
+
+/// Waits until the youngest of two hears of their circle.
+async fn until_told(waiting: JoinHandle<Result<WriteGuard, Error>>) {
+    let error = soon("the deadlock", waiting).await.unwrap().expect_err("a circle");
+    assert_eq!(circle(error).1.len(), 2);
+}
+
 /// Waits until clients have looked several times more.
 async fn several_looks(server: &Server) {
     let before = server.calls("mget").await;
@@ -173,16 +208,12 @@ async fn a_client_that_does_not_search_leaves_no_note_and_others_miss_its_circle
         client(server.url(), "never", Duration::MAX).await,
         user(&server, "searches").await,
     );
-    let (first, second) = (Owner::new(), Owner::new());
-    let _a = write(&never.rw_lock("a").with_owner(&first)).await;
-    let _b = write(&searches.rw_lock("b").with_owner(&second)).await;
-    let older = waits(&server, &never.rw_lock("b").with_owner(&first), 1).await;
-    let younger = waits(&server, &searches.rw_lock("a").with_owner(&second), 1).await;
+    let pair = Pair::new(&server, &never, &searches).await;
     several_looks(&server).await;
-    assert!(!older.is_finished() && !younger.is_finished());
-    assert_eq!(noted(&server).await, [second.uuid().simple().to_string()]);
-    older.abort();
-    younger.abort();
+    assert!(!pair.older.is_finished() && !pair.younger.is_finished());
+    assert_eq!(noted(&server).await, [pair.younger_owner.uuid().simple().to_string()]);
+    pair.older.abort();
+    pair.younger.abort();
 }
 
 #[tokio::test]
@@ -227,8 +258,7 @@ async fn an_owner_that_begins_a_second_wait_is_followed_there_too() {
     eventually("a note", async || noted(&server).await.len() == 1).await;
     let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
     let younger = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
-    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
-    assert_eq!(circle(error).1.len(), 2);
+    until_told(younger).await;
     older.abort();
     waiting.abort();
 }
@@ -245,8 +275,7 @@ async fn an_owner_that_takes_a_lock_while_it_waits_is_followed_to_it() {
     eventually("a note", async || noted(&server).await.len() == 1).await;
     let _b = write(&one.rw_lock("b").with_owner(&first)).await;
     let younger = waits(&server, &two.rw_lock("b").with_owner(&second), 1).await;
-    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
-    assert_eq!(circle(error).1.len(), 2);
+    until_told(younger).await;
     older.abort();
 }
 
@@ -254,17 +283,13 @@ async fn an_owner_that_takes_a_lock_while_it_waits_is_followed_to_it() {
 async fn a_server_that_refuses_the_search_for_a_while_does_not_end_it() {
     let server = Server::start().await;
     let (one, two) = (user(&server, "one").await, user(&server, "two").await);
-    let (first, second) = (Owner::new(), Owner::new());
     let right = async |right: &str| {
         let mut set = redis::cmd("ACL");
         set.arg("SETUSER").arg("default").arg(right);
         set.exec_async(&mut server.redis().await).await.unwrap();
     };
     right("-set").await;
-    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
-    let _b = write(&two.rw_lock("b").with_owner(&second)).await;
-    let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
-    let younger = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
+    let pair = Pair::new(&server, &one, &two).await;
     // One of them alone could find the circle.
     eventually("both are refused", async || {
         let mut log = redis::cmd("ACL");
@@ -274,9 +299,7 @@ async fn a_server_that_refuses_the_search_for_a_while_does_not_end_it() {
     })
     .await;
     right("+set").await;
-    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
-    assert_eq!(circle(error).1.len(), 2);
-    older.abort();
+    pair.until_found().await;
 }
 
 #[tokio::test]
@@ -285,21 +308,15 @@ async fn a_lock_that_cannot_be_read_hides_no_circle_of_others() {
     // A pause of 64 time-outs is longer than the patience of this test.
     let two = client(server.url(), "two", Duration::from_secs(3)).await;
     let one = user(&server, "one").await;
-    let (first, second, third) = (Owner::new(), Owner::new(), Owner::new());
+    let owner = Owner::new();
     // Its look comes first, because it waits longer and its name is less.
     let _unreadable = write(&one.rw_lock("0")).await;
-    let waiting = waits(&server, &two.rw_lock("0").with_owner(&third), 1).await;
+    let waiting = waits(&server, &two.rw_lock("0").with_owner(&owner), 1).await;
     let mut damage = redis::cmd("SET");
     damage.arg("fairlock:{0}").arg("x");
     let _: () = damage.query_async(&mut server.redis().await).await.unwrap();
     eventually("a look at it", async || server.errors("WRONGTYPE").await > 0).await;
-    let _a = write(&one.rw_lock("a").with_owner(&first)).await;
-    let _b = write(&two.rw_lock("b").with_owner(&second)).await;
-    let older = waits(&server, &one.rw_lock("b").with_owner(&first), 1).await;
-    let younger = waits(&server, &two.rw_lock("a").with_owner(&second), 1).await;
-    let error = soon("the deadlock", younger).await.unwrap().expect_err("a circle");
-    assert_eq!(circle(error).1.len(), 2);
-    older.abort();
+    Pair::new(&server, &one, &two).await.until_found().await;
     waiting.abort();
 }
 
@@ -325,7 +342,7 @@ async fn a_client_that_ends_leaves_no_note() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn a_circle_over_two_nodes_of_a_cluster_is_found() {
+async fn a_circle_over_two_nodes_of_a_cluster_until_found() {
     let cluster = fairlock_support::cluster::Cluster::start().await;
     let names = [cluster.lock_on(0).await, cluster.lock_on(1).await];
     let nodes = cluster.nodes.iter().take(3).map(Server::url).collect::<Vec<_>>();

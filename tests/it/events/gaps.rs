@@ -6,7 +6,7 @@ use fairlock::{Client, Error, Events, RwLock};
 use redis::aio::MultiplexedConnection;
 
 /// Commands of the test's own that kill every connection that listens.
-async fn kill_subscriptions(redis: &mut MultiplexedConnection) {
+pub(super) async fn kill_subscriptions(redis: &mut MultiplexedConnection) {
     let killed: u64 = redis::cmd("CLIENT")
         .arg(&["KILL", "TYPE", "pubsub"])
         .query_async(redis)

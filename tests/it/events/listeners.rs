@@ -1,8 +1,9 @@
 //! Who listens, what that costs the others, and how a stream ends.
 
+use super::gaps::kill_subscriptions;
 use super::{LONG, client, lines, pass, passed, until_heard};
 use crate::server::{Server, connected, eventually, in_time, soon};
-use fairlock::{Client, Error};
+use fairlock::{Client, Error, RwLock};
 use std::time::Duration;
 
 #[tokio::test]
@@ -25,21 +26,36 @@ async fn nothing_is_published_while_nobody_listens_and_soon_after_the_last_one_s
     assert!(publishes().await >= before + 2);
     drop(second);
     drop(events);
-    // Who listened is believed for ten seconds after it last said so.
-    eventually("nothing is published any more", async || {
-        let before = publishes().await;
-        for _ in 0..10 {
-            pass(&acting).await;
-        }
-        publishes().await == before
-    })
-    .await;
+    until_silent(&server, &acting).await;
     let channels: Vec<String> = redis::cmd("PUBSUB")
         .arg(&["CHANNELS", "*:events"])
         .query_async(&mut server.redis().await)
         .await
         .unwrap();
     assert_eq!(channels, Vec::<String>::new(), "still subscribed");
+}
+
+/// Waits until the scripts of a client publish nothing. Who listened is believed for ten seconds after it last said so.
+async fn until_silent(server: &Server, acting: &RwLock) {
+    eventually("nothing is published any more", async || {
+        let before = server.calls("publish").await;
+        for _ in 0..10 {
+            pass(acting).await;
+        }
+        server.calls("publish").await == before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_has_stopped_listening_is_forgotten_after_an_outage_too() {
+    let server = Server::start().await;
+    let (listening, acting) = (client(&server).await, client(&server).await.rw_lock("a"));
+    let mut events = listening.rw_lock("a").events().await.unwrap();
+    until_heard(&mut events, &acting).await;
+    kill_subscriptions(&mut server.redis().await).await;
+    drop(events);
+    until_silent(&server, &acting).await;
 }
 
 #[tokio::test]

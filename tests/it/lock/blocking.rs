@@ -121,6 +121,28 @@ fn a_thread_that_blocks_may_block_within() {
     });
 }
 
+/// The client's only thread is this task's too.
+#[test]
+fn a_task_in_the_background_may_block() {
+    let server = server();
+    let client = Client::connect(server.url()).unwrap();
+    let mine = client.rw_lock("a");
+    let guard = mine.write().acquire_fair().unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        client.block_on(async {
+            let task = tokio::spawn(async move {
+                drop(guard);
+                mine.write().acquire_fair().unwrap().release().unwrap();
+                mine.status().unwrap().holding
+            });
+            ended.send(task.await.unwrap()).unwrap();
+        });
+    });
+    let holding = end.recv_timeout(fairlock_support::server::PATIENCE);
+    assert_eq!(holding.expect("it does not hang"), 0);
+}
+
 /// Its thread's first use of the slot comes before its first use of tokio, whose context is thus gone first.
 #[test]
 fn a_guard_in_a_thread_local_may_outlive_the_context_of_tokio() {

@@ -279,4 +279,10 @@ pub const ALL: &[Bug] = &[
         "reading", &["deadlock::a_client_that_ends_leaves_no_note"]),
     bug("The client in Python lost its place when the server forgot a request for the second time, or one that had entered at once. Its tests had one loss.",
         "reading", &["conformance::python::what_the_client_in_python_believes"]),
+    bug("A client that was deaf for ten seconds published no events until it heard of listeners again, and streams that were whole missed them. The server in memory told events to whoever listened, whatever the caller knew.",
+        "reading", &["testing/tests/server.rs what_follows_a_gap_is_complete_though_others_heard_of_no_listener_for_long"]),
+    bug("After a gap a watch read the status once, as if all others had heard already that it listens again. No test lost an event at that moment.",
+        "reading", &["testing/tests/server.rs an_observer_looks_twice_after_a_gap"]),
+    bug("A blocking guard that was dropped in a task of its client's own runtime waited for ever. The tests blocked in tasks of other runtimes.",
+        "reading", &["lock::blocking::a_task_in_the_background_may_block"]),
 ];

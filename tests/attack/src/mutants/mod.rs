@@ -5,6 +5,7 @@
 //! tree. A mutant that survives is a hole in the checks; one whose text is gone shows that the catalogue is stale.
 
 mod bounded;
+mod cli;
 mod client;
 mod found;
 mod lua;
@@ -62,6 +63,8 @@ pub enum Check {
     Attack(&'static str),
     /// A test of `testing/tests`: its file, and its name.
     Testing(&'static str, &'static str),
+    /// A test of `cli/tests`, which starts the command.
+    Cli(&'static str),
 }
 
 impl std::fmt::Display for Check {
@@ -77,6 +80,7 @@ impl std::fmt::Display for Check {
             Self::Loom(name) => write!(f, "loom {name}"),
             Self::Attack(name) => write!(f, "attack {name}"),
             Self::Testing(file, name) => write!(f, "testing {file}::{name}"),
+            Self::Cli(name) => write!(f, "cli {name}"),
         }
     }
 }
@@ -100,6 +104,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         .chain(client::ALL)
         .chain(simulated::ALL)
         .chain(quorum::ALL)
+        .chain(cli::ALL)
 }
 
 #[derive(clap::Args, Debug)]
@@ -361,10 +366,12 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
 }
 
 /// Builds and runs the jobs. When the others are done, those run with nothing beside them that a busy machine did not judge,
-/// and those whose programs read the changed file, which stays changed meanwhile.
+/// those whose programs read the changed file, which stays changed meanwhile, and those that start the command, of which
+/// there is one.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
     let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
-    let (alone, beside): (Vec<_>, Vec<_>) = jobs.partition(is_read_later);
+    let needs_the_command = |job: &Job| matches!(job.check, Check::Cli(_));
+    let (alone, beside): (Vec<_>, Vec<_>) = jobs.partition(|job| is_read_later(job) || needs_the_command(job));
     let alone = Mutex::new(alone);
     build_and_run(tree, beside.into_iter(), seed, |job, outcome| match outcome {
         Ok(Outcome { is_unjudged: true, .. }) => alone.lock().expect("no panic while it is locked").push(job),
@@ -494,6 +501,10 @@ mod tests {
                     (attack(module), test)
                 }
                 Check::Testing(file, test) => (format!("testing/tests/{file}.rs"), test),
+                Check::Cli(name) => {
+                    let (module, test) = name.rsplit_once("::").expect("module::test");
+                    (format!("cli/tests/cli/{}.rs", module.replace("::", "/")), test)
+                }
                 Check::Model | Check::Losses | Check::Orphans | Check::Crowds | Check::Simulate => continue,
             };
             assert!(

@@ -1,6 +1,6 @@
 //! The catalogue as a page.
 
-use super::{Check, Mutant, bounded, client, found, lua, quorum, simulated};
+use super::{Check, Mutant, bounded, cli, client, found, lua, quorum, simulated};
 use std::fmt::Write;
 
 const HEAD: &str = "# Known bugs, and what catches each
@@ -21,6 +21,7 @@ project, *found here* is a bug that this crate had, and *invented* one that some
 | crowds | the part of it with thousands of requests |
 | simulate | the real client in virtual time, under faults: `attack simulate --seed 1 --runs 60`, the slice of it in CI |
 | it, lib, attack | a test of `tests/it`, or one inside of the crate or of `tests/attack/src` |
+| testing, cli | a test of `testing/tests` or `cli/tests` |
 | loom | a model of `make loom` |
 ";
 
@@ -43,6 +44,7 @@ pub fn text() -> String {
         simulated::ALL,
     );
     table(&mut page, "Bugs in the client of several servers", quorum::ALL);
+    table(&mut page, "Bugs in the command", cli::ALL);
     page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built. Tests are those of `tests/it` unless a file is named.\n\n");
     page.push_str("| the bug | how it was found | what holds it now |\n|---|---|---|\n");
     for found::Bug { what, how, held_by } in found::ALL {
@@ -59,7 +61,12 @@ fn table(page: &mut String, title: &str, mutants: &[Mutant]) {
     );
     for mutant in mutants {
         let check = match mutant.check {
-            Check::It(name) | Check::Lib(name) | Check::Loom(name) | Check::Attack(name) | Check::Testing(_, name) => {
+            Check::It(name)
+            | Check::Lib(name)
+            | Check::Loom(name)
+            | Check::Attack(name)
+            | Check::Testing(_, name)
+            | Check::Cli(name) => {
                 let kind = mutant.check.to_string();
                 format!("{} `{name}`", kind.split(' ').next().unwrap_or(""))
             }

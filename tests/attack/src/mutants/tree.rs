@@ -138,6 +138,7 @@ impl Tree {
                 "--test",
                 file,
             ]),
+            Check::Cli(_) => command.args(["test", "--no-run", "-p", "fairlock-cli", "--test", "cli"]),
             Check::Loom(_) => {
                 command.env("RUSTC_WORKSPACE_WRAPPER", self.original.join(".ci/loom"));
                 command.args(["test", "--no-run", "--lib"]).args(FEATURES)
@@ -157,9 +158,11 @@ impl Tree {
         }
         let messages = String::from_utf8_lossy(&output.stdout);
         let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+        // A test of the command needs the command too, which is built beside it.
+        let is_test = check != Check::Simulate;
         let mut programs = messages.filter_map(|message: serde_json::Value| {
             let program = message.get("executable")?.as_str()?;
-            Some(PathBuf::from(program))
+            (message["profile"]["test"] == is_test).then(|| PathBuf::from(program))
         });
         let built = programs
             .next_back()
@@ -177,7 +180,7 @@ impl Tree {
                 command.args(["--seed", &seed.to_string()]);
                 SIMULATION_PATIENCE
             }
-            Check::It(test) | Check::Lib(test) | Check::Attack(test) | Check::Testing(_, test) => {
+            Check::It(test) | Check::Lib(test) | Check::Attack(test) | Check::Testing(_, test) | Check::Cli(test) => {
                 command.arg(test);
                 PATIENCE
             }

@@ -1,0 +1,42 @@
+//! Bugs in the command.
+
+use super::{Check, Mutant};
+
+#[rustfmt::skip]
+pub const ALL: &[Mutant] = &[
+    Mutant {
+        name: "each-request-is-a-vote", file: "cli/src/quorum/merge.rs",
+        edits: &[("let Some(known) = once.iter_mut().find(|known| is_same(known, holder)) else {", "let Some(known) = once.iter_mut().find(|_| false) else {")],
+        seen: "found here, by a reader from outside",
+        story: "An owner that reentered at one server of three is shown as a holder, by two votes.",
+        check: Check::Cli("quorum::an_owner_that_reentered_has_one_vote_of_each_server"),
+    },
+    Mutant {
+        name: "a-signal-ends-a-loss-well", file: "cli/src/run.rs",
+        edits: &[("return if ended.lost { Err(after_a_loss(ended)) } else { Ok(ended.status) };", "return Ok(ended.status);")],
+        seen: "found here, by a reader from outside",
+        story: "The command knew that its lock was lost, and a signal that ends the wait for the release makes the status its own.",
+        check: Check::Cli("run::signals::a_known_loss_is_told_also_where_no_server_confirms_the_release_of_the_rest"),
+    },
+    Mutant {
+        name: "an-outage-is-a-busy-lock", file: "cli/src/run.rs",
+        edits: &[("                _ => Status::UNAVAILABLE,\n", "                _ => Status::BUSY,\n")],
+        seen: "found here, by a reader from outside",
+        story: "A server that is away while `run --and` waits for the rest of its locks is told as a busy lock.",
+        check: Check::Cli("wait::an_outage_while_it_waits_with_a_part_of_its_locks_is_no_busy_lock"),
+    },
+    Mutant {
+        name: "a-deadlock-is-an-outage", file: "cli/src/outcome.rs",
+        edits: &[("Error::QueueFull { .. } | Error::Deadlock { .. } => Status::BUSY,", "Error::QueueFull { .. } => Status::BUSY,")],
+        seen: "found here, by a reader from outside",
+        story: "Who is told of a deadlock ends as if the server were away.",
+        check: Check::Cli("wait::who_is_told_of_a_deadlock_was_busy"),
+    },
+    Mutant {
+        name: "an-inner-run-waits-for-its-outer-one", file: "cli/src/run.rs",
+        edits: &[("let by = client.as_deref().map_or(By::Owner(all.owner()), By::Client);", "let by = By::Owner(all.owner());\n        let _ = client;")],
+        seen: "found here, by a reader from outside",
+        story: "A run inside of `run --semaphore --and` does not know that the permits are its outer one's, and waits for ever.",
+        check: Check::Cli("wait::a_run_inside_another_one_does_not_wait_for_itself"),
+    },
+];
