@@ -14,7 +14,7 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, shown};
+use crate::types::error::{Error, LostReason, shown, timed_out};
 use crate::types::limits::{
     MOST_LEASE, call_limit, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits,
 };
@@ -406,7 +406,7 @@ impl<M: Access> Acquire<M> {
 
     /// `None`: the time is over.
     async fn wait_for(&self, attempt: &mut Attempt, left: Duration) -> Result<Option<Attempted>, Error> {
-        if let Ok(outcome) = timeout(left, attempt.wait()).await {
+        if let Some(outcome) = attempt.wait_for(left).await {
             return outcome.map(Some);
         }
         if self.leaves_first {
@@ -489,7 +489,9 @@ impl Acquire<Read> {
         if !attempt.take_over(from, token, until).await? {
             return Ok(None);
         }
-        match attempt.wait().await? {
+        let left = until.saturating_duration_since(clock::now());
+        let outcome = attempt.wait_for(left).await;
+        match outcome.unwrap_or_else(|| Err(Error::of_server(&self.lock.name, timed_out())))? {
             Attempted::Granted(Grant { token, at, .. }) => {
                 let hold = Hold::begin(at, self.lock, Read::LABEL, None, token);
                 Ok(Some(Guard::of(attempt, self.handle, hold, token, self.replication)))

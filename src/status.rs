@@ -23,7 +23,8 @@ pub(crate) async fn read(
     const PAGE: usize = 1000;
     let call = session.call(lock, session.shared.lease);
     let ask = AskForStatus {
-        first,
+        // Nobody waits behind that, and Lua has exact numbers only so far.
+        first: first.min(u32::MAX as usize),
         waiters: PAGE,
         holders: PAGE,
         place_of,

@@ -21,6 +21,7 @@ use crate::types::limits::call_limit;
 use crate::types::mode::{Grant, Mode, When};
 use crate::types::timers::GRACE;
 use redis::RedisError;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -249,6 +250,17 @@ impl Attempt {
         }
     }
 
+    /// The same for at most that time. A grant that came in time and has yet to be proven, or kept for its least time, gets
+    /// the calls that it needs. `None`: the time is over.
+    pub(crate) async fn wait_for(&self, limit: Duration) -> Option<Result<Attempted, Error>> {
+        let mut waiting = pin!(self.wait());
+        if let Ok(outcome) = timeout(limit, waiting.as_mut()).await {
+            return Some(outcome);
+        }
+        self.request().claim().offered()?;
+        timeout(call_limit(self.lease) * 2, waiting).await.ok()
+    }
+
     /// Renews the request once, because nothing proves its grant.
     async fn renew(&self, backoff: &mut Backoff) -> Result<(), Error> {
         let (request, sent) = (self.request(), clock::now());
@@ -321,6 +333,7 @@ impl Attempt {
             match call.downgrade(&from.name, &request.name, lease).await {
                 Ok((told, next)) => {
                     if told.is_some() {
+                        request.claim().is_kept(sent, lease);
                         self.learn(sent, Answer::Granted { token });
                     }
                     follow_up(self.session(), &request.lock, next);

@@ -7,7 +7,7 @@ use crate::protocol::reply::{Answer, Standing};
 use crate::types::deadlock::Blocked;
 use crate::types::error::LostReason;
 use crate::types::mode::{Grant, GrantVia};
-use keep::{with_margin, without_margin};
+use keep::with_margin;
 use redis::RedisError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,7 +142,7 @@ impl Claim {
         let proven = sent + lease.saturating_sub(self.margin());
         if holds || Some(sent) >= self.deaf_until {
             self.proven = self.proven.max(Some(proven));
-            self.asked_until = self.asked_until.max(Some(sent + without_margin(asked)));
+            self.is_kept(sent, asked);
         }
         self.renewed = self.renewed.max(sent);
         self.doubted = self.doubted.filter(|doubted| sent < *doubted);

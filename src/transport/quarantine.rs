@@ -89,17 +89,15 @@ impl Quarantine {
     /// Returns until when that server is or was in quarantine.
     pub(crate) async fn of_server(&self, wire: &mut Wire, dialect: Dialect) -> Result<Instant, RedisError> {
         let run = &*run_of(wire).await?;
-        let stamp = match &self.seat {
-            None => None,
-            Some(seat) => {
-                seat.take(run)?;
-                Some((self.stamp_key.as_str(), &*seat.stamp))
-            }
-        };
+        let stamp = self.seat.as_ref().map(|seat| (self.stamp_key.as_str(), &*seat.stamp));
         let reply = wire
             .answer(CONNECT_TIMEOUT, &age(dialect, &self.key, run, stamp))
             .await?;
         let age = read_age(&reply).ok_or_else(|| malformed(&reply))?;
+        // Last: a server that refuses must not take the seat from the one to which the calls go.
+        if let Some(seat) = &self.seat {
+            seat.take(run)?;
+        }
         // The end must not be too early, so this looks for the time for which the machine was suspended.
         let (age, now) = (Duration::from_millis(age), clock::look());
         if let Some(left) = self.lasts.checked_sub(age) {

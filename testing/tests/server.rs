@@ -2,6 +2,9 @@
 
 use fairlock::{Client, Error, LostReason, Owner, Policy, Quorum};
 use fairlock_testing::Server;
+use std::future::{IntoFuture, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::StreamExt;
@@ -521,4 +524,67 @@ async fn an_observer_looks_twice_after_a_gap() {
     assert!(leaders.next().await.unwrap().unwrap().is_none());
     assert!(after.elapsed() < Duration::from_secs(43), "{:?}", after.elapsed());
     drop(leading);
+}
+
+/// A hold with a least time needs a second call, which is sent when the time limit is over.
+#[tokio::test(start_paused = true)]
+async fn what_was_granted_within_its_limit_is_handed_out_with_its_least_time() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let write = |lock| client.rw_lock(lock).write().hold_at_least(Duration::from_secs(60));
+    let place = write("a").enqueue_for(Duration::from_secs(1)).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    server.freeze();
+    let waits = tokio::spawn(place.into_future());
+    sleep(Duration::from_millis(500)).await;
+    server.thaw();
+    let guard = waits
+        .await
+        .unwrap()
+        .unwrap()
+        .expect("it was granted a second before its limit");
+    assert!(guard.is_held());
+    // Nobody hears from a server that is away whether it keeps the hold.
+    let place = write("b").enqueue_for(Duration::from_secs(1)).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    server.stop();
+    assert!(place.await.unwrap().is_none());
+}
+
+/// Polls it once.
+async fn once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+/// The call that takes the hold over asks for the rest of its least time too.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_of_a_hold_with_a_least_time_is_one_call() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let write = client.rw_lock("a").write().hold_at_least(Duration::from_secs(60));
+    let mut downgrade = Box::pin(write.acquire_fair().await.unwrap().downgrade());
+    assert!(once(&mut downgrade).await.is_pending());
+    sleep(Duration::from_millis(1)).await;
+    server.freeze();
+    let Poll::Ready(reading) = once(&mut downgrade).await else {
+        panic!("it needs another call")
+    };
+    assert!(reading.unwrap().is_held());
+}
+
+/// Its reply lay unread for a lease, and nothing proves the read hold any more.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_does_not_outlast_an_outage() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let writing = client.rw_lock("a").write().acquire_fair().await.unwrap();
+    let mut downgrade = Box::pin(writing.downgrade());
+    assert!(once(&mut downgrade).await.is_pending());
+    sleep(Duration::from_millis(1)).await;
+    server.stop();
+    sleep(HOUR).await;
+    let ended = timeout(HOUR, downgrade)
+        .await
+        .expect("it ends while the server is away");
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
 }

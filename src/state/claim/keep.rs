@@ -81,6 +81,11 @@ impl Claim {
         }
     }
 
+    /// A call sent at that time had the server keep the hold for so long.
+    pub(crate) fn is_kept(&mut self, sent: Instant, asked: Duration) {
+        self.asked_until = self.asked_until.max(Some(sent + without_margin(asked)));
+    }
+
     /// The hold takes the place of another one, whose least time goes on.
     pub(crate) fn keep_on(&mut self, kept_until: Option<Instant>) {
         self.kept_until = kept_until;

@@ -31,7 +31,7 @@ use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
 use scripts::taught;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -42,7 +42,6 @@ struct Connection {
     generation: u64,
     /// Of the server: see [`Backend::outdated`].
     term: u64,
-    of_replica: bool,
     wire: Wire,
     /// Ends with the connection, so that the link notices the end without a call.
     ended: Arc<Notify>,
@@ -102,6 +101,8 @@ pub(crate) struct Link {
     /// first caller should wake first.
     changed: Notify,
     broken: Notify,
+    /// A connection has led to a master, so the address is right. A replica behind it may be promoted.
+    knew_master: AtomicBool,
     /// Says that the connection's server may lack the functions.
     without_functions: Notify,
     /// Says that the link may be able to send a call in line.
@@ -165,6 +166,7 @@ impl Link {
             }),
             changed: Notify::new(),
             broken: Notify::new(),
+            knew_master: AtomicBool::new(false),
             without_functions: Notify::new(),
             in_line: Notify::new(),
             shortest_limit_us: AtomicU64::new(u64::MAX),
@@ -289,7 +291,8 @@ impl Link {
             Err(error) if is_of_replica(&error) => {
                 self.backend.is_demoted(connection.term);
                 self.give_up(generation, &error);
-                Err(if connection.of_replica { wrong_server() } else { error })
+                let is_wrong = !self.knew_master.load(Ordering::Relaxed);
+                Err(if is_wrong { wrong_server() } else { error })
             }
             reply => reply,
         }
@@ -433,10 +436,10 @@ impl Link {
         if functions == Functions::Missing {
             self.without_functions.notify_one();
         }
+        self.knew_master.fetch_or(!of_replica, Ordering::Relaxed);
         Ok(Connection {
             generation,
             term,
-            of_replica,
             wire,
             ended,
             dialect,
@@ -448,7 +451,7 @@ impl Link {
     }
 }
 
-/// The server never was the master, so the caller that chose it should know.
+/// No server at that address was the master, so the caller that chose it should know.
 fn wrong_server() -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, "the server is not the master"))
 }

@@ -342,7 +342,7 @@ async fn a_client_that_ends_leaves_no_note() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn a_circle_over_two_nodes_of_a_cluster_until_found() {
+async fn a_circle_over_two_nodes_of_a_cluster_is_found() {
     let cluster = fairlock_support::cluster::Cluster::start().await;
     let names = [cluster.lock_on(0).await, cluster.lock_on(1).await];
     let nodes = cluster.nodes.iter().take(3).map(Server::url).collect::<Vec<_>>();

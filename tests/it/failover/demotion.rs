@@ -105,6 +105,30 @@ async fn a_name_that_leads_to_another_master_takes_holds_and_waits_along() {
     .await;
 }
 
+/// Nobody has heard that the former master is no longer the master: it only died.
+#[tokio::test]
+async fn a_name_that_leads_to_a_replica_before_its_promotion_ends_no_wait() {
+    in_time(async || {
+        let mut former = Server::start().await;
+        let next = replica_of(&former).await;
+        let name = Proxy::to(former.port()).await;
+        let (holding, waiting) = (client(former.url(), ms(3000)).await, client(name.url(), ms(3000)).await);
+        let _guard = holding.rw_lock("a").write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(waiting.rw_lock("a").write().acquire_fair());
+        next.until_queued("a", 1).await;
+        name.leads_to(next.port());
+        former.kill();
+        eventually("the replica refuses", async || next.errors("READONLY").await > 0).await;
+        let error = waiting.rw_lock("b").write().try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        assert!(!waiter.is_finished());
+        replicates(&next, &["NO", "ONE"]).await;
+        let guard = soon("the grant", waiter).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_name_that_leads_nowhere_for_a_while_ends_no_wait() {
     in_time(async || {

@@ -118,3 +118,33 @@ async fn a_subscription_that_leads_to_another_server_than_the_calls_is_refused()
     let guard = quorum.rw_lock("x").write().acquire_fair().await.unwrap();
     eventually("all votes", async || guard.votes() == 3).await;
 }
+
+/// A server that refuses the client must not take the seat, because the messages of the right one would count no more.
+#[tokio::test]
+async fn a_server_of_another_quorum_behind_an_address_takes_no_seat() {
+    let (fleet, others) = (Fleet::start(3).await, Fleet::start(3).await);
+    let other = Quorum::builder("other").longest_lease(LEASE);
+    let _other = other.connect(others.urls()).await.unwrap();
+    let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
+    let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
+    let _quorum = soon("a client", connected(&urls)).await;
+    let mut redis = fleet.0[2].redis().await;
+    let mut channels = redis::cmd("PUBSUB");
+    let channels: Vec<String> = channels.arg("CHANNELS").query_async(&mut redis).await.unwrap();
+    let (channel, before) = (&channels[0], others.0[0].calls("info").await);
+    // The connection for messages stays.
+    ways[2].leads_to(others.0[0].port());
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+    kill.exec_async(&mut redis).await.unwrap();
+    eventually("it asks who is there, and goes away", async || {
+        others.0[0].calls("info").await > before + 2
+    })
+    .await;
+    for _ in 0..10 {
+        let mut say = redis::cmd("PUBLISH");
+        let heard: usize = say.arg(channel).arg("nothing").query_async(&mut redis).await.unwrap();
+        assert_eq!(heard, 1, "by the connection that is still right");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,6 +1,7 @@
 //! Holds that outlast their users.
 
 use super::*;
+use crate::state::claim::keep::without_margin;
 
 const LEAST: Duration = Duration::from_secs(50);
 
