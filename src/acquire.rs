@@ -14,7 +14,7 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, shown, timed_out};
+use crate::types::error::{Error, LostReason, shown};
 use crate::types::limits::{
     MOST_LEASE, call_limit, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits,
 };
@@ -486,17 +486,10 @@ impl Acquire<Read> {
         let attempt = self.attempt(When::InTurn, None, clock::now());
         let kept = from.claim().kept_until();
         attempt.request().claim().keep_on(kept);
-        if !attempt.take_over(from, token, until).await? {
+        let Some(Grant { token, at, .. }) = attempt.take_over(from, token, until).await? else {
             return Ok(None);
-        }
-        let left = until.saturating_duration_since(clock::now());
-        let outcome = attempt.wait_for(left).await;
-        match outcome.unwrap_or_else(|| Err(Error::of_server(&self.lock.name, timed_out())))? {
-            Attempted::Granted(Grant { token, at, .. }) => {
-                let hold = Hold::begin(at, self.lock, Read::LABEL, None, token);
-                Ok(Some(Guard::of(attempt, self.handle, hold, token, self.replication)))
-            }
-            Attempted::AskAgain(_) | Attempted::Busy => Ok(None),
-        }
+        };
+        let hold = Hold::begin(at, self.lock, Read::LABEL, None, token);
+        Ok(Some(Guard::of(attempt, self.handle, hold, token, self.replication)))
     }
 }

@@ -16,7 +16,7 @@ use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::boxed::boxed;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, is_transient, left_nothing, shown};
+use crate::types::error::{Error, LostReason, is_transient, left_nothing, shown, timed_out};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Grant, Mode, When};
 use crate::types::timers::GRACE;
@@ -319,8 +319,8 @@ impl Attempt {
     }
 
     /// Has the server put this read request in the place of a write hold with that token, and tries no longer than
-    /// `until`. The read hold keeps the token. `false`: the server does not know the hold, or the hold was interrupted.
-    pub(crate) async fn take_over(&self, from: &Request, token: u64, until: Instant) -> Result<bool, Error> {
+    /// `until`. The read hold keeps the token. `None`: the server does not know the hold, or the hold was interrupted.
+    pub(crate) async fn take_over(&self, from: &Request, token: u64, until: Instant) -> Result<Option<Grant>, Error> {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
@@ -337,11 +337,22 @@ impl Attempt {
                         self.learn(sent, Answer::Granted { token });
                     }
                     follow_up(self.session(), &request.lock, next);
-                    return Ok(told.is_some_and(|told| told <= token));
+                    if told.is_none_or(|told| told > token) {
+                        return Ok(None);
+                    }
+                    break;
                 }
                 Err(error) if is_transient(&error) && clock::now() < until => backoff.pause().await,
                 Err(error) => return Err(self.failed(error)),
             }
+        }
+        let left = until.saturating_duration_since(clock::now());
+        match self.wait_for(left).await {
+            Some(outcome) => Ok(match outcome? {
+                Attempted::Granted(grant) => Some(grant),
+                Attempted::AskAgain(_) | Attempted::Busy => None,
+            }),
+            None => Err(self.failed(timed_out())),
         }
     }
 

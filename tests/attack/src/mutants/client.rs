@@ -1518,8 +1518,8 @@ pub const ALL: &[Mutant] = &[
         check: Check::Testing("server", "a_downgrade_of_a_hold_with_a_least_time_is_one_call"),
     },
     Mutant {
-        name: "a-downgrade-waits-for-ever", file: "src/acquire.rs",
-        edits: &[("let outcome = attempt.wait_for(left).await;", "let _ = left;\n        let outcome = Some(attempt.wait().await);")],
+        name: "a-downgrade-waits-for-ever", file: "src/engine/attempt.rs",
+        edits: &[("match self.wait_for(left).await {", "let _ = left;\n        match Some(self.wait().await) {")],
         seen: "found here, by a reader from outside",
         story: "A downgrade whose reply lay unread waits for a server that is away, however long.",
         check: Check::Testing("server", "a_downgrade_does_not_outlast_an_outage"),
