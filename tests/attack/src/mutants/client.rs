@@ -718,7 +718,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "number-of-a-downgrade-ignored", file: "src/engine/attempt.rs",
-        edits: &[("return Ok(told.is_some_and(|told| told <= token));", "return Ok(told.is_some());")],
+        edits: &[("if told.is_none_or(|told| told > token) {", "if told.is_none() {")],
         seen: "invented",
         story: "A write hold was interrupted, and a late copy of its acquire brought it back: its downgrade gives a read guard as if nobody had written in between.",
         check: Check::It("modes::downgrade::a_downgrade_of_a_hold_that_was_interrupted_is_lost"),
