@@ -6,7 +6,7 @@
 --       token; 0 busy and there is more to do; 1 queued, value = ticket, and a fifth number, how many wait before it;
 --       -1 another reader already waits to upgrade; -2 this owner already waits here, value = the number of that request
 --       if it is of the same client, otherwise 0; -3 another policy is stored, value = its byte; -4 the read hold of this
---       upgrade is over; -5 the queue is as long as it may be, value = how many wait
+--       upgrade is over; -5 as many would stand before it as may, value = how many
 -- Wakes: waiters that enter after an expiry. Twice: the same reply, and the lease restarts.
 local request, lease_ms, ticket = ARGV[2], tonumber(ARGV[3]), optional(ARGV[4])
 local refused = begin(KEYS, ARGV)
@@ -90,9 +90,10 @@ else
   local inside = held > 0 or writing and writes_as(named or sub(request, 2))
   local upgrade = write and held > 0 and not writing
   local band = upgrade and -BAND or banded and (policy == 119) ~= write and BAND or 0
+  local score = (ticket or BAND - 1) + band
   local before = waiting > 0 and not inside
   if before and head then
-    local place, score = tonumber(head[2]), (ticket or BAND - 1) + band
+    local place = tonumber(head[2])
     before = score > place or score == place and precedes(head[1], request)
   end
   if before or writing and not inside or not writing and write and reads > held
@@ -105,7 +106,11 @@ else
     if options ~= '' and find(options, 't', 1, true) then
       return answer(0, 0)
     end
-    if longest and waiting >= longest then return answer(-5, waiting) end
+    if longest then
+      local behind = head and call('ZRANGEBYSCORE', QUEUE, '(' .. int(score), '+inf', 'LIMIT', '0', '1')
+      local ahead = upgrade and 0 or behind and behind[1] and call('ZRANK', QUEUE, behind[1]) or waiting
+      if ahead >= longest then return answer(-5, ahead) end
+    end
     -- Other servers draw that ticket too, if they get the same votes in the same order: see PROTOCOL.md, Numbers.
     if not ticket and find(options, 'q', 1, true) then
       pass(us - us % 16384 + 16383)

@@ -169,7 +169,8 @@ impl<M> Acquire<M> {
     }
 
     /// Refuses to queue behind so many waiters or more, with [`Error::QueueFull`]. A request that enters at once, or that
-    /// waited already and lost its place, is not refused. 0: it never waits.
+    /// waited already and lost its place, is not refused. Those of whom it would stand in front do not count. 0: it never
+    /// waits.
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -351,7 +352,7 @@ impl<M: Access> Acquire<M> {
     async fn wait(&self, when: When, wait: &Wait) -> Result<Option<(Attempt, Grant)>, Error> {
         let (mut ticket, mut now) = (None, wait.begun);
         loop {
-            let mut attempt = self.attempt(when, ticket, now);
+            let mut attempt = self.attempt(when.after(now.saturating_duration_since(wait.begun)), ticket, now);
             let asked = attempt.ask(now).await?;
             if let (None, Some(progress)) = (&asked, &self.progress) {
                 progress.tell(&attempt).await;

@@ -48,9 +48,9 @@ impl<M> Guard<M> {
     /// You may drop the future and call again. A call that follows a dropped one reads the status once more.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the hold is lost first. [`Error::Server`] if the server refuses the subscription or the
-    /// status, [`Error::Shutdown`] after a shutdown, [`Error::Runtime`] outside of a runtime with timers, and
-    /// [`Error::Unavailable`] if the client's runtime has ended. While the server is away the call waits.
+    /// [`Error::Lost`] if the hold is lost first, also by a shutdown. [`Error::Server`] if the server refuses the
+    /// subscription or the status, [`Error::Runtime`] outside of a runtime with timers, and [`Error::Unavailable`] if the
+    /// client's runtime has ended. While the server is away the call waits.
     pub async fn contended(&self) -> Result<(), Error> {
         runtime::check_timers()?;
         tokio::select! {

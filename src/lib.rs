@@ -177,6 +177,8 @@ pub use quorum::{
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;
 pub use status::{Holder, Status, Waiter};
+#[cfg(feature = "cluster")]
+pub use target::IntoNode;
 pub use target::IntoServer;
 pub use types::client_info::ClientInfo;
 pub use types::deadlock::Blocked;

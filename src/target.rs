@@ -38,6 +38,7 @@ mod sealed {
     impl Sealed for String {}
     impl Sealed for &String {}
     impl Sealed for redis::Client {}
+    impl Sealed for redis::ConnectionInfo {}
     #[cfg(feature = "cluster")]
     impl<T> Sealed for Vec<T> {}
     #[cfg(feature = "cluster")]
@@ -50,9 +51,13 @@ mod sealed {
 
 impl IntoServer for &str {
     fn into_server(self) -> Result<Server, RedisError> {
-        check_url(self)?;
-        redis::Client::open(self.into_connection_info()?)?.into_server()
+        redis::Client::open(connection_info(self)?)?.into_server()
     }
+}
+
+fn connection_info(url: &str) -> Result<redis::ConnectionInfo, RedisError> {
+    check_url(url)?;
+    url.into_connection_info()
 }
 
 /// A password with a character that ends the host must not become the name of a host, which errors show.
@@ -84,12 +89,52 @@ impl IntoServer for redis::Client {
     }
 }
 
+/// A node of a cluster: a URL or a [`redis::ConnectionInfo`].
+#[cfg(feature = "cluster")]
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` names no node of a cluster",
+    label = "not a node that fairlock can open connections to",
+    note = "name each node by its URL (`&str` or `String`) or a `redis::ConnectionInfo`"
+)]
+pub trait IntoNode: sealed::Sealed {
+    #[doc(hidden)]
+    fn into_node(self) -> Result<redis::ConnectionInfo, RedisError>;
+}
+
+#[cfg(feature = "cluster")]
+impl IntoNode for &str {
+    fn into_node(self) -> Result<redis::ConnectionInfo, RedisError> {
+        connection_info(self)
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl IntoNode for String {
+    fn into_node(self) -> Result<redis::ConnectionInfo, RedisError> {
+        connection_info(&self)
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl IntoNode for &String {
+    fn into_node(self) -> Result<redis::ConnectionInfo, RedisError> {
+        connection_info(self)
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl IntoNode for redis::ConnectionInfo {
+    fn into_node(self) -> Result<redis::ConnectionInfo, RedisError> {
+        Ok(self)
+    }
+}
+
 /// Nodes of a cluster, at least one; the client finds the others. All nodes have the login and TLS settings of the
 /// first one.
 #[cfg(feature = "cluster")]
-impl<T: IntoConnectionInfo> IntoServer for Vec<T> {
+impl<T: IntoNode> IntoServer for Vec<T> {
     fn into_server(self) -> Result<Server, RedisError> {
-        let nodes = self.into_iter().map(IntoConnectionInfo::into_connection_info);
+        let nodes = self.into_iter().map(IntoNode::into_node);
         let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
         check_nodes(&nodes)?;
         Ok(Server(Target::Cluster(nodes.into())))
@@ -122,7 +167,7 @@ fn check_nodes(nodes: &[redis::ConnectionInfo]) -> Result<(), RedisError> {
 
 /// Nodes of a cluster, as in a `Vec`.
 #[cfg(feature = "cluster")]
-impl<T: IntoConnectionInfo, const N: usize> IntoServer for [T; N] {
+impl<T: IntoNode, const N: usize> IntoServer for [T; N] {
     fn into_server(self) -> Result<Server, RedisError> {
         Vec::from(self).into_server()
     }
@@ -155,8 +200,13 @@ mod tests {
             "redis://app:12/s3cret@a",
             "valkey://app:12?s3cret@a",
         ] {
-            let error = url.into_server().expect_err("refused").to_string();
-            assert!(error.contains("%23") && !error.contains("12"), "{error}");
+            let mut refused = vec![url.into_server()];
+            #[cfg(feature = "cluster")]
+            refused.extend([["redis://a", url].into_server(), vec![url.to_owned()].into_server()]);
+            for refused in refused {
+                let error = refused.expect_err("refused").to_string();
+                assert!(error.contains("%23") && !error.contains("12"), "{error}");
+            }
         }
         assert!("redis://:s3%23cret@a".into_server().is_ok());
         assert!("unix:///tmp/a@b.sock".into_server().is_ok());

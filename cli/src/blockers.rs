@@ -344,9 +344,11 @@ fn blame(server: &ServerArgs, blamed: &[Blamed<'_>]) -> String {
         let who = text::origin_in_short(&holder.client);
         let (name, held) = (safe(&lock.name), span(holder.held_for));
         text += &format!("  {who} has held {name} for {held} and its process waits for no lock\n");
-        if let Some(process) = holder.client.process {
+        // Their own words are from everybody who can write to the server: the host's name is no part of what one pastes,
+        // and the process 0 is the group of who does.
+        if let Some(process) = holder.client.process.filter(|process| *process != 0) {
             let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe);
-            text += &format!("    first end it:    kill {process}    # on {host}\n");
+            text += &format!("    first end it on {host}:\n                     kill {process}\n");
         }
         let (name, owner) = (text::operand(&lock.name), holder.owner);
         text += &format!("    or else type:    {} evict {name} {owner}\n", server.typed());

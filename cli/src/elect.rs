@@ -8,7 +8,8 @@ use crate::run::{builder, settle, under_guard, variables, with_signals};
 use crate::server::ServerArgs;
 use crate::signals::Signals;
 use crate::text::safe;
-use fairlock::{Client, Error, LostReason};
+use fairlock::{Client, Error};
+use std::cell::Cell;
 
 pub(crate) async fn run(server: &ServerArgs, args: ElectArgs) -> Outcome {
     let connecting = server.connect(builder(Some(args.lease), args.label.as_deref(), &args.command));
@@ -29,21 +30,28 @@ async fn while_leading(
 ) -> Outcome {
     // An election is the write lock of its name.
     let lock = client.rw_lock(args.name.as_str());
-    let mut led = false;
+    // Whether the server has answered a campaign.
+    let answered = Cell::new(false);
     loop {
+        let campaign = async {
+            let place = lock.write().enqueue().await?;
+            answered.set(true);
+            place.await
+        };
         let guard = tokio::select! {
             biased;
             signal = signals.next() => return Err(Failure::signal(signal.as_raw())),
-            guard = Box::pin(lock.write().acquire_fair()) => guard,
+            guard = Box::pin(campaign) => guard,
         };
         let guard = match guard {
-            // Candidates that wait outlast an outage. So does the one that led when it began; each try takes a lease.
-            Err(away @ Error::Unavailable { .. }) if led => {
+            // Candidates that wait outlast an outage. So do those that campaign again when it begins; each try takes a
+            // lease.
+            Err(away @ Error::Unavailable { .. }) if answered.get() => {
                 complaints.add(format!("{away}: campaigning again"));
                 continue;
             }
             // Nobody led: only the place in the queue is gone.
-            Err(Error::Lost { reason, .. }) if reason == LostReason::Evicted => {
+            Err(Error::Lost { reason, .. }) => {
                 let name = safe(&args.name);
                 complaints.add(format!(
                     "{name}: the candidate's place is gone: {reason}; campaigning again"
@@ -52,7 +60,6 @@ async fn while_leading(
             }
             guard => guard?,
         };
-        led = true;
         let mut variables = variables(&args.name, Some(guard.fencing_token()));
         variables.push(nested::variable(prefix, &[&args.name], &By::Owner(guard.owner())));
         let (ended, guard) = under_guard(guard, variables, &args.command, args.grace, signals, complaints).await?;

@@ -12,8 +12,8 @@ pub(crate) fn document(value: &Value) -> Result<(), Failure> {
 }
 
 /// One of many, on a line.
-pub(crate) fn line(value: &Value) -> Result<(), Failure> {
-    say(&format!("{value}\n"))
+pub(crate) fn line(value: &Value) -> String {
+    format!("{value}\n")
 }
 
 pub(crate) fn ms(duration: Duration) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::args::LeaderArgs;
 use crate::json;
-use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::outcome::{Failure, Outcome, Status, complain, say, say_until};
 use crate::server::ServerArgs;
 use crate::text::{origin_in_short, safe};
 use crate::watch::interrupted;
@@ -16,7 +16,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &LeaderArgs) -> Outcome {
         true => watch(election.observe().await?, args).await,
         false => {
             let leader = election.leader().await?;
-            tell(&leader, args).map(|()| match leader {
+            say(&told(&leader, args)).map(|()| match leader {
                 Some(_) => Status::OK,
                 None => Status::NO,
             })
@@ -35,7 +35,7 @@ async fn watch(mut leaders: fairlock::Leaders, args: &LeaderArgs) -> Outcome {
             leader = leaders.next() => leader,
         };
         match leader {
-            Some(Ok(leader)) => tell(&leader, args)?,
+            Some(Ok(leader)) => say_until(&mut interrupted, told(&leader, args)).await?,
             Some(Err(error)) => complain(&error.to_string()),
             None => {
                 return Err(Failure::new(
@@ -47,12 +47,12 @@ async fn watch(mut leaders: fairlock::Leaders, args: &LeaderArgs) -> Outcome {
     }
 }
 
-fn tell(leader: &Option<Leader>, args: &LeaderArgs) -> Result<(), Failure> {
+fn told(leader: &Option<Leader>, args: &LeaderArgs) -> String {
     if args.output.json {
         return json::line(&json!({"election": args.name, "leader": leader.as_ref().map(described)}));
     }
     let name = safe(&args.name);
-    say(&match leader {
+    match leader {
         None => format!("{name}: nobody leads\n"),
         Some(leader) => format!(
             "{name}: {} leads since {}, term {}, owner {}\n",
@@ -61,7 +61,7 @@ fn tell(leader: &Option<Leader>, args: &LeaderArgs) -> Result<(), Failure> {
             leader.term,
             leader.owner
         ),
-    })
+    }
 }
 
 fn described(leader: &Leader) -> Value {

@@ -77,7 +77,8 @@ const NOT_PROMISED: Section = (
     "WHAT IS NOT PROMISED",
     "fairlock sends TERM a moment before the server gives the lock to others. COMMAND may still go on:
 it may catch TERM, be frozen, or have work under way elsewhere. Only the resource can refuse
-such late work, by the token. A server that loses its data loses the locks.",
+such late work, by the token. Do not stop fairlock by STOP or TSTP: COMMAND would go on, and
+nobody would renew its lock. A server that loses its data loses the locks.",
 );
 
 const RUN_EXAMPLES: Section = (

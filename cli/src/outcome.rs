@@ -81,6 +81,15 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
     })
 }
 
+/// The same, until a signal comes: whoever reads the output may have stopped, and then the write never ends.
+pub(crate) async fn say_until(interrupted: impl Future<Output = i32>, text: String) -> Result<(), Failure> {
+    tokio::select! {
+        signal = interrupted => Err(Failure::signal(signal)),
+        // This fails only if `say` panics or the runtime ends.
+        said = tokio::task::spawn_blocking(move || say(&text)) => said.unwrap_or_else(|_| Err(Failure::signal(13))),
+    }
+}
+
 /// Writes a message to stderr. It may have words of a server, so nothing in it acts on the terminal.
 pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "fairlock: {}", safe_lines(text));

@@ -199,6 +199,13 @@ async fn under_all(
     signals: &mut Signals,
     complaints: &Complaints,
 ) -> Outcome {
+    if let Some(name) = args.locks().iter().find(|name| name.contains('\n')) {
+        let message = format!(
+            "the lock {} has a line feed, which ends a line of FAIRLOCK_TOKENS",
+            safe(name)
+        );
+        return Err(Failure::usage(message));
+    }
     let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
     let add = |all: AcquireAll, lock: &RwLock| match args.read {
         true => all.read(lock),

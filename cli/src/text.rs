@@ -47,7 +47,8 @@ fn is_unprintable(c: char) -> bool {
 /// bytes in octal, because those have the same length in all of them.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    // In zsh a word that begins with = is the path of a command.
+    if !text.is_empty() && !text.starts_with('=') && text.chars().all(is_plain) {
         return text.to_owned();
     }
     if !text.chars().any(is_unprintable) {

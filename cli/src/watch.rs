@@ -3,7 +3,7 @@
 use crate::args::WatchArgs;
 use crate::clients::Clients;
 use crate::json;
-use crate::outcome::{Failure, Outcome, Status, complain, say};
+use crate::outcome::{Failure, Outcome, Status, complain, say_until};
 use crate::server::ServerArgs;
 use crate::text::{self, safe};
 use fairlock::{ClientInfo, Error, Event};
@@ -45,20 +45,20 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
                 }
                 match concerns(&event, from, args) {
                     true if args.output.json => json::line(&json::event(&event, from)),
-                    true => say(&line(&event, from)),
-                    false => Ok(()),
+                    true => line(&event, from),
+                    false => continue,
                 }
             }
             Some(Err(error @ Error::EventsMissed { .. })) => {
                 complain(&error.to_string());
                 match args.output.json {
                     true => json::line(&json!({"event": "missed", "why": error.to_string()})),
-                    false => Ok(()),
+                    false => continue,
                 }
             }
-            Some(Err(error)) => Err(error.into()),
+            Some(Err(error)) => break Err(error.into()),
         };
-        if let Err(failure) = said {
+        if let Err(failure) = say_until(&mut interrupted, said).await {
             break Err(failure);
         }
     };

@@ -10,14 +10,18 @@ use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient, shown};
+use crate::types::limits::call_limit;
+use tokio::time::timeout;
 
 /// Makes sure that enough replicas know of a hold, and withdraws the hold otherwise. `false`: the hold was lost before
 /// its user had it, so the user asks again.
 pub(crate) async fn counts(attempt: &mut Attempt, wish: Replication) -> Result<bool, Error> {
     let counts = confirmed(attempt.session(), attempt.request(), wish).await;
     if counts.is_err() {
-        // The caller learns of it when the server has confirmed the release, or the lease is over.
-        attempt.withdraw().await;
+        // The caller learns of it when the server has confirmed the release, or the lease is over. A least time keeps the
+        // hold for longer, and no caller: nobody had it.
+        let lease = attempt.request().claim().lease();
+        let _ = timeout(lease + call_limit(lease), attempt.withdraw()).await;
     }
     counts
 }

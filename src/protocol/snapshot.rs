@@ -1,6 +1,7 @@
 //! The reply of the status script.
 
 use super::reply::{policy_of, text};
+use crate::types::limits::MOST_NUMBER;
 use crate::types::mode::{Mode, Policy};
 use redis::Value;
 
@@ -121,7 +122,8 @@ impl Snapshot {
 impl RawState {
     fn read(fields: &[&str]) -> Option<Self> {
         let (numbers, &[holder, limit, used]) = fields.split_last_chunk()?;
-        let number = |text: &&str| text.parse().ok();
+        // No script gives a greater one, and calendars cannot show one.
+        let number = |text: &&str| text.parse().ok().filter(|number| *number <= MOST_NUMBER);
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
         let &[
             seq,
@@ -166,7 +168,7 @@ impl SnapshotHolder {
             request: (*fields.first()?).to_owned(),
             deadline_ms: fields.get(1)?.parse().ok()?,
             read_holds: fields.get(2)?.parse().ok()?,
-            token: fields.get(3)?.parse().ok()?,
+            token: fields.get(3)?.parse().ok().filter(|token| *token <= MOST_NUMBER)?,
         })
     }
 }
@@ -196,5 +198,41 @@ fn texts(value: &Value, each: usize) -> Option<Vec<&str>> {
     match value {
         Value::Array(items) if items.len() % each == 0 => items.iter().map(text).collect(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reply about a writer, with these numbers.
+    fn reply(token: u64, seq: u64) -> Value {
+        let text = |text: String| Value::BulkString(text.into_bytes());
+        let texts = |texts: &[String]| Value::Array(texts.iter().cloned().map(text).collect());
+        let holder = ["w1:1".to_owned(), "9".to_owned(), "0".to_owned(), token.to_string()];
+        let mut raw = vec!["0".to_owned(); 15];
+        (raw[0], raw[12]) = (seq.to_string(), "w1:1".to_owned());
+        let [now, mode, policy, one] = ["7", "write", "", "1"].map(|is| text(is.to_owned()));
+        let none = text("0".to_owned());
+        let items = [
+            now,
+            mode,
+            policy,
+            one.clone(),
+            one,
+            none,
+            texts(&holder),
+            texts(&[]),
+            texts(&raw),
+        ];
+        Value::Array(items.into())
+    }
+
+    #[test]
+    fn numbers_that_no_script_gives_are_refused() {
+        let read = |token, seq| Snapshot::read(&reply(token, seq)).map(|read| (read.holders[0].token, read.raw.seq));
+        assert_eq!(read(MOST_NUMBER, MOST_NUMBER), Some((MOST_NUMBER, MOST_NUMBER)));
+        assert_eq!(read(MOST_NUMBER + 1, 1), None);
+        assert_eq!(read(1, MOST_NUMBER + 1), None);
     }
 }

@@ -320,6 +320,9 @@ impl Ballot {
             }
             let (session, lock) = (&handle.session, &self.wish.lock);
             if session.call(lock, self.wish.lease).renew(&[]).await.is_err() {
+                if session.is_closed() {
+                    return;
+                }
                 backoff.pause().await;
                 continue;
             }

@@ -287,7 +287,7 @@ impl Tally {
     }
 
     pub(super) fn is_in_recess(&self) -> bool {
-        self.recess.is_some()
+        self.recess.is_some() && !matches!(self.phase, Phase::Over(_))
     }
 
     /// A server answers again. Returns whether this one still waits for others to do so.

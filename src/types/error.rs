@@ -76,12 +76,12 @@ pub enum Error {
         circle: Vec<Blocked>,
     },
 
-    /// As many requests wait as [`Acquire::max_queue`](crate::Acquire::max_queue) allows. This one did not queue.
+    /// This request did not queue. As many wait before it as [`Acquire::max_queue`](crate::Acquire::max_queue) allows.
     #[error("{waiting} already wait for lock {lock:?}; retry later, or allow more by max_queue")]
     QueueFull {
         /// The lock's name.
         lock: String,
-        /// How many wait.
+        /// How many wait before it.
         waiting: usize,
     },
 

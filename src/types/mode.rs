@@ -121,6 +121,16 @@ pub(crate) enum When {
     InTurn,
 }
 
+impl When {
+    /// What is left when the caller has waited so long.
+    pub(crate) fn after(self, waited: Duration) -> Self {
+        match self {
+            Self::Within(limit) => Self::Within(limit.saturating_sub(waited)),
+            when => when,
+        }
+    }
+}
+
 /// All that a guard is made of, in one answer: a crowd would ask for each part a thousand times at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {

@@ -551,6 +551,30 @@ async fn what_was_granted_within_its_limit_is_handed_out_with_its_least_time() {
     assert!(place.await.unwrap().is_none());
 }
 
+/// Its renewal finds no such request, and then the server is away.
+#[tokio::test(start_paused = true)]
+async fn a_time_limit_does_not_begin_anew_when_a_request_asks_again() {
+    const LIMIT: Duration = Duration::from_secs(9);
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let _held = client.rw_lock("a").write().await.unwrap();
+    let begun = Instant::now();
+    let mut asking = Box::pin(client.rw_lock("a").write().try_acquire_for(LIMIT));
+    assert!(once(&mut asking).await.is_pending());
+    sleep(Duration::from_secs(6)).await;
+    server.flush_all();
+    sleep(Duration::from_secs(2)).await;
+    server.freeze();
+    let refused = asking.await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+    // It waits for a reply for twice the limit of a call at least.
+    assert!(
+        begun.elapsed() <= LIMIT + Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
 /// Polls it once.
 async fn once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await

@@ -266,8 +266,9 @@ class Lock:
             return (-1, 0)
         if how.is_try:
             return (0, 0)
-        if how.most is not None and len(queue) >= how.most:
-            return (-5, len(queue))
+        before = sum(self.places[waiter] <= place for waiter in queue)
+        if how.most is not None and before >= how.most:
+            return (-5, before)
         self.seq = max(self.seq, place[1])
         self.places[request] = place
         answer.note("queued", request)

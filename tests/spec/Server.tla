@@ -129,6 +129,7 @@ AcquireNew(s, r, how, clock) ==
         others == {t \in Waiting(a) : Owner[t] = Owner[r]}
         place == <<Band(a, r), IF how.ticket > 0 THEN how.ticket ELSE Number(a, clock)>>
         aged == [a EXCEPT !.seq = Max(@, how.ticket)]
+        ahead == {t \in Waiting(a) : a.wait[t][1] < place[1] \/ (a.wait[t][1] = place[1] /\ a.wait[t][2] <= place[2])}
         first == Waiting(a) = {} \/ Before(place, r, a.wait[First(a)], First(a))
         entered == Enter(aged, r, FALSE, 0, clock)
         queued == [aged EXCEPT !.seq = Max(@, place[2]),
@@ -139,7 +140,7 @@ AcquireNew(s, r, how, clock) ==
         ELSE IF r \in Named /\ others # {} THEN Refused(a, "already", CHOOSE t \in others : TRUE)
         ELSE IF place[1] = -1 /\ Waiting(a) # {} /\ a.wait[First(a)][1] = -1 THEN Refused(a, "conflict", 0)
         ELSE IF how.try THEN Refused(a, "busy", 0)
-        ELSE IF how.most >= 0 /\ Cardinality(Waiting(a)) >= how.most THEN Refused(a, "full", Cardinality(Waiting(a)))
+        ELSE IF how.most >= 0 /\ Cardinality(ahead) >= how.most THEN Refused(a, "full", Cardinality(ahead))
         ELSE [state |-> queued, reply |-> Stands(queued, r)]
 
 (* A call renews its own requests before it expires others, so a late call still counts. *)

@@ -263,7 +263,11 @@ async fn clock(findings: &mut Findings, redis: &mut MultiplexedConnection) {
         return;
     };
     let took = begun.elapsed();
-    let theirs = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros);
+    let since_epoch = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+    let Some(theirs) = SystemTime::UNIX_EPOCH.checked_add(since_epoch) else {
+        findings.wrong("clock", "the server's shows no date", "let it follow NTP");
+        return;
+    };
     let ours = before + took / 2;
     let (apart, ahead) = match theirs.duration_since(ours) {
         Ok(ahead) => (ahead, "ahead of"),

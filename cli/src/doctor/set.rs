@@ -94,7 +94,7 @@ async fn member(server: &ServerArgs) -> Result<Member, Failure> {
         let since_epoch = (before + half).duration_since(SystemTime::UNIX_EPOCH);
         let ours = since_epoch.map_or(0, |time| time.as_micros() as i128);
         Clock {
-            now_ms: seconds * 1000 + micros / 1000,
+            now_ms: seconds.saturating_mul(1000).saturating_add(micros / 1000),
             ahead_us: i128::from(seconds) * 1_000_000 + i128::from(micros) - ours,
             uncertain: half,
         }

@@ -20,6 +20,8 @@ const HOLDERS: usize = 5;
 const WAITERS: usize = 20;
 /// How deep the trees are.
 const DEPTH: usize = 12;
+/// How many locks stand below waiters, in all trees. A lock may stand below many, and is shown in full once.
+const BRANCHES: usize = 1000;
 
 /// A lease that is over holds nobody up.
 fn holders(lock: &Found) -> impl Iterator<Item = &Holder> {
@@ -36,6 +38,8 @@ struct Forest<'a> {
     held: HashMap<&'a str, Vec<usize>>,
     /// Locks that stand in a tree already.
     shown: HashSet<usize>,
+    /// How many locks have been put below waiters.
+    branches: usize,
 }
 
 /// The trees, those with the longest queues first, and how many locks that somebody waits for are in none of them.
@@ -58,10 +62,13 @@ pub(crate) fn trees(found: &[Found]) -> (Vec<Value>, usize) {
         found,
         held,
         shown: HashSet::new(),
+        branches: 0,
     };
     let mut trees = Vec::new();
     for at in contended.iter().copied() {
-        if forest.shown.contains(&at) || forest.shown.len() >= LOCKS {
+        // What had no room below its waiter is no circle.
+        let is_cut = forest.branches >= BRANCHES && !is_root(at);
+        if forest.shown.contains(&at) || forest.shown.len() >= LOCKS || is_cut {
             continue;
         }
         let mut tree = forest.tree(at, 0);
@@ -84,9 +91,14 @@ impl Forest<'_> {
                 true => self.held.get(waiter.client.id.as_str()).cloned().unwrap_or_default(),
                 false => Vec::new(),
             };
+            let mut locks = Vec::new();
             // A reader that waits to write does not wait for itself.
-            let held = held.into_iter().filter(|other| *other != at);
-            let locks: Vec<Value> = held.map(|other| self.tree(other, depth + 1)).collect();
+            for other in held.into_iter().filter(|other| *other != at) {
+                if self.branches < BRANCHES {
+                    self.branches += 1;
+                    locks.push(self.tree(other, depth + 1));
+                }
+            }
             branches.push(json!({
                 "client": json::client(&waiter.client),
                 "owner": waiter.owner.to_string(),

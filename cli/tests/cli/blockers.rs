@@ -1,7 +1,7 @@
 //! `fairlock blockers`: from "it is stuck" to the owner to blame.
 
 use crate::command::{BINARY, Cli, ended, piped, said};
-use crate::scene::{HOSTILE, LONG, client, queue};
+use crate::scene::{HOSTILE, LONG, client, queue, stay};
 use fairlock::{Client, Owner};
 use fairlock_support::server::{Server, connected, eventually};
 use std::time::Duration;
@@ -219,5 +219,35 @@ async fn the_command_that_it_prints_evicts_from_a_lock_whatever_its_name() {
         bash.args(["-c", &line]);
         let ended = ended(piped(bash).spawn().unwrap()).await;
         assert_eq!(ended.status, 0, "{line}: {ended:?}");
+    }
+}
+
+/// A shell may take the rest of a line for more than a comment.
+#[tokio::test]
+async fn what_it_prints_to_be_typed_has_no_words_of_others() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (holder, waiter) = (client(&server, "holder").await, client(&server, "waiter").await);
+    let _guard = holder.rw_lock("=ls").write().acquire_fair().await.unwrap();
+    stay(waiter.rw_lock("=ls").write());
+    server.until_queued("=ls", 1).await;
+    let id = holder.rw_lock("=ls").status().await.unwrap().holders[0]
+        .client
+        .id
+        .clone();
+    for (process, typed) in [("4711", 1), ("0", 0)] {
+        let mut forge = redis::cmd("SET");
+        forge
+            .arg(format!("fairlock:client:{id}"))
+            .arg(format!("{process}\n$(touch x) `y`\nholder"));
+        forge.exec_async(&mut server.redis().await).await.unwrap();
+        let text = cli.says(&["blockers", "=ls"]).await;
+        let kills: Vec<_> = text.lines().filter(|line| line.contains("kill")).collect();
+        assert_eq!(kills.len(), typed, "{text}");
+        assert!(
+            kills.iter().all(|kill| kill.trim() == format!("kill {process}")),
+            "{text}"
+        );
+        assert!(text.contains(" evict '=ls' "), "{text}");
     }
 }

@@ -116,3 +116,14 @@ pub fn said(text: &str, words: &[&str]) -> bool {
         None => false,
     })
 }
+
+/// A pipe that has no room, and who could read it.
+#[cfg(target_os = "linux")]
+pub async fn full_pipe() -> (std::os::fd::OwnedFd, tokio::net::unix::pipe::Receiver) {
+    let (sender, receiver) = tokio::net::unix::pipe::pipe().unwrap();
+    sender.writable().await.unwrap();
+    // A page after the other: what is left would be too small for one.
+    let pages = std::iter::from_fn(|| sender.try_write(&[b'.'; 4096]).ok()).count();
+    assert!(pages > 0, "it has no room at all");
+    (sender.into_blocking_fd().unwrap(), receiver)
+}

@@ -1,7 +1,7 @@
 //! `fairlock elect` and `fairlock leader`
 
 use crate::command::{Cli, ended, said};
-use crate::scene::client;
+use crate::scene::{LONG, client};
 use fairlock_support::server::{Server, soon};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -113,6 +113,57 @@ async fn a_candidate_that_is_evicted_while_it_waits_campaigns_again() {
     );
     server.until_queued("a", 1).await;
     guard.release().await.unwrap();
+    assert_eq!(line(&mut told).await, "it leads");
+    assert_eq!(ended(child).await.status, 0);
+}
+
+/// The server evicts a candidate and says no more, so that the next campaign has no answer.
+#[tokio::test]
+async fn a_candidate_that_never_led_outlasts_an_outage_too() {
+    let mut server = Server::start().await;
+    let client = client(&server, "leader").await;
+    let _guard = client.rw_lock("a").write().acquire_fair().await.unwrap();
+    let options = [
+        "elect", "--lease", "2s", "--label", "one", "a", "--", "echo", "it leads",
+    ];
+    let mut child = Cli::of(&server).command(&options).spawn().unwrap();
+    let mut told = lines(&mut child);
+    let mut complaints = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    server.until_queued("a", 1).await;
+    let evict = concat!(
+        include_str!("../../../lua/lock.lua"),
+        include_str!("../../../lua/evict.lua")
+    );
+    let mut redis = server.redis().await;
+    let mut first = redis::cmd("ZRANGE");
+    let waits: Vec<String> = first
+        .arg("fairlock:{a}:q")
+        .arg(0)
+        .arg(0)
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    let mut evict_and_pause = redis::pipe();
+    evict_and_pause.atomic().cmd("EVAL").arg(evict).arg(3);
+    evict_and_pause
+        .arg("fairlock:{a}")
+        .arg("fairlock:{a}:q")
+        .arg("fairlock:{a}:l");
+    evict_and_pause.arg("").arg(&waits[0][1..]);
+    evict_and_pause
+        .cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(LONG.as_millis() as u64)
+        .arg("ALL");
+    evict_and_pause.exec_async(&mut redis).await.unwrap();
+    loop {
+        let complaint = soon("a complaint", complaints.next_line()).await.unwrap();
+        if complaint.expect("it campaigns on").contains("did not answer") {
+            break;
+        }
+    }
+    server.kill();
+    server.start_again().await;
     assert_eq!(line(&mut told).await, "it leads");
     assert_eq!(ended(child).await.status, 0);
 }

@@ -185,3 +185,17 @@ async fn a_pause_beyond_a_day_between_two_looks_is_refused() {
         assert!(said(&ended.stderr, &["at most 24h"]), "{ended:?}");
     }
 }
+
+#[tokio::test]
+async fn a_name_that_would_end_a_line_of_tokens_is_refused() {
+    let server = Server::start().await;
+    let ended = Cli::of(&server)
+        .run(&["run", "--and", "b", "a\n9 b", "--", "true"])
+        .await;
+    assert_eq!(
+        (ended.status, ended.stderr.contains("FAIRLOCK_TOKENS")),
+        (64, true),
+        "{ended:?}"
+    );
+    assert_eq!(Cli::of(&server).run(&["run", "a\n9 b", "--", "true"]).await.status, 0);
+}

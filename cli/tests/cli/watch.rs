@@ -1,5 +1,7 @@
 //! `fairlock watch`
 
+#[cfg(target_os = "linux")]
+use crate::command::full_pipe;
 use crate::command::{Cli, ended, said};
 use crate::scene::client;
 use fairlock::Owner;
@@ -188,4 +190,32 @@ async fn fails_when_the_server_refuses_to_bring_further_events() {
     stderr.read_to_string(&mut text).await.unwrap();
     assert_eq!(ended.status, 69, "{text}");
     assert!(said(&text, &["refuses", "channels"]), "{text}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_signal_ends_it_also_where_nobody_reads_what_it_prints() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server, "watched").await);
+    let (stdout, _unread) = full_pipe().await;
+    let mut child = cli.command(&["watch", "a"]).stdout(stdout).spawn().unwrap();
+    let mut ready = BufReader::new(child.stderr.take().unwrap()).lines();
+    soon("it listens", ready.next_line()).await.unwrap().unwrap();
+    // What this stream is told the command was told before it.
+    let mut events = client.rw_lock("a").events().await.unwrap();
+    for _ in 0..3 {
+        client
+            .rw_lock("a")
+            .write()
+            .acquire_fair()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        soon("an event", events.next()).await.unwrap().unwrap();
+    }
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(ended(child).await.status, 128 + 15);
 }

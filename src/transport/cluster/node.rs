@@ -9,7 +9,7 @@ use crate::types::error::disconnected;
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, Value};
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -51,29 +51,13 @@ pub(crate) struct Node {
     pub(super) backend: Backend,
     pub(super) link: Link,
     membership: watch::Sender<Membership>,
-    /// Calls that the node has not answered for a while.
-    unanswered: AtomicUsize,
+    /// A call has had no reply for a while. It may be in a future that nobody polls any more, so the doubt has an end.
+    doubted_until: Mutex<Option<Instant>>,
     /// The node's subscription gets no reply.
     suspect: AtomicBool,
     agenda: Mutex<Agenda>,
     /// Says that the agenda is not empty.
     pub(super) wanted: Notify,
-}
-
-/// A call that a node has not answered for a while.
-struct Unanswered<'a>(&'a Node);
-
-impl<'a> Unanswered<'a> {
-    fn of(node: &'a Node) -> Self {
-        node.unanswered.fetch_add(1, Ordering::Relaxed);
-        Self(node)
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        self.0.unanswered.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Node {
@@ -83,7 +67,7 @@ impl Node {
             link: Link::idle(backend.clone(), label),
             backend,
             membership: watch::Sender::new(Membership::Candidate(clock::now())),
-            unanswered: AtomicUsize::new(0),
+            doubted_until: Mutex::default(),
             suspect: AtomicBool::new(false),
             agenda: Mutex::new(Agenda::Everything(Vec::new())),
             wanted: Notify::new(),
@@ -92,7 +76,11 @@ impl Node {
 
     /// Whether a caller waits for it in vain.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.link.is_down() || self.suspect.load(Ordering::Relaxed) || self.unanswered.load(Ordering::Relaxed) > 0
+        self.link.is_down() || self.suspect.load(Ordering::Relaxed) || self.owes_a_reply()
+    }
+
+    fn owes_a_reply(&self) -> bool {
+        locked(&self.doubted_until).is_some_and(|until| clock::now() < until)
     }
 
     pub(super) fn suspect(&self, suspect: bool) {
@@ -112,11 +100,17 @@ impl Node {
             () = &mut gone => return Err(left()),
             () = sleep(how.limit / 2) => {}
         }
-        let _unanswered = Unanswered::of(self);
+        let until = clock::now() + how.limit / 2;
+        locked(&self.doubted_until).replace(until);
         stale.notify_one();
         tokio::select! {
             biased;
-            reply = call => reply,
+            reply = call => {
+                if reply.is_ok() {
+                    locked(&self.doubted_until).take();
+                }
+                reply
+            }
             () = gone => Err(left()),
         }
     }
@@ -220,5 +214,37 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::link::Lane;
+    use super::*;
+    use std::task::{Context, Waker};
+
+    /// No reply comes: nothing drives the link.
+    #[tokio::test]
+    async fn a_call_that_nobody_polls_any_more_does_not_make_its_node_doubtful_for_ever() {
+        const LIMIT: Duration = Duration::from_millis(200);
+        let client = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
+        let address = Address::parse("127.0.0.1:1").expect("an address");
+        let node = Node::new(address, Backend::of(&client).expect("a server"), None);
+        let (stale, sent, command) = (Notify::new(), AtomicBool::new(false), redis::cmd("TIME"));
+        let how = How {
+            patience: Duration::from_secs(3600),
+            ..How::plainly(Lane::Users, LIMIT)
+        };
+        let order = Order::command(&command, &sent);
+        let mut call = pin!(node.call(&stale, &how, &order));
+        let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending() && !node.owes_a_reply());
+        sleep(LIMIT / 2).await;
+        assert!(poll().is_pending());
+        let until = locked(&node.doubted_until).expect("in doubt");
+        assert!(node.owes_a_reply() || clock::now() >= until);
+        stale.notified().await;
+        clock::sleep_until(until).await;
+        assert!(!node.owes_a_reply());
     }
 }

@@ -371,9 +371,10 @@ impl Step<'_> {
         if ask.only_now {
             return self.answer(BUSY, 0);
         }
-        let waiters = self.lock.queue.len() as u64;
-        if ask.most_waiters.is_some_and(|most| waiters >= most) {
-            return self.answer(QUEUE_IS_FULL, waiters);
+        let last = band + ask.ticket.map_or(BAND - 1, |ticket| ticket as i64);
+        let ahead = self.lock.queue.iter().filter(|(score, _)| *score <= last).count() as u64;
+        if ask.most_waiters.is_some_and(|most| ahead >= most) {
+            return self.answer(QUEUE_IS_FULL, ahead);
         }
         let ticket = match ask.ticket {
             None if ask.is_vote => self.number(Draw::VotesTicket { request }, 0),

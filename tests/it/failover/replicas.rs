@@ -449,6 +449,24 @@ async fn a_release_is_sent_again_for_as_long_as_the_server_keeps_the_hold() {
     .await;
 }
 
+/// Nobody had it, so nobody waits for the end of its least time.
+#[tokio::test]
+async fn a_withdrawal_does_not_wait_for_a_least_time() {
+    let server = Server::start().await;
+    let builder = Client::builder().lease(ms(3000)).wait_for_replicas(1, ms(1000));
+    let lock = connected(builder, server.url()).await.rw_lock("a");
+    let asking = tokio::spawn(lock.write().hold_at_least(Duration::from_secs(3600)).try_acquire());
+    eventually("the server waits for a replica", async || {
+        asking.is_finished() || info(&server, "clients").await.contains("blocked_clients:1")
+    })
+    .await;
+    wants_replicas(&server, 1).await;
+    let refused = soon("the answer", asking).await.unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    wants_replicas(&server, 0).await;
+    until_free(&server, "a").await;
+}
+
 /// A renewal is minutes away, so nobody but the releaser asks again.
 #[tokio::test]
 async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {

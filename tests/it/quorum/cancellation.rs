@@ -1,11 +1,12 @@
 //! What a dropped future or guard leaves behind: nothing, at any server.
 
 use super::{Fleet, LEASE, PREFIX, key, write};
-use crate::server::{Server, connected, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error};
 use fairlock_support::scripts::ACQUIRE;
 use futures::future::{FutureExt, join_all};
 use std::time::Duration;
+use tokio::runtime::Builder;
 
 #[tokio::test]
 async fn a_dropped_request_of_a_quorum_leaves_no_vote_anywhere() {
@@ -106,6 +107,38 @@ async fn a_shutdown_ends_a_waiter_that_reaches_no_majority() {
     soon("the shutdown", b.shutdown()).await;
     let waited = soon("the waiter ends", waiter).await.unwrap();
     assert!(matches!(waited, Err(Error::Shutdown { .. })), "{waited:?}");
+}
+
+/// Its tasks went on for it, and nobody polls it when its quorum ends.
+#[tokio::test]
+async fn a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls() {
+    let mut fleet = Fleet::start(3).await;
+    let _holder = fleet.quorum().await.rw_lock("x").write().acquire_fair().await.unwrap();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let connecting = Fleet::builder().connect(fleet.urls());
+    let quorum = runtime.spawn(connecting).await.unwrap().unwrap();
+    let mut request = Box::pin(quorum.rw_lock("x").write().lease(Duration::from_secs(1)).acquire_fair());
+    let waits = fleet.until(fleet.all(), "x", 1, 1);
+    tokio::select! {
+        _ = &mut request => panic!("two writers"),
+        () = waits => {}
+    }
+    // The ticket is taken, and a task goes on.
+    for _ in 0..20 {
+        assert!((&mut request).now_or_never().is_none(), "two writers");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    fleet.0[1].kill();
+    fleet.0[2].kill();
+    fleet.until([0], "x", 1, 0).await;
+    soon("the shutdown", quorum.shutdown()).await;
+    eventually("its tasks end", async || runtime.metrics().num_alive_tasks() == 0).await;
+    drop(request);
+    runtime.shutdown_background();
 }
 
 /// One server grants, another one is busy, and the third one was never reached.

@@ -3,7 +3,7 @@
 use super::{take, user};
 use crate::server::{Server, eventually, soon};
 use crate::users::{LEASE, LONG, client, queued, write};
-use fairlock::Error;
+use fairlock::{Error, Owner, Policy};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -30,6 +30,39 @@ async fn a_queue_that_is_full_refuses_at_once_and_tells_how_many_wait() {
     let inside = take(lock.write().max_queue(0)).await;
     assert!(lock.write().max_queue(0).try_acquire().await.unwrap().is_none());
     inside.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_is_not_full_for_an_upgrade_which_stands_before_all() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let mine = lock.with_owner(&Owner::new());
+    let held = take(mine.read()).await;
+    let other = take(lock.read()).await;
+    let second = queued(&server, lock.write(), 1).await;
+    let first = queued(&server, mine.write().max_queue(1), 2).await;
+    other.release().await.unwrap();
+    let upgraded = first.enters().await;
+    upgraded.release().await.unwrap();
+    held.release().await.unwrap();
+    second.enters().await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_is_not_full_of_those_whom_the_preference_puts_behind() {
+    let server = Server::start().await;
+    let lock = client(server.url(), LONG).await.rw_lock("a");
+    let lock = lock.policy(Policy::WriterFirst);
+    let inside = take(lock.write()).await;
+    let reader = queued(&server, lock.read(), 1).await;
+    let writer = queued(&server, lock.write().max_queue(1), 2).await;
+    let refused = lock.write().max_queue(1).acquire_fair().await;
+    assert!(matches!(refused, Err(Error::QueueFull { waiting: 1, .. })));
+    let refused = lock.read().max_queue(2).acquire_fair().await;
+    assert!(matches!(refused, Err(Error::QueueFull { waiting: 2, .. })));
+    inside.release().await.unwrap();
+    writer.enters().await.release().await.unwrap();
+    reader.enters().await.release().await.unwrap();
 }
 
 #[tokio::test]

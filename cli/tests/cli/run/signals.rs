@@ -1,6 +1,8 @@
 //! Signals, and a lock that is lost: how the command ends, with all that it started.
 
 use super::{LONG, Running, client, is_free};
+#[cfg(target_os = "linux")]
+use crate::command::full_pipe;
 use crate::command::{Cli, ended, said};
 use fairlock_support::server::{Server, eventually, soon};
 use rustix::process::Signal;
@@ -23,16 +25,6 @@ fn is_waited_for(pid: &str) -> bool {
     !std::path::Path::new("/proc").join(pid).exists()
 }
 
-/// A pipe that has no room, and who could read it.
-#[cfg(target_os = "linux")]
-async fn full_pipe() -> (std::os::fd::OwnedFd, tokio::net::unix::pipe::Receiver) {
-    let (sender, receiver) = tokio::net::unix::pipe::pipe().unwrap();
-    sender.writable().await.unwrap();
-    // A page after the other: what is left would be too small for one.
-    let pages = std::iter::from_fn(|| sender.try_write(&[b'.'; 4096]).ok()).count();
-    assert!(pages > 0, "it has no room at all");
-    (sender.into_blocking_fd().unwrap(), receiver)
-}
 /// What this process was told to ignore its children ignore too.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -390,3 +390,26 @@ async fn many_locks_come_in_pages_and_many_browsers_cost_one_look() {
         "{reads} statuses for 20 browsers"
     );
 }
+
+/// Each of two clients waits for a hundred locks of the other one, so each lock could stand below a hundred waiters.
+#[tokio::test]
+async fn trees_of_many_locks_are_bounded() {
+    const EACH: usize = 100;
+    let server = Server::start().await;
+    let clients = two_clients(&server).await;
+    let lock = |at: usize, n: usize| clients[at].rw_lock(format!("{}{n}", if at == 0 { "a" } else { "b" }));
+    let held = (0..2 * EACH).map(|n| lock(n % 2, n / 2).write().acquire_fair());
+    let _held = join_all(held).await;
+    for (at, other) in [(0, "b"), (1, "a")] {
+        (0..EACH).for_each(|n| stay(clients[at].rw_lock(format!("{other}{n}")).write()));
+    }
+    for n in 0..2 * EACH {
+        server.until_queued(lock(n % 2, n / 2).name(), 1).await;
+    }
+    let served = Served::start(&Cli::of(&server), &["--interval", "1h"]).await;
+    let waits = served.document("/api/waits").await;
+    let shown = waits.to_string().matches("\"elsewhere\"").count();
+    assert!((100..=1200).contains(&shown), "{shown} locks are shown");
+    let expanded = waits.to_string().matches("\"elsewhere\":false").count() as u64;
+    assert_eq!(expanded + waits["more"].as_u64().unwrap(), 2 * EACH as u64);
+}

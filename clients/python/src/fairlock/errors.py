@@ -52,7 +52,7 @@ class ServerError(FairlockError):
 
 
 class QueueFullError(FairlockError):
-    """As many requests wait as `max_queue` allows. This one did not queue."""
+    """This request did not queue. As many wait before it as `max_queue` allows."""
 
     def __init__(self, lock: str, waiting: int) -> None:
         super().__init__(f"{waiting} already wait for lock {lock!r}; retry later, or allow more by max_queue")

@@ -338,4 +338,18 @@ pub const ALL: &[Mutant] = &[
         story: "A user may not SET: a server that restarted never votes again for it, and doctor finds the user fit.",
         check: Check::It("recipes::the_page_has_the_rules_of_the_list"),
     },
+    Mutant {
+        name: "recess-outlives-its-request", file: "src/quorum/tally.rs",
+        edits: &[("self.recess.is_some() && !matches!(self.phase, Phase::Over(_))", "self.recess.is_some()")],
+        seen: "found here, by a reader from outside",
+        story: "A request ends while a majority is away, and its task waits for a majority for ever.",
+        check: Check::It("quorum::cancellation::a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls"),
+    },
+    Mutant {
+        name: "knocks-after-the-shutdown", file: "src/quorum/ballot.rs",
+        edits: &[("                if session.is_closed() {\n                    return;", "                if false {\n                    return;")],
+        seen: "found here, by a reader from outside",
+        story: "The quorum is shut down, and a waiter that nobody polls knocks at its closed links for ever.",
+        check: Check::It("quorum::cancellation::a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls"),
+    },
 ];
