@@ -60,7 +60,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
-    /// subscribe. A replica serves reads only: a call that writes fails there with [`Error::Server`].
+    /// subscribe. A replica serves reads only: a call that writes fails there with [`Error::Server`]. [`Error::Runtime`]
+    /// outside of a tokio runtime with I/O and timers.
     pub async fn connect(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().connect(server).await
     }

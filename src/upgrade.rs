@@ -121,9 +121,9 @@ impl WriteGuard {
     /// If you drop the future, the client releases the hold in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the hold had been lost, or its `max_hold` ended meanwhile. [`Error::Unavailable`] or [`Error::Server`] if the server did not
-    /// confirm within the lease, and [`Error::Shutdown`] if the client was shut down meanwhile; then the client releases
-    /// the hold in the background. [`Error::Runtime`] without timers.
+    /// [`Error::Lost`] if the hold had been lost, or its `max_hold` ended meanwhile. [`Error::Unavailable`] or
+    /// [`Error::Server`] if the server did not confirm within the lease, and [`Error::Shutdown`] if the client was shut
+    /// down meanwhile; then the client releases the hold in the background. [`Error::Runtime`] without timers.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         runtime::check_timers()?;
         let asked = clock::now();

@@ -220,7 +220,7 @@ impl<M> QuorumGuard<M> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock had been lost before: others may have been inside at the same time.
-    /// [`Error::Unavailable`] if no majority confirmed. Then the client repeats the release in the background until the
+    /// [`Error::Unavailable`] or [`Error::Server`] if no majority confirmed. Then the client repeats the release in the background until the
     /// leases must have ended. [`Error::Runtime`] outside of a runtime with timers. Then too the client releases in the
     /// background.
     pub async fn release(self) -> Result<(), Error> {

@@ -74,7 +74,8 @@ impl QuorumLock {
     /// The call changes nothing.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no majority answers; [`Error::Shutdown`], [`Error::Runtime`] or [`Error::InvalidName`].
+    /// [`Error::Unavailable`] if no majority answers, [`Error::Server`] if so many servers refuse; [`Error::Shutdown`],
+    /// [`Error::Runtime`] or [`Error::InvalidName`].
     pub async fn status(&self) -> Result<QuorumStatus, Error> {
         runtime::check_timers()?;
         self.lock.check_name()?;

@@ -65,17 +65,24 @@ mod machine {
     use std::sync::OnceLock;
 
     /// Two readings of a clock are some ns apart, once more and once less. No machine is suspended for so short a time.
-    const UNIT: u64 = 10_000;
+    pub(super) const UNIT: u64 = 10_000;
 
     /// For how many ns the machine was suspended since the first call.
     pub(super) fn suspended() -> u64 {
         static AT_FIRST: OnceLock<u64> = OnceLock::new();
-        let at_first = AT_FIRST.get_or_init(|| (0..8).map(|_| difference()).max().unwrap_or_default());
-        difference().saturating_sub(*at_first) / UNIT * UNIT
+        since(*AT_FIRST.get_or_init(|| first(read)), read)
+    }
+
+    pub(super) fn first(read: impl Fn(ClockId) -> u64) -> u64 {
+        (0..8).map(|_| difference(&read)).max().unwrap_or_default()
+    }
+
+    pub(super) fn since(first: u64, read: impl Fn(ClockId) -> u64) -> u64 {
+        difference(read).saturating_sub(first) / UNIT * UNIT
     }
 
     /// The boot clock is read first: a pause between the two makes the difference less, and a later look finds the rest.
-    fn difference() -> u64 {
+    fn difference(read: impl Fn(ClockId) -> u64) -> u64 {
         let (boot, awake) = (read(ClockId::Boottime), read(ClockId::Monotonic));
         boot.saturating_sub(awake)
     }
@@ -130,5 +137,29 @@ mod tests {
         let after = look();
         assert!(before <= after && after <= before + then.elapsed() + Duration::from_secs(3600));
         assert!(since(before) >= after - before);
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn what_the_boot_clock_has_more_than_at_first_is_the_time_of_suspends() {
+        use super::machine::{UNIT, first, since};
+        use rustix::time::ClockId;
+        let clocks = |boot, awake| {
+            move |clock| match clock {
+                ClockId::Boottime => boot,
+                ClockId::Monotonic => awake,
+                other => unreachable!("{other:?}"),
+            }
+        };
+        let first = first(clocks(7_000_000, 2_000_000));
+        let minute = 60_000_000_000;
+        assert_eq!(since(first, clocks(7_000_000 + minute, 2_000_000 + minute)), 0);
+        assert_eq!(since(first, clocks(7_000_000 + minute, 2_000_000)), minute);
+        assert_eq!(
+            since(first, clocks(7_000_000 + UNIT - 1, 2_000_000)),
+            0,
+            "between two readings"
+        );
+        assert_eq!(since(first, clocks(7_000_000, 2_000_000 + minute)), 0);
     }
 }

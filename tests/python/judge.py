@@ -53,6 +53,8 @@ class Answer:
 
     def __init__(self):
         self.reply, self.messages, self.events, self.cut = None, {}, [], False
+        # Whether a release says when to look again: somebody waited.
+        self.looks = True
 
     def tell(self, request, number):
         self.messages.setdefault(client(request), []).append((number, request))
@@ -276,6 +278,7 @@ class Lock:
 
     def release(self, _how, args, time_us, answer):
         waited, told = bool(self.places), []
+        answer.looks = waited
         for request in args:
             if request in self.places:
                 told.append(1)

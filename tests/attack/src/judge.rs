@@ -58,7 +58,7 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
         same_state(before, step, &mut lock, &outcome, seen)?;
         keys_expire(&lock, seen)?;
     }
-    same_next_ms(&lock, step, next_ms)?;
+    same_next_ms(&lock, step, &outcome, next_ms)?;
     Ok((lock, outcome))
 }
 
@@ -225,7 +225,7 @@ fn renewed_twice(step: &Step) -> Option<u64> {
 }
 
 /// Who waits looks when it is told to: then somebody's deadline is over, or may be.
-fn same_next_ms(lock: &Lock, step: &Step, next_ms: i64) -> Result<(), String> {
+fn same_next_ms(lock: &Lock, step: &Step, outcome: &Outcome, next_ms: i64) -> Result<(), String> {
     if next_ms == 0 || next_ms == NOT_TOLD {
         return Ok(());
     }
@@ -233,8 +233,8 @@ fn same_next_ms(lock: &Lock, step: &Step, next_ms: i64) -> Result<(), String> {
     let after = |at: u64| at.saturating_sub(now_ms).max(1) as i64;
     let nearest = lock.nearest_deadline_ms();
     let right = match nearest {
-        // Nobody waits, or nobody is there.
-        _ if next_ms == -1 => nearest.is_none() || step.script == Script::Release,
+        // Nobody is there, or nobody waited for what is released.
+        _ if next_ms == -1 => nearest.is_none() || step.script == Script::Release && outcome.reply[0] == -1,
         Some(nearest) => (after(lock.near_ms)..=after(nearest)).contains(&next_ms),
         None => false,
     };

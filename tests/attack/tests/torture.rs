@@ -20,12 +20,17 @@ fn torture(args: &[&str]) -> (bool, String) {
     (status.success(), text)
 }
 
+/// The only thing wrong is that the unfenced register lost nothing, as the last line says. Lines before it tell how many
+/// violations there were by then.
+fn is_unlucky(text: &str) -> bool {
+    text.contains("lost nothing") && text.lines().any(|line| line.starts_with("1 violations in "))
+}
+
 #[test]
 fn everything_breaks_around_the_lock_and_the_lock_does_not() {
     let (good, text) = torture(&["--goal", "12000"]);
     // That the unfenced register loses something is a matter of luck in so short a run; the next test waits for it.
-    let unlucky = text.contains("lost nothing") && text.contains("1 violations");
-    assert!(good || unlucky, "{text}");
+    assert!(good || is_unlucky(&text), "{text}");
 }
 
 /// Workers of both clients in the same queues. Skipped, aloud, where there is no Python that can run the client.
@@ -47,10 +52,7 @@ fn everything_breaks_around_the_client_in_python_too() {
 fn without_its_fence_a_register_loses_updates_and_with_it_none() {
     let lost = (0..ATTEMPTS).any(|_| {
         let (good, text) = torture(&["--workload", "register", "--faults", "stop", "--goal", "300"]);
-        assert!(
-            good || text.contains("lost nothing") && text.contains("1 violations"),
-            "{text}"
-        );
+        assert!(good || is_unlucky(&text), "{text}");
         good
     });
     assert!(lost, "no update was lost without the fence");
@@ -59,8 +61,7 @@ fn without_its_fence_a_register_loses_updates_and_with_it_none() {
 #[test]
 fn a_minority_of_three_servers_breaks_and_the_lock_does_not() {
     let (good, text) = torture(&["--quorum", "3", "--goal", "3000"]);
-    let unlucky = text.contains("lost nothing") && text.contains("1 violations");
-    assert!(good || unlucky, "{text}");
+    assert!(good || is_unlucky(&text), "{text}");
 }
 
 /// Each bug is named by the rule of the judge that is there for it.

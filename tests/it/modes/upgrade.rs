@@ -1,9 +1,11 @@
 //! A reader that asks to write.
 
+use crate::lock::cancellation::{MOMENTS, drop_at, setting};
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
 use crate::users::{LEASE, LONG, Waiting, client, held_by, queued, read, state, user, waiting, write};
 use fairlock::{Error, LostReason, Owner, ReadGuard, Write};
+use futures::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -230,17 +232,17 @@ async fn a_second_upgrade_of_one_guard_is_refused_while_the_first_waits() {
 
 #[tokio::test]
 async fn an_upgrade_that_is_dropped_around_its_grant_gives_the_write_back() {
-    let server = Server::start().await;
-    let lock = user(&server, LONG).await;
-    let reading = read(&lock).await;
-    let reader = user(&server, LONG).await;
-    for limit_us in [0, 50, 100, 200, 400, 800, 1600, 3200] {
-        let upgrade = timeout(Duration::from_micros(limit_us), reading.upgrade());
-        drop(upgrade.await.map(|writing| writing.unwrap()));
-        let beside = read(&reader).await;
+    let s = setting().await;
+    let cases = MOMENTS.map(async |moment| {
+        let name = format!("{moment:?}");
+        let reading = Arc::new(read(&s.far.rw_lock(&*name)).await);
+        let upgrading = Arc::clone(&reading);
+        drop_at(moment, async move { upgrading.upgrade().await.map(drop) }).await;
+        let beside = read(&s.near.rw_lock(&*name)).await;
         assert!(reading.is_held());
         beside.release().await.unwrap();
-    }
+    });
+    join_all(cases).await;
 }
 
 #[tokio::test]

@@ -87,6 +87,10 @@ pub const ALL: &[Mutant] = &[
         "found here, by reading",
         "An operator names an owner as status shows it, and its three permits stay."),
     // ---- the queue
+    model("release-of-the-last-waiter-names-no-time", "lua/release.lua",
+        &[("local next = waited and next_ms() or -1", "local next = waited and waiting > 0 and next_ms() or -1")],
+        "invented; the judge did not see it until a reader of the tests asked",
+        "A release lets the last waiter in, whose client heard nothing, and says that nothing is due: nobody looks before the waiter's next renewal."),
     model("queue-is-longer-by-one", "lua/acquire.lua",
         &[("ahead >= longest", "ahead > longest")],
         "invented",

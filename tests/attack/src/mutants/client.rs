@@ -1573,4 +1573,11 @@ pub const ALL: &[Mutant] = &[
         story: "A forged token is a time that no calendar shows, and `fairlock leader` panics.",
         check: Check::Lib("protocol::snapshot::tests::numbers_that_no_script_gives_are_refused"),
     },
+    Mutant {
+        name: "suspends-are-not-counted", file: "src/types/clock.rs",
+        edits: &[("(read(ClockId::Boottime), read(ClockId::Monotonic))", "(read(ClockId::Monotonic), read(ClockId::Monotonic))")],
+        seen: "found here, by a reader of the tests",
+        story: "A virtual machine is paused for a minute, and its guards still believe that they hold.",
+        check: Check::Lib("types::clock::tests::what_the_boot_clock_has_more_than_at_first_is_the_time_of_suspends"),
+    },
 ];
