@@ -176,7 +176,13 @@ impl Lock {
     pub(super) fn compare(&self, step: &Step<'_>, before: &Before) -> Result<(), Violation> {
         let reply = &step.record.reply;
         match step.call {
-            Call::Acquire { request, only_now, .. } => {
+            Call::Acquire {
+                request,
+                only_now,
+                read_token,
+                most_before,
+                ..
+            } => {
                 let now = self.standing(request);
                 let known = before.first != Standing::Unknown;
                 let (right, otherwise) = match reply[0] {
@@ -221,6 +227,23 @@ impl Lock {
                         let waits = owner.is_some_and(|owner| self.owners[*owner as usize].waiting > 0);
                         ensure!(waits, 5, "{request} is refused, and its owner does not wait");
                     }
+                    -4 => {
+                        let owner = self.owner_names.get(owner_of(request));
+                        let reads = owner.is_some_and(|owner| self.owners[*owner as usize].reads > 0);
+                        let interrupted = |token| !reads || self.first > token;
+                        ensure!(
+                            read_token.is_some_and(interrupted),
+                            9,
+                            "{request} is refused its upgrade, and its owner reads since {}",
+                            self.first
+                        );
+                    }
+                    -5 => ensure!(
+                        most_before.is_some_and(|most| self.queue.len() as u64 >= most),
+                        5,
+                        "{request} is refused by the bound {most_before:?}, and {} wait",
+                        self.queue.len()
+                    ),
                     _ => {}
                 }
             }

@@ -258,6 +258,10 @@ enum Call<'a> {
         /// Of a bounded lock.
         limit: Option<u64>,
         ticket: Option<u64>,
+        /// The token of the read hold that an upgrade begins with.
+        read_token: Option<u64>,
+        /// It may not stand behind so many.
+        most_before: Option<u64>,
     },
     Release,
     Renew,
@@ -305,6 +309,11 @@ impl<'a> Step<'a> {
                         token if token.starts_with('u') => None,
                         ticket => Some(ticket.parse().ok()?),
                     },
+                    read_token: match arg(4)?.strip_prefix('u') {
+                        Some(token) => Some(token.parse().ok()?),
+                        None => None,
+                    },
+                    most_before: arg(2)?.strip_prefix('m').and_then(|most| most.parse().ok()),
                 })
             })(),
             Script::Release => Some(Call::Release),

@@ -378,7 +378,7 @@ fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(
         outcome => each(job, verdict(outcome)),
     });
     for job in alone.into_inner().expect("no panic while it is locked") {
-        let outcome = put(tree, job).and_then(|_changed| Ok(tree.run(&tree.build(job.check)?, job.check, seed)));
+        let outcome = put(tree, job).and_then(|_changed| tree.run(&tree.build(job.check)?, job.check, seed));
         each(job, verdict(outcome));
     }
 }
@@ -408,7 +408,7 @@ fn build_and_run(
     let runs = || loop {
         let next = programs.lock().expect("no panic while it is locked").recv();
         let Ok((job, program)) = next else { break };
-        done(job, program.map(|program| tree.run(&program, job.check, seed)));
+        done(job, program.and_then(|program| tree.run(&program, job.check, seed)));
     };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {

@@ -171,7 +171,7 @@ impl Tree {
     }
 
     /// Does what CI does: of the simulation the same runs, if `seed` is CI's, whatever time they take.
-    pub fn run(&self, program: &Program, check: Check, seed: u64) -> Outcome {
+    pub fn run(&self, program: &Program, check: Check, seed: u64) -> Result<Outcome, String> {
         let mut command = Command::new(&program.0);
         let patience = match check {
             Check::Simulate => {
@@ -192,23 +192,22 @@ impl Tree {
         };
         command.current_dir(&self.path).env("CARGO_MANIFEST_DIR", &self.path);
         let begun = Instant::now();
-        let ended = wait(&mut command, &program.output(), patience);
+        let ended = wait(&mut command, &program.output(), patience)?;
         let took = begun.elapsed();
-        let is_unjudged = matches!(&ended, Ok(Some((true, output))) if output.contains(": not judged, "));
+        let is_unjudged = matches!(&ended, Some((true, output)) if output.contains(": not judged, "));
         let failure = match ended {
-            Ok(Some((true, output))) if !ran_something(check, &output) => {
-                Some(format!("{check} is not there: {}", last_line(&output)))
+            Some((true, output)) if !ran_something(check, &output) => {
+                return Err(format!("{check} is not there: {}", last_line(&output)));
             }
-            Ok(Some((true, _))) => None,
-            Ok(Some((false, output))) => Some(telling(&output)),
-            Ok(None) => Some(format!("it hangs: no end after {patience:?}")),
-            Err(error) => Some(error),
+            Some((true, _)) => None,
+            Some((false, output)) => Some(telling(&output)),
+            None => Some(format!("it hangs: no end after {patience:?}")),
         };
-        Outcome {
+        Ok(Outcome {
             took,
             failure,
             is_unjudged,
-        }
+        })
     }
 }
 

@@ -66,6 +66,7 @@ impl Run {
                 habits,
                 dice: dice.fork(),
                 calm,
+                bounded: false,
             });
             futures::future::join_all(users.map(User::run)).await;
         };

@@ -55,7 +55,8 @@ impl User {
             limit = self.dice.span(self.habits.hold * 4) + Duration::from_millis(1);
             asked = asked.max_hold(limit);
         }
-        if self.dice.permille(50) {
+        self.bounded = self.dice.permille(50);
+        if self.bounded {
             asked = asked.max_queue(self.dice.index(6));
         }
         let name = testing::owner_name(owner);

@@ -72,6 +72,8 @@ pub struct User {
     pub dice: Dice,
     /// Nothing can go wrong: then nothing may be lost.
     pub calm: bool,
+    /// The present request bounds its queue.
+    pub bounded: bool,
 }
 
 impl User {
@@ -152,7 +154,8 @@ impl User {
         if let Some(limit) = limit {
             asked = asked.max_hold(limit);
         }
-        if self.dice.permille(50) {
+        self.bounded = self.dice.permille(50);
+        if self.bounded {
             asked = asked.max_queue(self.dice.index(6));
         }
         let mut at_least = Duration::ZERO;
@@ -238,7 +241,7 @@ impl User {
             }
             Error::OwnerWaiting { .. } => "refused: the owner waits already",
             Error::UpgradeConflict { .. } => "refused: another upgrade waits",
-            Error::QueueFull { .. } => "refused: the queue is full",
+            Error::QueueFull { .. } if self.bounded => "refused: the queue is full",
             Error::Lost { reason, .. } => match reason {
                 LostReason::MaxHold => "lost: max_hold",
                 _ if self.calm => return self.world.violated(format!("lost though nothing went wrong: {error}")),
@@ -248,7 +251,6 @@ impl User {
                 LostReason::Shutdown => "lost: shutdown",
                 _ => "lost: otherwise",
             },
-            Error::Shutdown { .. } => "refused: shutdown",
             _ if self.calm => {
                 return self
                     .world
