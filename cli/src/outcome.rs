@@ -85,8 +85,10 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
 pub(crate) async fn say_until(interrupted: impl Future<Output = i32>, text: String) -> Result<(), Failure> {
     tokio::select! {
         signal = interrupted => Err(Failure::signal(signal)),
-        // This fails only if `say` panics or the runtime ends.
-        said = tokio::task::spawn_blocking(move || say(&text)) => said.unwrap_or_else(|_| Err(Failure::signal(13))),
+        said = tokio::task::spawn_blocking(move || say(&text)) => {
+            // This fails only if `say` panics or the runtime ends.
+            said.unwrap_or_else(|error| Err(Failure::new(Status::BROKEN, format!("cannot write: {error}"))))
+        }
     }
 }
 

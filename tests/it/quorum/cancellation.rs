@@ -8,6 +8,18 @@ use futures::future::{FutureExt, join_all};
 use std::time::Duration;
 use tokio::runtime::Builder;
 
+/// Polls a request behind one holder until it has taken its ticket and a task goes on for it.
+async fn waits_in_a_task<F: Future + Unpin>(fleet: &Fleet, request: &mut F) {
+    tokio::select! {
+        _ = &mut *request => panic!("two writers"),
+        () = fleet.until(fleet.all(), "x", 1, 1) => {}
+    }
+    for _ in 0..20 {
+        assert!((&mut *request).now_or_never().is_none(), "two writers");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_dropped_request_of_a_quorum_leaves_no_vote_anywhere() {
     let fleet = Fleet::start(3).await;
@@ -122,16 +134,7 @@ async fn a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls() {
     let connecting = Fleet::builder().connect(fleet.urls());
     let quorum = runtime.spawn(connecting).await.unwrap().unwrap();
     let mut request = Box::pin(quorum.rw_lock("x").write().lease(Duration::from_secs(1)).acquire_fair());
-    let waits = fleet.until(fleet.all(), "x", 1, 1);
-    tokio::select! {
-        _ = &mut request => panic!("two writers"),
-        () = waits => {}
-    }
-    // The ticket is taken, and a task goes on.
-    for _ in 0..20 {
-        assert!((&mut request).now_or_never().is_none(), "two writers");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    waits_in_a_task(&fleet, &mut request).await;
     fleet.0[1].kill();
     fleet.0[2].kill();
     fleet.until([0], "x", 1, 0).await;
@@ -163,16 +166,7 @@ async fn a_bounded_hold_begins_when_its_user_gets_the_guard() {
     let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
     let bound = Duration::from_secs(3);
     let mut request = Box::pin(b.rw_lock("x").write().max_hold(bound).acquire_fair());
-    let waits = fleet.until(fleet.all(), "x", 1, 1);
-    tokio::select! {
-        _ = &mut request => panic!("two writers"),
-        () = waits => {}
-    }
-    // The ticket is taken, and a task goes on.
-    for _ in 0..20 {
-        assert!((&mut request).now_or_never().is_none(), "two writers");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    waits_in_a_task(&fleet, &mut request).await;
     holder.release().await.unwrap();
     fleet.until(fleet.all(), "x", 1, 0).await;
     tokio::time::sleep(bound + Duration::from_millis(200)).await;
