@@ -18,6 +18,7 @@ CONSTANTS
     Again,        \* a function: the request by which a waiter asks again that lost its place; 0: none
     Lower,        \* a function: the read request that a downgrade puts in the place of this write request; 0: none
     Policy,
+    Limit,        \* of a semaphore; 0: none
     Flight,       \* how many calls and replies may be under way, without late copies
     Ends,         \* how many deadlines pass although their client lives
     Copies,       \* how many late copies of calls are executed
@@ -113,7 +114,8 @@ DowngradeOne(w) ==
 
 Run(c) ==
     CASE c.op = "acquire" ->
-            Acquire(s, c.r, [Plain EXCEPT !.policy = Policy, !.ticket = c.ticket, !.upgrade = Base[c.r] # 0,
+            Acquire(s, c.r, [Plain EXCEPT !.policy = Policy, !.limit = Limit, !.ticket = c.ticket,
+                                          !.upgrade = Base[c.r] # 0,
                                           !.token = IF Base[c.r] # 0 THEN claim[Base[c.r]].token ELSE 0], past, 0)
       [] c.op = "renew" -> LET done == Renew(s, <<c.r>>, past, 0) IN [state |-> done.state, reply |-> done.reply[1]]
       [] c.op = "downgrade" ->
@@ -315,7 +317,7 @@ FairSpec == Spec /\ Fair
 
 Excusable(rs) == rs \cap excused # {}
 
-Server1 == Exclusive(s) /\ NobodyIsBoth(s)
+Server1 == Exclusive(s) /\ WithinLimit(s) /\ NobodyIsBoth(s)
 Guards1 ==
     \A a \in Guards, b \in Guards : Owner[a] # Owner[b] /\ (a \in Writes \/ b \in Writes) => Excusable({a, b})
 (* A guard is the truth: the server keeps the hold, with that token. *)

@@ -198,6 +198,7 @@ Place(s, r, ticket, token, counter, past, clock) ==
 (* Invariants of a state, by their numbers in design.md. *)
 
 Exclusive(s) == \A w \in Writers(s), h \in s.holds : Owner[w] = Owner[h]                              \* 1
+WithinLimit(s) == s.policy = "n" => Used(s) <= s.limit                                                \* 1
 NobodyIsBoth(s) == Waiting(s) \cap s.holds = {}                                                       \* 1
 Ordered(s) == s.first <= s.token /\ s.token <= s.seq /\ \A r \in Waiting(s) : s.wait[r][2] <= s.seq   \* 2
 HeadIsStuck(s) == Waiting(s) # {} /\ Writers(s) = {} => ~Fits(s, First(s))                             \* 4
@@ -208,11 +209,12 @@ OneWaitsOfAnOwner(s) ==
 
 (* 7: what is sent twice has the effect of one. *)
 TwiceIsOnce(s, past) ==
+    LET how == IF s.policy = "?" THEN Plain ELSE [Plain EXCEPT !.policy = s.policy, !.limit = s.limit] IN
     \A r \in Requests :
         /\ LET once == Renew(s, <<r>>, past, 0).state IN Renew(once, <<r>>, {}, 0).state = once
         /\ LET once == Release(s, <<r>>, past, 0).state IN Release(once, <<r>>, {}, 0).state = once
-        /\ LET once == Acquire(s, r, Plain, past, 0)
-           IN once.reply.is \in {"holds", "waits"} => Acquire(once.state, r, Plain, {}, 0) = once
+        /\ LET once == Acquire(s, r, how, past, 0)
+           IN once.reply.is \in {"holds", "waits"} => Acquire(once.state, r, how, {}, 0) = once
 
 (* 8: a foreign or late release or renewal says so, and changes nothing that the same call without it would not change. *)
 ForeignIsNothing(s, past) ==

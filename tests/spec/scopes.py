@@ -15,6 +15,8 @@ THREE = [request("w", 1, 1), request("r", 2, 1), request("w", 3, 2)]
 DOWNGRADE = [request("w", 1, 1, named=True, lower=2), request("r", 1, 1, named=True), request("w", 2, 2), request("r", 3, 1)]
 
 TWO = THREE[:2]
+PERMITS = [request("r", 1, 1), request("r", 2, 1, weight=2), request("r", 3, 2)]
+TWO_CLIENTS = [request("w", 1, 1, named=True), request("w", 1, 2, named=True), request("r", 2, 2)]
 
 SCOPES = {
     "owners": dict(small=True, requests=THREE, flight=1, ends=1, what="three owners of two clients; a lease ends too early"),
@@ -24,6 +26,15 @@ SCOPES = {
                     what="an owner upgrades beside a reader; a lease ends too early"),
     "accident": dict(small=True, requests=TWO, flight=1, accidents=1,
                      what="the server loses its state, or goes back to an earlier one"),
+    "lower": dict(small=True, requests=DOWNGRADE[:3], flight=1, losses=1,
+                  what="a writer falls back to reading beside another writer; a reply or a message is lost"),
+    "shared": dict(small=True, requests=TWO_CLIENTS, flight=1, ends=1,
+                   what="an owner writes by two clients, beside a reader; a lease ends too early"),
+    "permits": dict(small=True, requests=PERMITS, policy="n", limit=2, flight=1,
+                    what="three owners of a semaphore with two permits, without faults"),
+    "writers-only": dict(small=True, requests=THREE, policy="w", flight=1, what="writers first, without faults"),
+    "readers-only": dict(small=True, requests=THREE, policy="r", flight=1, what="readers first, without faults"),
+    "two-upgrades": dict(small=True, requests=TWO_UPGRADES, flight=1, what="two owners upgrade, without faults"),
     "accident-late": dict(requests=TWO, flight=1, copies=1, accidents=1, what="the same, and a call comes twice and late"),
     "loss": dict(requests=THREE, flight=1, ends=1, copies=1, losses=1, what="three owners with every fault but an accident"),
     "accidents": dict(requests=THREE, flight=2, ends=1, copies=1, accidents=1, what="three owners, an accident and other faults"),
@@ -72,7 +83,7 @@ def values_of(scope, module):
     if module == "Quorum":
         return {**values, "Servers": "1..3", "Majority": 2, **budgets("ends", "losses", "crashes")}
     return {**values, **functions("client", "base", "again", "lower"), "Policy": f'"{scope.get("policy", "")}"',
-            "Flight": scope["flight"], **budgets("ends", "copies", "losses", "accidents")}
+            "Limit": scope.get("limit", 0), "Flight": scope["flight"], **budgets("ends", "copies", "losses", "accidents")}
 
 
 def configuration(folder, scope, module):
