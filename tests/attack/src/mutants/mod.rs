@@ -365,18 +365,27 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     Ok(())
 }
 
-/// Builds and runs the jobs. When the others are done, those run with nothing beside them that a busy machine did not judge,
-/// those whose programs read the changed file, which stays changed meanwhile, and those that start the command, of which
-/// there is one.
+/// Builds and runs the jobs. When the builds are done, those run again that waited in vain, which a busy machine does too. Then
+/// those run with nothing beside them that a busy machine did not judge, those whose programs read the changed file, which stays
+/// changed meanwhile, and those that start the command, of which there is one.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
     let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
     let needs_the_command = |job: &Job| matches!(job.check, Check::Cli(_));
     let (alone, beside): (Vec<_>, Vec<_>) = jobs.partition(|job| is_read_later(job) || needs_the_command(job));
-    let alone = Mutex::new(alone);
-    build_and_run(tree, beside.into_iter(), seed, |job, outcome| match outcome {
+    let (alone, again) = (Mutex::new(alone), Mutex::new(Vec::new()));
+    let decide = |job, outcome| match outcome {
         Ok(Outcome { is_unjudged: true, .. }) => alone.lock().expect("no panic while it is locked").push(job),
         outcome => each(job, verdict(outcome)),
+    };
+    let built = beside.into_iter().map(|job| (job, build(tree, job)));
+    run_each(tree, built, seed, |job, program, outcome| match outcome {
+        Ok(outcome) if outcome.waited_in_vain() => {
+            again.lock().expect("no panic while it is locked").push((job, program));
+        }
+        outcome => decide(job, outcome),
     });
+    let again = again.into_inner().expect("no panic while it is locked").into_iter();
+    run_each(tree, again, seed, |job, _, outcome| decide(job, outcome));
     for job in alone.into_inner().expect("no panic while it is locked") {
         let outcome = put(tree, job).and_then(|_changed| tree.run(&tree.build(job.check)?, job.check, seed));
         each(job, verdict(outcome));
@@ -396,30 +405,30 @@ fn verdict(outcome: Result<Outcome, String>) -> Verdict {
     }
 }
 
-/// Builds one after the other, and runs what is built beside that.
-fn build_and_run(
+/// Runs some programs side by side, while the iterator makes the next one.
+fn run_each(
     tree: &Tree,
-    jobs: impl Iterator<Item = Job>,
+    programs: impl Iterator<Item = (Job, Result<Program, String>)>,
     seed: u64,
-    done: impl Fn(Job, Result<Outcome, String>) + Sync,
+    done: impl Fn(Job, Result<Program, String>, Result<Outcome, String>) + Sync,
 ) {
-    let (built, programs) = sync_channel::<(Job, Result<Program, String>)>(0);
-    let programs = Mutex::new(programs);
+    let (made, taken) = sync_channel::<(Job, Result<Program, String>)>(0);
+    let taken = Mutex::new(taken);
     let runs = || loop {
-        let next = programs.lock().expect("no panic while it is locked").recv();
+        let next = taken.lock().expect("no panic while it is locked").recv();
         let Ok((job, program)) = next else { break };
-        done(job, program.and_then(|program| tree.run(&program, job.check, seed)));
+        let runs = program.as_ref().map_err(Clone::clone);
+        let outcome = runs.and_then(|program| tree.run(program, job.check, seed));
+        done(job, program, outcome);
     };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(runs);
         }
-        for job in jobs {
-            built
-                .send((job, build(tree, job)))
-                .expect("they run until it is dropped");
+        for next in programs {
+            made.send(next).expect("they run until it is dropped");
         }
-        drop(built);
+        drop(made);
     });
 }
 

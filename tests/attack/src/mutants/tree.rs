@@ -62,6 +62,19 @@ pub struct Outcome {
     pub is_unjudged: bool,
 }
 
+impl Outcome {
+    /// It failed because something did not come in time.
+    pub fn waited_in_vain(&self) -> bool {
+        let late = ["not within", HANGS];
+        self.failure
+            .as_ref()
+            .is_some_and(|how| late.iter().any(|words| how.contains(words)))
+    }
+}
+
+/// What is said of a run that does not end.
+const HANGS: &str = "it hangs";
+
 /// Puts the original back.
 pub struct Restored<'a> {
     tree: &'a Tree,
@@ -201,7 +214,7 @@ impl Tree {
             }
             Some((true, _)) => None,
             Some((false, output)) => Some(telling(&output)),
-            None => Some(format!("it hangs: no end after {patience:?}")),
+            None => Some(format!("{HANGS}: no end after {patience:?}")),
         };
         Ok(Outcome {
             took,
