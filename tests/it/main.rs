@@ -10,7 +10,7 @@
 )]
 
 // The harness: the crate tests/support, under the names that the tests use.
-use fairlock_support::{proxy, server, users};
+use fairlock_support::{lateness, proxy, server, users};
 
 mod acl;
 #[cfg(feature = "cluster")]

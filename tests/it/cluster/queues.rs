@@ -1,8 +1,9 @@
 //! Locks on all nodes, handed over by sharded messages, each with a queue of its own.
 
 use super::Parked;
+use crate::lateness::in_time;
 use crate::observe::{LONG, ms};
-use crate::server::{eventually, in_time, soon};
+use crate::server::{eventually, soon};
 use crate::users::passes;
 use fairlock::{Client, Error};
 use fairlock_support::cluster::{Cluster, ask};

@@ -1,9 +1,10 @@
 //! The client in Python, `clients/python`, in one queue with this one. `tests/python` has the programs that use it.
 //! Skipped, aloud, where there is no Python that can run it.
 
+use crate::lateness::in_time;
 use crate::lua::{Lock, RELEASE};
 use crate::process::{Process, Resource};
-use crate::server::{Server, eventually, in_time};
+use crate::server::{Server, eventually};
 use crate::users::{LEASE, LONG, client, queued, user, write};
 use fairlock::{Mode, RwLock};
 use std::collections::BTreeSet;

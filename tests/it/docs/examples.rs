@@ -1,6 +1,7 @@
 //! The examples, run as the processes that they are.
 
-use crate::server::{PATIENCE, Server, connected, in_time};
+use crate::lateness::in_time;
+use crate::server::{PATIENCE, Server, connected};
 use fairlock::Client;
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -1,8 +1,9 @@
 //! What an event says, and of which lock.
 
 use super::{LONG, client, lines, next, pass, passed, until_heard};
+use crate::lateness::in_time;
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, EventKind, FencingToken, Mode, Owner};
 use redis::aio::MultiplexedConnection;
 use std::time::Duration;

@@ -2,7 +2,8 @@
 
 use super::gaps::kill_subscriptions;
 use super::{LONG, client, lines, pass, passed, until_heard};
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::lateness::in_time;
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, RwLock};
 use std::time::Duration;
 

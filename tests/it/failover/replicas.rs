@@ -1,9 +1,10 @@
 //! Grants that count only when replicas have them.
 
 use crate::failover::demotion::{info, replica_of, until_server_waits};
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, keys, ms, until_free};
 use crate::proxy::Proxy;
-use crate::server::{PATIENCE, Server, connected, eventually, in_time, soon};
+use crate::server::{PATIENCE, Server, connected, eventually, soon};
 use fairlock::{Client, ClientBuilder, Error, LostReason, RwLock, WriteGuard};
 use fairlock_support::packed::Packed;
 use futures::future::join_all;

@@ -1,8 +1,9 @@
 //! A master with a replica, and three sentinels that watch them, as processes of the test. Each test prints what it saw:
 //! `cargo test --features sentinel --test it -- sentinel --nocapture`.
 
+use crate::lateness::{in_time, promise};
 use crate::observe::{LONG, ms};
-use crate::server::{PATIENCE, Server, eventually, in_time, soon};
+use crate::server::{PATIENCE, Server, eventually, soon};
 use fairlock::{Client, Error, FencingToken, WriteGuard};
 use futures::future::join_all;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
@@ -166,7 +167,7 @@ impl Parked {
             confirmed - released,
             confirmed.elapsed(),
         );
-        assert!(guard.fencing_token() > token);
+        promise(guard.fencing_token() > token, "tokens grow");
         self.watched
     }
 }

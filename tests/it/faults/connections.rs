@@ -1,9 +1,10 @@
 //! Connections that fall silent, are cut half-open or are killed at random, and scripts that are flushed.
 
 use super::{Setting, lost};
+use crate::lateness::in_time;
 use crate::lua::{Lock, RELEASE};
 use crate::observe::{LONG, View, client, ms, until_free};
-use crate::server::{PATIENCE, Server, eventually, in_time, soon};
+use crate::server::{PATIENCE, Server, eventually, soon};
 use fairlock::{Client, FencingToken, LostReason, Owner, RwLock};
 use fairlock_support::random::{self, Rng};
 use futures::future::join_all;

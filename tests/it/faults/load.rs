@@ -1,8 +1,9 @@
 //! More calls than a connection carries at once: bursts, slow lines, renewals and releases that would pile up.
 
+use crate::lateness::in_time;
 use crate::observe::{LONG, client};
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use crate::users::write;
 use fairlock::Client;
 use futures::future::join_all;

@@ -1,8 +1,9 @@
 //! Messages of grants that are lost, late or never sent.
 
 use super::{Line, Setting};
+use crate::lateness::in_time;
 use crate::observe::{LONG, client, ms, until_free};
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use std::time::Instant;
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! A server that is frozen or refuses for a while: a hold lives if its lease does.
 
 use super::{Line, lost};
+use crate::lateness::{in_time, promise};
 use crate::observe::{client, ms, until_free};
-use crate::server::{Server, eventually, in_time};
+use crate::server::{Server, eventually};
 use crate::users::write;
 use fairlock::{Error, LostReason};
 use std::time::{Duration, Instant};
@@ -43,7 +44,7 @@ async fn holders_of_a_server_frozen_for_longer_than_the_lease_know_of_their_loss
         tokio::time::sleep(ms(1000)).await;
         server.thaw();
         let (mut order, tokens) = line.through().await;
-        assert!(tokens.iter().all(|token| *token > held.fencing_token()));
+        promise(tokens.iter().all(|token| *token > held.fencing_token()), "tokens grow");
         order.sort_unstable();
         assert_eq!(order, [0, 1, 2, 3]);
         assert!(matches!(held.release().await, Err(Error::Lost { .. })));

@@ -1,8 +1,9 @@
 //! Calls whose replies are lost or late, and calls that are executed after their own cancel.
 
 use super::{Line, Setting};
+use crate::lateness::in_time;
 use crate::observe::{View, keys, ms, until_free};
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use crate::users::passes;
 use fairlock::Owner;
 use std::time::Instant;

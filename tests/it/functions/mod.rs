@@ -4,7 +4,8 @@
 mod cluster;
 mod versions;
 
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::lateness::in_time;
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, RwLock};
 use fairlock_support::scripts;
 use futures::future::join_all;

@@ -1,7 +1,8 @@
 //! Leases, limits of holds, and time limits.
 
 use super::{assert_helpful, client};
-use crate::server::{Server, eventually, in_time, soon};
+use crate::lateness::in_time;
+use crate::server::{Server, eventually, soon};
 use fairlock::{Client, Error};
 use std::time::Duration;
 

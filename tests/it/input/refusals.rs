@@ -1,7 +1,8 @@
 //! What a server or a lock refuses: each error names the lock and says what to do.
 
 use super::{assert_helpful, assert_refused, client, run};
-use crate::server::{Server, in_time, soon};
+use crate::lateness::in_time;
+use crate::server::{Server, soon};
 use crate::users::{self, LEASE};
 use fairlock::{Error, Owner, Policy};
 use std::time::{Duration, Instant};

@@ -2,8 +2,9 @@
 //! granted, in microseconds of its clock.
 
 use super::lost_because;
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, keys, ms, until_free};
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, FencingToken, LostReason, Owner, WriteGuard};
 use futures::future::join_all;
 use std::time::Duration;

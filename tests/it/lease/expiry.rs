@@ -1,8 +1,9 @@
 //! A lease that runs out: who goes, who stays, and what is left.
 
 use super::{Process, after_renewals, lost_because};
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms, until_free};
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use crate::users::write;
 use fairlock::{Error, LostReason};
 use futures::future::join_all;

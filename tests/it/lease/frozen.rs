@@ -1,8 +1,9 @@
 //! A waiter that is frozen from its grant on.
 
 use super::{Frozen, Process};
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms};
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use fairlock::{Client, WriteGuard};
 use tokio::sync::oneshot;
 

@@ -1,9 +1,10 @@
 //! How long nobody enters after a holder has lost the lock. Tokens tell when the server granted, in microseconds of its
 //! clock.
 
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms};
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, in_time, soon};
+use crate::server::{Server, connected, soon};
 use fairlock::{Client, Error, LostReason};
 
 const DELAY_MS: i64 = 1500;

@@ -1,9 +1,10 @@
 //! A guard that was lost, and the job that it guarded.
 
 use super::lost_because;
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms};
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use fairlock::LostReason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,9 @@
 //! The limit of a hold that its user sets.
 
 use super::lost_because;
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms};
-use crate::server::{Server, in_time, soon};
+use crate::server::{Server, soon};
 use fairlock::LostReason;
 use std::time::Instant;
 

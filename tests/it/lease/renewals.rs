@@ -1,9 +1,10 @@
 //! What renewals do to deadlines.
 
 use super::{after_renewals, lost_because};
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use fairlock::{Error, LostReason, Owner};
 use fairlock_support::random;
 use futures::future::join_all;

@@ -1,9 +1,10 @@
 //! Futures that are polled and then left: nobody polls them again, and nobody drops them. Whatever they are in the middle
 //! of, everything else goes on; and the first poll of an acquisition takes its place in the queue.
 
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, keys, ms};
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, Owner, RwLock};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{self, StreamExt};

@@ -1,8 +1,9 @@
 //! A shutdown releases every hold, leaves every queue, and ends in time.
 
+use crate::lateness::in_time;
 use crate::observe::{LONG, client};
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use fairlock::{Error, Owner};
 use fairlock_support::packed::Packed;
 use futures::future::{FutureExt, join_all};

@@ -3,9 +3,10 @@
 //!
 //! A run counts only if its silences were as long as planned: the test measures them by its own clock.
 
+use crate::lateness::in_time;
 use crate::observe::{LONG, keys, ms};
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, WriteGuard};
 use fairlock_support::packed::Packed;
 use futures::future::join_all;

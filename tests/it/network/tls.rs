@@ -1,7 +1,8 @@
 //! `rediss://` with certificates made on the spot.
 
+use crate::lateness::in_time;
 use crate::observe::LONG;
-use crate::server::{Server, in_time, soon};
+use crate::server::{Server, soon};
 use fairlock::{Client, Error};
 use fairlock_support::tls::{Authority, server, url};
 use redis::{ClientTlsConfig, TlsCertificates};

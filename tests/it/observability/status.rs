@@ -1,7 +1,8 @@
 //! What status says of a lock, and that saying it changes nothing.
 
+use crate::lateness::in_time;
 use crate::proxy::Proxy;
-use crate::server::{Server, connected, content, eventually, in_time, soon};
+use crate::server::{Server, connected, content, eventually, soon};
 use crate::users::write;
 use fairlock::{Client, Error, Holder, LostReason, Mode, Owner, Policy, RwLock, WriteGuard};
 use std::collections::BTreeSet;

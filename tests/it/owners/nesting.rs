@@ -1,7 +1,8 @@
 //! One owner that enters several times, in any modes, and leaves in any order.
 
 use super::Hold;
-use crate::server::{Server, in_time};
+use crate::lateness::in_time;
+use crate::server::Server;
 use crate::users::{LEASE, LONG, client, held_by, queued, read, state, user, write};
 use fairlock::{Client, FencingToken, Mode, Owner, RwLock};
 use fairlock_support::random;

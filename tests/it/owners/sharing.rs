@@ -1,8 +1,9 @@
 //! Tasks that share one owner, and one that asks again as soon as it may.
 
 use super::Hold;
+use crate::lateness::in_time;
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time, soon};
+use crate::server::{Server, eventually, soon};
 use crate::users::{LONG, client, read, state, user, write};
 use fairlock::{Error, LostReason, Owner, RwLock};
 use fairlock_support::random::{self, Rng};

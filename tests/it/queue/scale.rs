@@ -1,6 +1,7 @@
 //! What many waiters, locks and names cost.
 
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::lateness::in_time;
+use crate::server::{Server, connected, eventually, soon};
 use crate::users::{passes, write};
 use fairlock::{Client, Guard, Owner, RwLock};
 use futures::stream::{self, StreamExt};

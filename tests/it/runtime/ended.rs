@@ -2,8 +2,9 @@
 
 use super::{Elsewhere, LEASE, LONG, client, multi_thread, write};
 use crate::failover::demotion::until_server_waits;
+use crate::lateness::in_time;
 use crate::observe::View;
-use crate::server::{Server, connected, eventually, in_time, soon};
+use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error, LostReason, Owner, WriteGuard};
 use std::time::{Duration, Instant};
 

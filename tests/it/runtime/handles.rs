@@ -1,7 +1,8 @@
 //! Handles, guards and futures: what outlives what, what is `Send`, and what must not be dropped unused.
 
 use super::{LEASE, calls_that_can_fail, client, until_closed, write};
-use crate::server::{Server, in_time, soon};
+use crate::lateness::in_time;
+use crate::server::{Server, soon};
 use fairlock::{Acquire, Client, Error, FencingToken, Owner, Policy, ReadGuard, RwLock, Write, WriteGuard};
 use std::time::Duration;
 use tokio::time::sleep;

@@ -1,9 +1,10 @@
 //! A grant that nobody hears ends a second later, with all dead waiters at the head. All leases here last ten minutes: whoever
 //! enters does so by that.
 
+use crate::lateness::in_time;
 use crate::lua::Lock;
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, in_time};
+use crate::server::{Server, eventually};
 use crate::users::{LONG, client, queued, read, user, write};
 use fairlock::{Error, Owner, Policy};
 use fairlock_support::process::Process;

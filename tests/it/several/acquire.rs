@@ -1,9 +1,10 @@
 //! In which order the locks are acquired, for whom, and when not at all.
 
 use super::Setting;
+use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
-use crate::server::{Server, in_time, soon};
+use crate::server::{Server, soon};
 use fairlock::{Error, Mode, Owner};
 use fairlock_support::random;
 use futures::FutureExt;

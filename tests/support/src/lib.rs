@@ -11,6 +11,7 @@
 pub mod cable;
 pub mod clock;
 pub mod cluster;
+pub mod lateness;
 #[cfg(target_os = "linux")]
 pub mod limits;
 pub mod packed;
