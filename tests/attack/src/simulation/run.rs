@@ -67,6 +67,7 @@ impl Run {
                 dice: dice.fork(),
                 calm,
                 bounded: false,
+                named: false,
             });
             futures::future::join_all(users.map(User::run)).await;
         };

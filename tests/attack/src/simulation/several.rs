@@ -201,6 +201,7 @@ impl User {
 
     /// Several locks, one inside the other, by the owner of this user: a deadlock sooner or later.
     pub(super) async fn tangle(&mut self) {
+        self.named = true;
         let mut numbers: Vec<u64> = (0..self.habits.locks).collect();
         for at in (1..numbers.len()).rev() {
             numbers.swap(at, self.dice.index(at + 1));

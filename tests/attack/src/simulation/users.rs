@@ -74,6 +74,8 @@ pub struct User {
     pub calm: bool,
     /// The present request bounds its queue.
     pub bounded: bool,
+    /// The present request names its owner.
+    pub named: bool,
 }
 
 impl User {
@@ -108,6 +110,7 @@ impl User {
     }
 
     async fn work(&mut self) {
+        self.named = false;
         if self.habits.together > 0 && self.dice.permille(self.habits.together) {
             return self.take_together().await;
         }
@@ -126,7 +129,8 @@ impl User {
             return;
         }
         let lock = self.habits.lock(&self.client, number, limit);
-        let lock = if self.dice.permille(self.habits.named) {
+        self.named = self.dice.permille(self.habits.named);
+        let lock = if self.named {
             lock.with_owner(self.dice.pick(&self.owners))
         } else {
             lock
@@ -239,8 +243,8 @@ impl User {
                     }
                 }
             }
-            Error::OwnerWaiting { .. } => "refused: the owner waits already",
-            Error::UpgradeConflict { .. } => "refused: another upgrade waits",
+            Error::OwnerWaiting { .. } if self.named => "refused: the owner waits already",
+            Error::UpgradeConflict { .. } if self.named => "refused: another upgrade waits",
             Error::QueueFull { .. } if self.bounded => "refused: the queue is full",
             Error::Lost { reason, .. } => match reason {
                 LostReason::MaxHold => "lost: max_hold",
@@ -261,6 +265,14 @@ impl User {
             other => return self.world.violated(format!("an error that nobody expects: {other:?}")),
         };
         self.hands.count(what);
+    }
+
+    /// Any two that read may wish to write.
+    fn failed_to_upgrade(&self, error: &Error) {
+        match error {
+            Error::UpgradeConflict { .. } => self.hands.count("refused: another upgrade waits"),
+            error => self.failed(error),
+        }
     }
 
     pub(super) async fn hold<M: Access>(&mut self, guard: &Guard<M>) {
@@ -309,7 +321,7 @@ impl User {
                             self.end(writing).await;
                         }
                     }
-                    Ok(Err(error)) => self.failed(&error),
+                    Ok(Err(error)) => self.failed_to_upgrade(&error),
                     Err(_) => {}
                 }
             }
@@ -321,7 +333,7 @@ impl User {
                     }
                 }
                 Ok(None) => {}
-                Err(error) => self.failed(&error),
+                Err(error) => self.failed_to_upgrade(&error),
             },
             _ => {}
         }
@@ -352,8 +364,7 @@ impl User {
             // The same owner once more.
             1 | 2 => {
                 let mine = lock.with_owner(&guard.owner());
-                if self.habits.named > 0
-                    && !is_anonymous(&guard.owner())
+                if self.named
                     && let Some(nested) = self.acquire(number, 1, mine.read()).await
                 {
                     self.hold(&nested).await;
@@ -374,9 +385,4 @@ impl User {
 /// An owner that is no other number's.
 pub fn owner(number: u64) -> Owner {
     Owner::from_uuid(uuid::Uuid::from_u64_pair(0x4000, 1 << 63 | number))
-}
-
-/// Owners that a request without one is given: version 8.
-fn is_anonymous(owner: &Owner) -> bool {
-    owner.uuid().get_version_num() == 8
 }

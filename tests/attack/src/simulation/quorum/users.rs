@@ -199,7 +199,7 @@ impl User {
                 LostReason::UnknownToServer => "lost: unknown to the servers",
                 _ => return self.servers.violated(format!("a loss that nobody expects: {reason:?}")),
             },
-            Error::OwnerWaiting { .. } => "refused: the owner waits already",
+            Error::OwnerWaiting { .. } if self.owner.is_some() => "refused: the owner waits already",
             // A hold that it has lost may still be there.
             Error::UpgradeConflict { .. } if self.owner.is_some() => "refused: another upgrade waits",
             Error::Unavailable { .. } => "failed: unavailable",
