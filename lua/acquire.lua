@@ -48,7 +48,7 @@ if reads + writes + waiting > 0 then
     if place then return answer(1, place % BAND, call('ZRANK', QUEUE, request)) end
     if not complete() then start_over() end
     -- An upgrade may have ended.
-    if sole == 1 or not born and call('ZSCORE', LEASES, request) then return answer(2, token) end
+    if sole == 1 or not (born or free()) and call('ZSCORE', LEASES, request) then return answer(2, token) end
   end
 end
 
@@ -118,7 +118,11 @@ else
     end
     if ticket then pass(ticket) else ticket = draw() end
     spread()
-    call('ZADD', QUEUE, int(ticket + band), request)
+    local add = is_queue_gone() and redis.pcall or call
+    if type(add('ZADD', QUEUE, int(ticket + band), request)) == 'table' then
+      save()   -- what this call ended and let in
+      return { err = 'TRYAGAIN the slot of the lock migrates, and its queue is no key any more' }
+    end
     call('ZADD', LEASES, int(deadline(lease_ms)), request)
     if waiting == 0 then call('PEXPIREAT', QUEUE, int(keep)) end
     local ahead = head and call('ZRANK', QUEUE, request) or upgrade and 0 or waiting

@@ -21,6 +21,7 @@ local limit, used          -- of a bounded lock: how much may read at a time, an
 local us, now              -- the server's time, once clock() has asked for it
 local messages, events     -- client -> its words; lines. nil: none yet; events false: nobody listens
 local born                 -- the hash is new
+local used_before, waited_before   -- when the call came: whether anybody was there, and how many waited
 local fresh_keep           -- the keys need a later expiry
 
 -- `..` and tostring() keep 14 digits of a number; tickets and tokens have 16.
@@ -92,7 +93,7 @@ local function begin(keys, args, only_reads)
   end
   LOCK, QUEUE, LEASES, options, arguments = keys[1], keys[2], keys[3], args[1], args
   us, now, messages, events, born = nil, nil, nil, false, false
-  fresh_keep, sharded, limit, used = false, false, 0, 0
+  fresh_keep, sharded, limit, used, used_before, waited_before = false, false, 0, 0, false, 0
   if options ~= '' then
     sharded = find(options, 's', 1, true)
     -- In a cluster no listener announces itself: the lock's node knows its subscribers.
@@ -106,7 +107,7 @@ local function begin(keys, args, only_reads)
     sole, more, up = flags, 0, 0
     if flags > 1 then sole, more, up = flags % 2, flags % 4 >= 2 and 1 or 0, flags >= 4 and 1 or 0 end
     if policy == BOUNDED then limit, used, at = unpack_state('<I4I4', s, at) end
-    holder = sub(s, at)
+    holder, used_before, waited_before = sub(s, at), reads + writes + waiting > 0, waiting
     return
   end
   local other = s and byte(s)
@@ -158,10 +159,14 @@ local function spread()
   if writes == 0 then holder = '' end
 end
 
+-- A sorted set whose last member this call has removed is no key any more. While a slot migrates, a script that touches it
+-- fails in its middle.
+local function is_queue_gone() return waiting == 0 and waited_before > 0 end
+
 -- Whether as many requests hold and wait as are counted. If not, a key was lost.
 local function complete()
-  if sole == 1 then return true end
-  return call('ZCARD', QUEUE) == waiting and call('ZCARD', LEASES) == reads + writes + waiting
+  if sole == 1 or used_before and free() then return true end
+  return (is_queue_gone() or call('ZCARD', QUEUE) == waiting) and call('ZCARD', LEASES) == reads + writes + waiting
 end
 
 -- Read holds of an owner. The request from which an owner has its name is in the field only of a bounded lock.
@@ -170,7 +175,7 @@ local function reads_of(owner)
   if policy ~= BOUNDED and reads > held and find(owner, ':', 1, true) then
     local request = 'r' .. owner
     if sole == 1 and holder == request
-      or sole == 0 and call('ZSCORE', LEASES, request) and not call('ZSCORE', QUEUE, request) then
+      or sole == 0 and call('ZSCORE', LEASES, request) and (is_queue_gone() or not call('ZSCORE', QUEUE, request)) then
       held = held + 1
     end
   end
@@ -226,7 +231,7 @@ end
 
 -- The request that waits to upgrade. `up` says that there may be one; only upgrades have scores below zero.
 local function upgrading()
-  local head = up == 1 and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES') or {}
+  local head = up == 1 and waiting > 0 and call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES') or {}
   if head[1] and tonumber(head[2]) < 0 then return head[1] end
   up = 0
 end
@@ -273,7 +278,7 @@ local function drop(request)
     if holder ~= request then return 0 end
     sole = 0
     told = count_down(request)
-  elseif call('ZREM', LEASES, request) == 0 then
+  elseif used_before and free() or call('ZREM', LEASES, request) == 0 then
     return 0
   -- Its owner's holds do not show whether it waits: a late copy of an acquire may have queued it while its owner holds by
   -- another request. What became the holder has left the queue, and stays outside of it while its owner writes.
@@ -325,7 +330,7 @@ local function admit()
       full = write and (entered > 0 or reads > 0 and not (named and reads == reads_of(named)))
         or policy == BOUNDED and reads > 0 and not room(named or sub(request, 2))
       if full then
-        again = entered > 0 and named and find(named, ':', 1, true)   -- its owner may be the reader that entered just now
+        again = entered > 0 and named   -- its owner may be the reader that entered just now
       else
         if entered == 0 and reads > 0 and not write then token = draw() end
         entered = entered + 1
@@ -402,7 +407,6 @@ local function cut(unheard)
       end
     end
   end
-  -- While a slot migrates, a script must not touch a key that it has deleted: the queue, if nobody waits any more.
   for _, request in ipairs(next(deaf) and waiting > 0 and call('ZRANGE', QUEUE, '0', int(EXPIRY_BATCH - 1)) or {}) do
     local client = match(request, '^.(%x+)')
     if not named[request] then
@@ -444,10 +448,8 @@ local function save()
   if fresh_keep then
     local at = int(keep)
     call('PEXPIREAT', LOCK, at)
-    if sole == 0 then
-      call('PEXPIREAT', QUEUE, at)
-      call('PEXPIREAT', LEASES, at)
-    end
+    if sole == 0 and waiting > 0 then call('PEXPIREAT', QUEUE, at) end
+    if sole == 0 and not free() then call('PEXPIREAT', LEASES, at) end
   end
   if events and events[1] then
     redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', LOCK .. ':events', int(clock()) .. '\n' .. table.concat(events, '\n'))

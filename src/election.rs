@@ -116,8 +116,8 @@ impl Election {
 
     /// Streams who leads: first who leads now, then each change, with vacancies as `None`.
     ///
-    /// An item is an error while the server is away. The stream goes on after it: the next item tells again who leads.
-    /// The stream ends when the client is shut down.
+    /// An item is an error while the server is away, or refuses the subscription. The stream goes on after it: the next
+    /// item tells again who leads. The stream ends when the client is shut down, or its runtime ends.
     ///
     /// A change is told within milliseconds. If its event is lost, the change is told within half a minute; so is the
     /// vacancy after a leader's process died and nobody campaigns. A term that is over by the time the stream reads it

@@ -233,7 +233,7 @@ impl<M> Guard<M> {
         let session = &self.handle.session;
         let lease = request.claim().lease();
         let mut backoff = Backoff::new();
-        let mut sent_before = false;
+        let (mut sent_before, mut may_be_sealed) = (false, false);
         loop {
             let call = session.call(&request.lock, lease);
             let rest = request.claim().lease_to_seal(now);
@@ -251,18 +251,24 @@ impl<M> Guard<M> {
                         // have come since.
                         _ => sent_before,
                     };
-                    if released && rest.is_some() {
-                        seal::leave(session, &request);
-                    } else {
-                        session.shared.registry.remove(&request);
+                    match rest {
+                        Some(_) if released => seal::leave(session, &request),
+                        // The server keeps another hold of that name for the least time, and nobody has it.
+                        Some(_) if stood != [Standing::Unknown] => {
+                            request.claim().keep_on(None);
+                            session.shared.abandon(Arc::clone(&request), clock::look());
+                        }
+                        _ => session.shared.registry.remove(&request),
                     }
                     follow_up(session, &request.lock, next);
                     if released {
                         tell(hold, HoldEnd::Released);
                         return Ok(());
                     }
-                    // The lease may have ended after the user had left the hold, and before the server heard of that.
-                    if stood == [Standing::Unknown] && clock::look() >= held_until {
+                    // The lease, or the least time for which it was sealed, may have ended after the user had left the hold, and
+                    // before the server heard of that.
+                    let may_have_ended = clock::look() >= held_until || may_be_sealed && rest.is_none();
+                    if stood == [Standing::Unknown] && may_have_ended {
                         return Err(Error::of_server(&request.lock.name, timed_out()));
                     }
                     let reason = LostReason::UnknownToServer;
@@ -274,8 +280,10 @@ impl<M> Guard<M> {
                 }
                 Err(error) if is_transient(&error) && clock::look() < held_until => {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
-                    // A renewal never makes a hold unknown.
-                    sent_before |= rest.is_none() && call.may_be_done(&error);
+                    // A renewal never makes a hold unknown, before its least time is over.
+                    let may_be_done = call.may_be_done(&error);
+                    sent_before |= rest.is_none() && may_be_done;
+                    may_be_sealed |= rest.is_some() && may_be_done;
                     backoff.pause().await;
                     now = clock::look();
                     // From then on "unknown" may mean that the hold expired and others have been inside, or that a shutdown

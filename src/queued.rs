@@ -54,6 +54,8 @@ pub struct Queued<G> {
     acquiring: Acquiring<G>,
     progress: Arc<Progress>,
     handle: Arc<Handle>,
+    /// It has been polled where there are timers, which may be elsewhere than where it was made.
+    has_timers: bool,
 }
 
 type Acquiring<G> = Pin<Box<dyn Future<Output = Result<G, Error>> + Send>>;
@@ -131,6 +133,7 @@ impl<G> Queued<G> {
             acquiring,
             progress,
             handle,
+            has_timers: false,
         })
     }
 
@@ -171,6 +174,12 @@ impl<G> Future for Queued<G> {
     type Output = Result<G, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.has_timers {
+            if let Err(error) = runtime::check_timers() {
+                return Poll::Ready(Err(error));
+            }
+            self.has_timers = true;
+        }
         self.acquiring.as_mut().poll(context)
     }
 }

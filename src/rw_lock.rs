@@ -287,6 +287,11 @@ impl RwLock {
         Events::of_lock(Arc::clone(&self.handle), &self.lock).await
     }
 
+    /// The runtime of the client's tasks has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.handle.shared().registry.has_ended()
+    }
+
     pub(crate) fn is_of(&self, handle: &Arc<Handle>) -> bool {
         Arc::ptr_eq(&self.handle, handle)
     }

@@ -21,6 +21,8 @@ pub(crate) struct Watch {
     /// What it reads.
     ask: AskForStatus<'static>,
     events: Events,
+    /// When to subscribe again, because the server has refused to go on. `None`: the events come.
+    subscribe_at: Option<Instant>,
     /// When to read the status next.
     look_at: Instant,
     /// Everybody has heard by now that this client listens.
@@ -41,6 +43,7 @@ impl Watch {
             lock,
             ask,
             events,
+            subscribe_at: None,
             look_at,
             is_heard: false,
         })
@@ -55,30 +58,49 @@ impl Watch {
         self.look_at = clock::now();
     }
 
-    /// The next event, or the status when events may be missing. `None`: the client was shut down, so no event comes any
-    /// more. After an error the watch goes on. A dropped future loses nothing.
+    /// The next event, or the status when events may be missing. `None`: the client was shut down, or its runtime has ended, so no
+    /// event comes any more. After an error the watch goes on. A dropped future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Result<Seen, Error>> {
         if let Err(error) = runtime::check_timers() {
             return Some(Err(error));
         }
         loop {
+            if let Some(at) = self.subscribe_at {
+                clock::sleep_until(at).await;
+                match self.subscribe_again().await {
+                    Ok(()) => {}
+                    Err(Error::Shutdown { .. }) => return None,
+                    Err(error) => return Some(Err(error)),
+                }
+            }
             tokio::select! {
                 biased;
                 () = clock::sleep_until(self.look_at) => return match self.look().await {
                     Err(Error::Shutdown { .. }) => None,
                     seen => Some(seen.map(Seen::Status)),
                 },
-                event = self.events.next() => match event? {
-                    Ok(event) => return Some(Ok(Seen::Event(event))),
-                    Err(Error::EventsMissed { .. }) => {
+                event = self.events.next() => match event {
+                    Some(Ok(event)) => return Some(Ok(Seen::Event(event))),
+                    Some(Err(Error::EventsMissed { .. })) => {
                         // Perhaps the others have to hear it anew.
                         self.is_heard = false;
                         self.look_now();
                     }
-                    Err(error) => return Some(Err(error)),
+                    Some(Err(error)) => return Some(Err(error)),
+                    None if self.lock.has_ended() => return None,
+                    None => self.subscribe_at = Some(clock::now()),
                 },
             }
         }
+    }
+
+    async fn subscribe_again(&mut self) -> Result<(), Error> {
+        // If this fails.
+        self.subscribe_at = Some(clock::now() + LOOK_AGAIN_AFTER);
+        self.events = Box::pin(self.lock.events()).await?;
+        (self.subscribe_at, self.is_heard) = (None, false);
+        self.look_now();
+        Ok(())
     }
 
     async fn look(&mut self) -> Result<Snapshot, Error> {

@@ -345,8 +345,9 @@ fn blame(server: &ServerArgs, blamed: &[Blamed<'_>]) -> String {
         let (name, held) = (safe(&lock.name), span(holder.held_for));
         text += &format!("  {who} has held {name} for {held} and its process waits for no lock\n");
         // Their own words are from everybody who can write to the server: the host's name is no part of what one pastes,
-        // and the process 0 is the group of who does.
-        if let Some(process) = holder.client.process.filter(|process| *process != 0) {
+        // the process 0 is the group of who does, and a number beyond those of processes may come out negative.
+        let is_one = |process: &u32| i32::try_from(*process).is_ok_and(|process| process > 0);
+        if let Some(process) = holder.client.process.filter(is_one) {
             let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe);
             text += &format!("    first end it on {host}:\n                     kill {process}\n");
         }

@@ -61,7 +61,9 @@ pub(crate) fn document(found: &Found, servers: &[Server], raw: bool) -> Value {
             }),
             Err(why) => json!({"server": server, "error": why}),
         };
-        document["servers"] = servers.iter().map(server).collect();
+        if !servers.is_empty() {
+            document["servers"] = servers.iter().map(server).collect();
+        }
     }
     document
 }

@@ -338,6 +338,9 @@ impl Attempt {
                     }
                     follow_up(self.session(), &request.lock, next);
                     if told.is_none_or(|told| told > token) {
+                        // What is there is nobody's, so it has no least time.
+                        request.claim().keep_on(None);
+                        from.claim().keep_on(None);
                         return Ok(None);
                     }
                     break;

@@ -70,9 +70,10 @@
 //! | `fairlock_quorum_servers` | gauge | | servers of the quorums that this process uses, whether they are there or not |
 //! | `fairlock_votes_lost_total` | counter | `mode` | servers that lost a hold of a quorum which a majority kept |
 //!
-//! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped), `conflict` (of two
+//! * `outcome` of an acquisition: `granted`, `busy`, `timeout`, `cancelled` (its future was dropped; an upgrade also if this
+//!   process knew before the server's reply that its read hold was lost), `conflict` (of two
 //!   upgrades), `deadlock`, `queue_full` (`max_queue`), `refused` (another policy, or an owner that waits already),
-//!   `evicted`, `lost` (of an upgrade: its read hold was lost), `unavailable`, `server_error` (too few replicas
+//!   `evicted`, `lost` (of an upgrade: the server says that its read hold was lost), `unavailable`, `server_error` (too few replicas
 //!   too), `shutdown`.
 //! * `outcome` of a hold: `released`, `dropped` (its guard; it is released in the background), `downgraded`, `lost`.
 //! * `reason`: `lease_expired`, `unknown_to_server`, `max_hold`, `shutdown`, `evicted`.

@@ -142,6 +142,14 @@ impl Ballot {
     /// The record that notes the hold's end.
     pub(super) fn observe(&self, hold: Box<Hold>) {
         *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+        // A loss between the grant and this found no record.
+        let lost = match self.tally().phase {
+            Phase::Over(End::Lost(reason)) => Some(reason),
+            _ => None,
+        };
+        if let Some(reason) = lost {
+            self.tell(HoldEnd::Lost(reason));
+        }
     }
 
     /// Tells the record how the hold ended.
@@ -424,7 +432,7 @@ async fn vote(ballot: Arc<Ballot>, at: usize) {
                 }
             }
             if handle.session.is_closed() {
-                ballot.abandon(End::Lost(LostReason::Shutdown));
+                ballot.lose(LostReason::Shutdown);
                 return;
             }
             let (was_held, former) = {

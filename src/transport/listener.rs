@@ -16,10 +16,11 @@ use crate::protocol::server_time;
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::types::clock;
-use crate::types::error::{is_of_replica, timed_out};
+use crate::types::error::{is_of_replica, is_transient, timed_out};
 use crate::types::timers::{ANNOUNCED_EVERY, CONNECT_TIMEOUT, INTRODUCED_EVERY, PING_INTERVAL, PING_TIMEOUT};
 use futures::future::try_join_all;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
+use std::mem::replace;
 use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -47,7 +48,10 @@ impl Listener {
     pub(crate) async fn subscribe(&self) -> Result<Subscription, RedisError> {
         let shared = Arc::clone(&self.shared);
         let label = self.label.as_deref();
-        let connect = |on_push| self.backend.connect(label, Purpose::Pushes, Some(on_push));
+        let connect = async |on_push| {
+            let connected = self.backend.connect(label, Purpose::Pushes, Some(on_push)).await?;
+            connected.of_one_server()
+        };
         let confirmed = Arc::<OnceLock<Instant>>::default();
         let since = Arc::clone(&confirmed);
         let (seat, run) = (self.seat.clone(), Arc::<OnceLock<String>>::default());
@@ -99,9 +103,19 @@ impl Listener {
             self.shared.subscribers.is_deaf(clock::now());
             drop(subscription);
             backoff.after(since).await;
+            let mut is_refused = false;
             subscription = retrying(
                 || self.subscribe(),
-                |error| tracing::debug!(%error, "cannot subscribe yet"),
+                |error| {
+                    tracing::debug!(%error, "cannot subscribe yet");
+                    if !is_transient(&error) {
+                        if !replace(&mut is_refused, true) {
+                            tracing::warn!(%error, "the server refuses the subscription");
+                        }
+                        // The streams would stay silent, and nobody would know.
+                        self.shared.subscribers.fail(&error);
+                    }
+                },
             )
             .await;
             let now = clock::now();

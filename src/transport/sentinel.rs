@@ -1,9 +1,12 @@
 //! Sentinel: names the master to a client that connects, and tells connected clients when the master changes.
 
 use super::backoff::Backoff;
+#[cfg(feature = "tls-rustls")]
+use super::server::choose_tls;
 use super::server::{Connected, Purpose, Server};
 use super::subscription::{Push, Subscription};
 use super::wire::OnPush;
+use crate::types::clock;
 use crate::types::error::{disconnected, is_transient, timed_out};
 use crate::types::remedy::without_arguments;
 use crate::types::timers::{CONNECT_TIMEOUT, PING_INTERVAL};
@@ -13,15 +16,23 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long the sentinels may take to name a server that calls itself the master.
 const LOOKUP_TIMEOUT: Duration = CONNECT_TIMEOUT;
 
 pub(crate) struct Sentinel {
-    client: tokio::sync::Mutex<SentinelClient>,
+    lookups: tokio::sync::Mutex<Lookups>,
     master: Mutex<Master>,
     switched: Notify,
+}
+
+/// The sentinels are asked by one at a time. A sentinel that is silent costs each lookup a second, so those who wait together
+/// take what the first of them finds.
+struct Lookups {
+    client: SentinelClient,
+    /// The last lookup, and when it began.
+    last: Option<(Instant, Result<redis::Client, RedisError>)>,
 }
 
 #[derive(Default)]
@@ -36,8 +47,11 @@ struct Master {
 
 impl Sentinel {
     pub(crate) fn new(client: SentinelClient) -> Self {
+        // The sentinels are connected to before any server is, and the client does not tell whether by TLS.
+        #[cfg(feature = "tls-rustls")]
+        choose_tls();
         Self {
-            client: tokio::sync::Mutex::new(client),
+            lookups: tokio::sync::Mutex::new(Lookups { client, last: None }),
             master: Mutex::default(),
             switched: Notify::new(),
         }
@@ -45,14 +59,28 @@ impl Sentinel {
 
     /// The master and its term. A connection is outdated when another term has started.
     async fn master(&self) -> Result<(redis::Client, u64), RedisError> {
-        let lookup = async { self.client.lock().await.async_get_client().await };
-        let client = timeout(LOOKUP_TIMEOUT, lookup)
-            .await
-            .unwrap_or_else(|_| Err(timed_out()))
-            .map_err(|error| self.unless_first(without_arguments(error)))?;
+        let client = self.look_up().await;
+        let client = client.map_err(|error| self.unless_first(without_arguments(error)))?;
         let address = client.get_connection_info().addr().to_string();
         let term = self.is_master(address).map_err(|error| self.unless_first(error))?;
         Ok((client, term))
+    }
+
+    async fn look_up(&self) -> Result<redis::Client, RedisError> {
+        let begun = clock::now();
+        let mut lookups = self.lookups.lock().await;
+        // An earlier one may have been told the former master.
+        if let Some((since, found)) = &lookups.last
+            && *since >= begun
+        {
+            return found.clone();
+        }
+        let since = clock::now();
+        // The wait for others is no part of this time: each of them would leave the next one less.
+        let found = timeout(LOOKUP_TIMEOUT, lookups.client.async_get_client()).await;
+        let found = found.unwrap_or_else(|_| Err(timed_out()));
+        lookups.last = Some((since, found.clone()));
+        found
     }
 
     /// A connection to the master.
@@ -137,9 +165,10 @@ impl Sentinel {
     }
 
     async fn listen(&self, backoff: &mut Backoff) -> Result<(), RedisError> {
-        let lookup = async { self.client.lock().await.async_get_sentinel_client().await };
-        let sentinel = timeout(LOOKUP_TIMEOUT, lookup)
-            .await
+        let mut lookups = self.lookups.lock().await;
+        let sentinel = timeout(LOOKUP_TIMEOUT, lookups.client.async_get_sentinel_client()).await;
+        drop(lookups);
+        let sentinel = sentinel
             .unwrap_or_else(|_| Err(timed_out()))
             .map_err(without_arguments)?;
         let (tell, mut told) = mpsc::unbounded_channel();
@@ -204,6 +233,61 @@ fn switch_in(message: &[Value]) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fairlock_support::lateness::in_time;
+    use fairlock_support::server as servers;
+    use futures::future::join_all;
+    use redis::sentinel::SentinelServerType;
+
+    fn client(sentinels: Vec<String>) -> SentinelClient {
+        SentinelClient::build(sentinels, "mine", None, SentinelServerType::Master).expect("addresses")
+    }
+
+    /// A sentinel, and the one master that it watches.
+    async fn watched() -> [servers::Server; 2] {
+        let master = servers::Server::start().await;
+        let file = master.dir().join("sentinel.conf");
+        std::fs::write(&file, format!("sentinel monitor mine 127.0.0.1 {} 1\n", master.port())).unwrap();
+        let program = [
+            "redis-server".to_owned(),
+            file.display().to_string(),
+            "--sentinel".to_owned(),
+        ];
+        [servers::Server::start_program(&program, &[]).await, master]
+    }
+
+    /// Each lookup takes a second, because the first sentinel is silent. With a wait for others in its time, it took too long.
+    #[tokio::test]
+    async fn those_who_look_up_the_master_together_all_learn_it() {
+        in_time(async || {
+            let [sentinel, _master] = watched().await;
+            let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let silent = format!("redis://{}", silent.local_addr().expect("an address"));
+            let sentinel = Sentinel::new(client(vec![silent, sentinel.url()]));
+            let named = join_all((0..4).map(|_| sentinel.master())).await;
+            for named in named {
+                assert_eq!(named.expect("a master").1, 1);
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_sentinel_is_no_server_for_locks() {
+        let [sentinel, _master] = watched().await;
+        let client = redis::Client::open(sentinel.url()).expect("an address");
+        let server = Server::of(&client).expect("an address");
+        let connected = server.connect(None, Purpose::Pushes, None).await.expect("a sentinel");
+        let refused = connected.of_one_server().err().expect("refused");
+        assert!(refused.to_string().contains("is a sentinel"), "{refused}");
+    }
+
+    /// Rustls would panic at the first lookup if the features of the program leave the choice open.
+    #[cfg(feature = "tls-rustls")]
+    #[test]
+    fn the_provider_of_tls_is_chosen_before_a_sentinel_is_asked() {
+        drop(Sentinel::new(client(vec!["rediss://127.0.0.1:1".to_owned()])));
+        assert!(rustls::crypto::CryptoProvider::get_default().is_some());
+    }
 
     #[test]
     fn a_switch_names_both_masters() {
@@ -218,13 +302,7 @@ mod tests {
     /// A sentinel that has not learned of the switch yet still names the former master, which still calls itself one.
     #[test]
     fn the_former_master_is_refused_until_a_sentinel_says_that_it_is_the_master_again() {
-        let client = SentinelClient::build(
-            vec!["redis://127.0.0.1:1"],
-            "mine",
-            None,
-            redis::sentinel::SentinelServerType::Master,
-        );
-        let sentinel = Sentinel::new(client.expect("addresses"));
+        let sentinel = Sentinel::new(client(vec!["redis://127.0.0.1:1".to_owned()]));
         let named = |address: &str| sentinel.is_master(address.to_owned()).ok();
         assert_eq!(named("a"), Some(1));
         sentinel.leave("of another service".to_owned(), "a");

@@ -10,7 +10,7 @@ use crate::types::remedy::without_arguments;
 use crate::types::timers::CONNECT_TIMEOUT;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisError, Value};
+use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, RedisError, Value};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -19,6 +19,8 @@ use tokio::sync::watch;
 const PIPELINE: usize = 1 << 24;
 
 pub(crate) struct Server {
+    /// Its own SELECT would hide the words of a refusal, and whether it passes.
+    database: i64,
     commands: redis::Client,
     /// Pushes need RESP3.
     pushes: redis::Client,
@@ -34,6 +36,8 @@ pub(crate) struct Connected {
     pub(crate) term: u64,
     /// The server was a replica from the start: it serves reads until a caller wants to write.
     pub(crate) of_replica: bool,
+    /// What the server calls itself: `standalone`, `cluster`, `sentinel`.
+    mode: String,
     pub(crate) functions: Functions,
 }
 
@@ -72,8 +76,19 @@ impl Connected {
             dialect: Dialect::of(&hello.version),
             term,
             of_replica,
+            mode: hello.mode,
             functions,
         })
+    }
+
+    /// A node of a cluster would refuse the locks of others, and would not say when it is no master any more.
+    pub(crate) fn of_one_server(self) -> Result<Self, RedisError> {
+        let what = match &*self.mode {
+            "cluster" => "the server is a node of a cluster",
+            "sentinel" => "the server is a sentinel",
+            _ => return Ok(self),
+        };
+        Err(RedisError::from((ErrorKind::InvalidClientConfig, what)))
     }
 }
 
@@ -91,6 +106,7 @@ async fn functions_for(purpose: Purpose, mut wire: Wire) -> Functions {
 impl Server {
     pub(crate) fn of(client: &redis::Client) -> Result<Self, RedisError> {
         Ok(Self {
+            database: client.get_connection_info().redis_settings().db(),
             commands: with_options(client, None)?,
             pushes: with_options(client, Some(ProtocolVersion::RESP3))?,
             term: watch::Sender::new(0),
@@ -125,7 +141,13 @@ impl Server {
             ),
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        Ok(Wire::Redis(connection.await.map_err(without_arguments)?))
+        let mut wire = Wire::Redis(connection.await.map_err(without_arguments)?);
+        if self.database != 0 {
+            let mut select = redis::cmd("SELECT");
+            select.arg(self.database);
+            wire.answer(CONNECT_TIMEOUT, &select).await?;
+        }
+        Ok(wire)
     }
 
     /// The server of that term replied as only a replica does, so the term is over.
@@ -145,6 +167,12 @@ impl Server {
     }
 }
 
+/// Rustls panics if its features leave the choice open. The call fails if the program has chosen already.
+#[cfg(feature = "tls-rustls")]
+pub(crate) fn choose_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// Each call sets the time limit of its reply, because leases differ.
 fn connection_config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
@@ -158,8 +186,7 @@ fn with_options(client: &redis::Client, protocol: Option<ProtocolVersion>) -> Re
     let info = client.get_connection_info().clone();
     #[cfg(feature = "tls-rustls")]
     if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        // Rustls panics if its features leave the choice open. The call fails if the program has chosen already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        choose_tls();
     }
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(3))
@@ -169,7 +196,7 @@ fn with_options(client: &redis::Client, protocol: Option<ProtocolVersion>) -> Re
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     #[cfg(target_os = "linux")]
     let tcp = tcp.set_user_timeout(Duration::from_secs(4));
-    let settings = info.redis_settings().clone();
+    let settings = info.redis_settings().clone().set_db(0);
     let settings = match protocol {
         Some(protocol) => settings.set_protocol(protocol),
         None => settings,

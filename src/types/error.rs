@@ -397,15 +397,17 @@ pub(crate) fn disconnected(why: &'static str) -> RedisError {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, why).into()
 }
 
+const RUNTIME_ENDED: &str = "the client's runtime has ended";
+
 /// The runtime of the client's tasks has ended, so nothing renews or releases any more.
 pub(crate) fn runtime_ended() -> RedisError {
-    RedisError::from((ErrorKind::Client, "the client's runtime has ended"))
+    RedisError::from((ErrorKind::Client, RUNTIME_ENDED))
 }
 
 /// This error is never transient, because no other attempt can succeed.
 fn is_end_of_runtime(error: &RedisError) -> bool {
-    // The library has this kind for an empty command only, and the client sends none.
-    error.kind() == ErrorKind::Client
+    // Errors of the TLS configuration are of this kind too.
+    error.kind() == ErrorKind::Client && error.to_string().contains(RUNTIME_ENDED)
 }
 
 /// Whether only a replica replies so. A WAIT has words of its own.
@@ -457,6 +459,15 @@ mod tests {
         ] {
             assert_eq!(left_nothing(&said(words)), nothing, "{words}");
         }
+    }
+
+    #[test]
+    fn only_the_end_of_the_runtime_says_that_it_has_ended() {
+        let of = |error| Error::of_server("a", error);
+        assert!(matches!(of(runtime_ended()), Error::Unavailable { .. }));
+        // As the redis crate reports a certificate of this machine that cannot be read.
+        let tls = RedisError::from((ErrorKind::Client, "TLS error", "invalid certificate".to_owned()));
+        assert!(matches!(of(tls), Error::Server { .. }));
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub fn remedy(error: &RedisError) -> &'static str {
         "the server has fewer replicas in step than `min-replicas-to-write`: start replicas, or lower the setting"
     } else if text.contains("no sharded pub/sub") {
         "a cluster needs Redis 7 or later, or Valkey: older servers would send every grant to all nodes"
+    } else if text.contains("is a node of a cluster") && error.kind() == ErrorKind::InvalidClientConfig {
+        "connect by a list of nodes, such as `[url]`, with the feature `cluster`: then the client finds the masters"
+    } else if text.contains("is a sentinel") && error.kind() == ErrorKind::InvalidClientConfig {
+        "connect by a redis::sentinel::SentinelClient, with the feature `sentinel`"
     } else if text.contains("no slots") && error.kind() == ErrorKind::InvalidClientConfig {
         "the node belongs to no cluster: name nodes of a cluster, or give this node its slots"
     } else if text.contains("of a cluster") && error.kind() == ErrorKind::InvalidClientConfig

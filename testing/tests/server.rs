@@ -448,14 +448,13 @@ async fn a_hold_that_waits_to_be_sealed_lasts_no_longer_than_its_least_time() {
 async fn a_release_after_a_seal_without_a_reply_tells_a_loss() {
     let server = Server::new();
     let client = server.client().await.unwrap();
-    let write = client.rw_lock("a").write().hold_at_least(Duration::from_secs(2));
+    let write = client.rw_lock("a").write().hold_at_least(Duration::from_secs(6));
     let guard = write.acquire_fair().await.unwrap();
     sleep(Duration::from_millis(1_500)).await;
     server.flush_all();
     server.freeze();
     let release = tokio::spawn(guard.release());
     sleep(Duration::from_millis(600)).await;
-    // Its least time is over.
     server.disconnect();
     server.thaw();
     let released = release.await.unwrap();
@@ -469,6 +468,28 @@ async fn a_release_after_a_seal_without_a_reply_tells_a_loss() {
         ),
         "{released:?}"
     );
+}
+
+/// The server ends a sealed hold after its least time, and others may enter then: nobody was inside beside its user.
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_seal_may_have_ended_tells_no_loss() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let write = client.rw_lock("a").write().hold_at_least(Duration::from_secs(2));
+    let guard = write.acquire_fair().await.unwrap();
+    sleep(Duration::from_millis(1_700)).await;
+    server.freeze();
+    let release = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(100)).await;
+    // It is executed, and the reply is lost.
+    server.disconnect();
+    server.thaw();
+    server.stop();
+    sleep(Duration::from_secs(1)).await;
+    server.expire("a");
+    server.start();
+    let released = release.await.unwrap();
+    assert!(matches!(released, Err(Error::Unavailable { .. })), "{released:?}");
 }
 
 /// A client hears no announcement while its subscription is lost. Its calls may be executed when the streams are complete

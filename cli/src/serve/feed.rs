@@ -10,11 +10,11 @@ use fairlock::{Client, ClientInfo, Error, Events};
 use futures::stream::{self, Stream};
 use hyper::body::{Bytes, Frame};
 use serde_json::{Value, json};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout, timeout_at};
 
@@ -33,15 +33,31 @@ pub(crate) struct Said {
     text: String,
 }
 
+impl Said {
+    /// For one browser, so it has no number.
+    fn missed(why: &str) -> Self {
+        Self {
+            number: 0,
+            lock: None,
+            text: text(None, &missed(why)),
+        }
+    }
+}
+
 pub(crate) struct Feed {
     latest: RefCell<VecDeque<Arc<Said>>>,
+    /// The number before the next one: at first that of the microsecond in which this run began, so that a browser's number of
+    /// an earlier run is told from one of this.
+    last: Cell<u64>,
     sender: broadcast::Sender<Arc<Said>>,
 }
 
 impl Feed {
     pub(crate) fn new() -> Self {
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             latest: RefCell::default(),
+            last: Cell::new(u64::try_from(begun.as_micros()).unwrap_or(0)),
             sender: broadcast::Sender::new(KEPT),
         }
     }
@@ -87,7 +103,8 @@ impl Feed {
 
     fn say(&self, lock: Option<&str>, event: &Value) {
         let mut latest = self.latest.borrow_mut();
-        let number = latest.back().map_or(1, |said| said.number + 1);
+        let number = self.last.get() + 1;
+        self.last.set(number);
         let said = Arc::new(Said {
             number,
             lock: lock.map(str::to_owned),
@@ -101,7 +118,7 @@ impl Feed {
         let _ = self.sender.send(said);
     }
 
-    /// The events after that number, first those that are kept, for one browser.
+    /// The events after that number, first those that are kept, for one browser. 0: it has seen none.
     pub(crate) fn listen(
         &self,
         after: u64,
@@ -109,10 +126,14 @@ impl Feed {
     ) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + use<> {
         let receiver = self.sender.subscribe();
         let latest = self.latest.borrow();
-        // A number that was never given is that of an earlier run.
-        let newest = latest.back().map_or(0, |said| said.number);
-        let after = if after > newest { 0 } else { after };
-        let kept: VecDeque<_> = latest.iter().filter(|said| said.number > after).cloned().collect();
+        let last = self.last.get();
+        let oldest = latest.front().map_or(last + 1, |said| said.number);
+        // A number that was never given is that of another run.
+        let is_gapless = after == 0 || (oldest..=last + 1).contains(&(after.saturating_add(1)));
+        let missed = (!is_gapless).then(|| Arc::new(Said::missed("they are no longer kept")));
+        let after = if after > last { 0 } else { after };
+        let kept = latest.iter().filter(|said| said.number > after).cloned();
+        let kept: VecDeque<_> = missed.into_iter().chain(kept).collect();
         let matches = move |said: &Said| match (&said.lock, &lock) {
             (Some(of), Some(wanted)) => of == wanted,
             _ => true,
@@ -131,7 +152,7 @@ impl Feed {
                         Ok(Ok(said)) if matches(&said) => said.text.clone(),
                         Ok(Ok(_)) => continue,
                         Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
-                            text(None, &missed("they were read too slowly"))
+                            Said::missed("they were read too slowly").text
                         }
                         Ok(Err(broadcast::error::RecvError::Closed)) => return None,
                         Err(_) => ":\n\n".to_owned(),
@@ -188,7 +209,7 @@ fn text(number: Option<u64>, event: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::StreamExt as _;
+    use futures::{FutureExt as _, StreamExt as _};
     use std::pin::pin;
 
     #[tokio::test(start_paused = true)]
@@ -207,5 +228,46 @@ mod tests {
             () = sleep(ALIVE * 4) => panic!("it heard nothing"),
         };
         assert_eq!(heard.into_data().expect("data"), ":\n\n");
+    }
+
+    /// What a browser hears at once that has seen the events up to that number.
+    fn heard_after(feed: &Feed, after: u64) -> Vec<String> {
+        let mut stream = pin!(feed.listen(after, None));
+        let mut heard = Vec::new();
+        while let Some(Some(Ok(frame))) = stream.next().now_or_never() {
+            let data = frame.into_data().expect("data");
+            heard.push(String::from_utf8(data.to_vec()).expect("text"));
+        }
+        heard
+    }
+
+    #[tokio::test]
+    async fn who_comes_back_too_late_or_to_another_run_hears_that_events_are_missing() {
+        let feed = Feed::new();
+        let before = feed.last.get();
+        for _ in 0..KEPT + 10 {
+            feed.say(Some("a"), &json!({}));
+        }
+        let last = feed.last.get();
+        let (new, in_time) = (heard_after(&feed, 0), heard_after(&feed, last - 3));
+        assert!(new.len() == KEPT && !new[0].contains("missed"), "{}", new[0]);
+        assert!(in_time.len() == 3 && !in_time[0].contains("missed"), "{in_time:?}");
+        assert_eq!(heard_after(&feed, last), [""; 0]);
+        assert_eq!(
+            heard_after(&feed, before + 10).len(),
+            KEPT,
+            "all that came after are kept"
+        );
+        for (seen, kept) in [
+            (before + 9, KEPT),
+            (before, KEPT),
+            (10, KEPT),
+            (last + 1, KEPT),
+            (u64::MAX, KEPT),
+        ] {
+            let heard = heard_after(&feed, seen);
+            assert!(heard[0].contains(r#""event":"missed""#), "{seen}: {}", heard[0]);
+            assert_eq!(heard.len(), 1 + kept);
+        }
     }
 }

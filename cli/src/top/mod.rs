@@ -10,6 +10,7 @@ use crate::json;
 use crate::locks::{Eye, Findings, Found, Unread};
 use crate::outcome::{Failure, Outcome, Status, say};
 use crate::quorum::Target;
+use crate::show;
 use crate::text::{count, safe};
 use crate::watch::interrupted;
 use crossterm::clipboard::CopyToClipboard;
@@ -46,7 +47,7 @@ pub(crate) async fn run(target: &Target, args: &TopArgs) -> Outcome {
 /// One look, as JSON or as a frame.
 fn told(screen: &mut Screen, args: &TopArgs) -> Result<(), Failure> {
     if args.output.json {
-        let locks = screen.locks.iter().map(|lock| json::status(&lock.name, &lock.status));
+        let locks = screen.locks.iter().map(|lock| show::document(lock, &[], false));
         let locks = screen.unread.iter().map(Unread::described).chain(locks);
         return json::document(&locks.collect::<Value>());
     }

@@ -110,8 +110,8 @@ impl<'a> Entry<'a> {
 pub(super) struct Opened {
     pub(super) name: String,
     pub(super) found: Option<Found>,
-    /// The selected request, by its owner and whether it waits.
-    selected: Option<(Owner, bool)>,
+    /// The selected request, by its owner and whether it waits, and how many of these stand before it.
+    selected: Option<(Owner, bool, usize)>,
     /// The oldest first.
     pub(super) events: VecDeque<String>,
     /// The longest wait at each look, in ms, the oldest first.
@@ -187,23 +187,27 @@ impl Opened {
 
     /// The line of the selected request: of one that entered meanwhile its new line, of one that has left the first line.
     pub(super) fn position(&self) -> usize {
-        let Some((owner, waits)) = self.selected else { return 0 };
+        let Some((owner, waits, before)) = self.selected else {
+            return 0;
+        };
         let requests = self.requests();
         let of_owner = |waits: Option<bool>| {
             let is = |request: &Request<'_>| {
                 request.owner == owner && waits.is_none_or(|waits| waits == request.place.is_some())
             };
-            requests.iter().position(is)
+            let lines = requests.iter().enumerate().filter(|(_, request)| is(request));
+            lines.map(|(line, _)| line).take(before + 1).last()
         };
         of_owner(Some(waits)).or_else(|| of_owner(None)).unwrap_or(0)
     }
 
     fn select(&mut self, at: usize) {
-        let selected = self
-            .requests()
-            .get(at)
-            .map(|request| (request.owner, request.place.is_some()));
-        self.selected = selected.or(self.selected);
+        let requests = self.requests();
+        let key = |request: &Request<'_>| (request.owner, request.place.is_some());
+        if let Some(selected) = requests.get(at).map(key) {
+            let before = requests[..at].iter().filter(|request| key(request) == selected).count();
+            self.selected = Some((selected.0, selected.1, before));
+        }
     }
 }
 

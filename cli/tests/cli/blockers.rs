@@ -235,7 +235,7 @@ async fn what_it_prints_to_be_typed_has_no_words_of_others() {
         .client
         .id
         .clone();
-    for (process, typed) in [("4711", 1), ("0", 0)] {
+    for (process, typed) in [("4711", 1), ("0", 0), ("2147483648", 0), ("4294967295", 0)] {
         let mut forge = redis::cmd("SET");
         forge
             .arg(format!("fairlock:client:{id}"))

@@ -159,6 +159,9 @@ async fn an_owner_that_reentered_has_one_vote_of_each_server() {
         .map(|holder| (&holder["owner"], &holder["votes"]))
         .collect();
     assert_eq!(votes, [(&everywhere.to_string().into(), &3.into())], "{shown}");
+    let top = cli.json(&["top"]).await;
+    assert_eq!(top[0]["holders"][0]["votes"], 3, "{top}");
+    assert!(top[0].get("servers").is_none(), "{top}");
     let listed = cli.json(&["ls"]).await;
     let of_lock = (&listed[0]["votes"], &listed[0]["holding"]);
     assert_eq!(of_lock, (&3.into(), &1.into()), "{listed}");

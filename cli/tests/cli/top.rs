@@ -2,6 +2,7 @@
 
 use crate::command::{BINARY, Cli, piped, said};
 use crate::scene::{client, pool, queue, spoil};
+use fairlock::Owner;
 use fairlock_support::server::{PATIENCE, Server, soon};
 use std::path::Path;
 use std::process::Stdio;
@@ -338,5 +339,37 @@ async fn thousands_of_locks_are_walked_through_on_a_great_screen() {
     // As wide as this the screen has room for the token.
     let token = _guards[4321].fencing_token().to_string();
     top.shows(&token).await;
+    assert_eq!(top.quit().await, 0);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn each_request_can_be_selected_also_where_an_owner_has_several() {
+    let server = Server::start().await;
+    let (twice, once) = (Owner::new(), Owner::new());
+    let client = client(&server, "reading").await;
+    let mut guards = Vec::new();
+    for owner in [&twice, &twice, &once] {
+        let lock = client.rw_lock("a").with_owner(owner);
+        guards.push(lock.read().acquire_fair().await.unwrap());
+    }
+    let shown = Cli::of(&server).json(&["show", "a"]).await;
+    let order = shown["holders"].as_array().unwrap().iter();
+    let mut top = Live::start(&Cli::of(&server), (160, 24), &server.dir().join("aside"));
+    top.shows("a: 3 holds").await;
+    top.press("\r").await;
+    top.shows("a: read, 3 holds").await;
+    for (at, holder) in order.enumerate() {
+        if at > 0 {
+            top.press("j").await;
+        }
+        top.press("e").await;
+        top.shows(&format!("owner {}? y/n", holder["owner"].as_str().unwrap()))
+            .await;
+        top.press("n").await;
+        top.shows("nothing was evicted").await;
+        top.press("o").await;
+        top.shows("copied").await;
+    }
     assert_eq!(top.quit().await, 0);
 }

@@ -428,6 +428,7 @@ impl Link {
             term,
             of_replica,
             functions,
+            ..
         } = connected;
         let quarantined_until = match &self.quarantine {
             Some(quarantine) => Some(quarantine.of_server(&mut wire, dialect).await?),

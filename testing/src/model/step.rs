@@ -327,20 +327,25 @@ impl Step<'_> {
             }
         }
 
-        let inside = self.lock.found(request);
+        let rest_ms = ask.quarantine_ms.filter(|_| self.lock.owners.is_empty());
         // Others may have written since.
-        if ask
-            .read_token
-            .is_some_and(|token| inside.reads == 0 || self.lock.first > token)
-        {
+        let is_over = ask.read_token.is_some_and(|token| {
+            let reads = self.lock.found(request).reads;
+            reads == 0 || self.lock.first > token
+        });
+        // Nothing is stored of a lock that nobody has used.
+        if is_over && rest_ms.is_none() {
             return self.answer(READ_IS_OVER, 0);
         }
         self.lock.policy = Some(ask.policy);
         self.lock.limit = ask.limit.unwrap_or(0);
-        if let Some(rest_ms) = ask.quarantine_ms.filter(|_| self.lock.owners.is_empty()) {
+        if let Some(rest_ms) = rest_ms {
             self.lock.put(NOBODY, self.now_ms() + rest_ms, None);
             self.lease(NOBODY, rest_ms);
             self.grant(NOBODY, 0);
+        }
+        if is_over {
+            return self.answer(READ_IS_OVER, 0);
         }
         let inside = self.lock.found(request);
         let is_inside = inside.reads + inside.writes > 0;

@@ -4,7 +4,8 @@ use crate::observe::{LONG, keys};
 use crate::server::{Server, eventually, soon};
 use fairlock::{Client, Error, LostReason, WriteGuard};
 use fairlock_support::cluster::{Cluster, ask};
-use redis::Value;
+use fairlock_support::scripts::{ACQUIRE, RENEW, Script};
+use redis::{RedisError, Value};
 use tokio::task::JoinHandle;
 
 /// A lock that is held and waited for, all of whose keys are on the first node.
@@ -29,23 +30,12 @@ impl Busy {
         }
     }
 
-    async fn set_slot(&self, node: &Server, how: &[&str]) {
-        ask::<Value>(node, &[&["CLUSTER", "SETSLOT", &self.slot], how].concat()).await;
-    }
-
     async fn begin(&self, cluster: &Cluster) {
-        self.set_slot(&cluster.nodes[1], &["IMPORTING", &cluster.ids[0]]).await;
-        self.set_slot(&cluster.nodes[0], &["MIGRATING", &cluster.ids[1]]).await;
+        begin(cluster, &self.slot).await;
     }
 
-    /// Moves those of the three keys whose bits are set.
     async fn carry(&self, cluster: &Cluster, which: usize) {
-        let keys = keys(&self.name);
-        let chosen = keys.iter().enumerate().filter(|(bit, _)| which >> bit & 1 == 1);
-        let port = cluster.nodes[1].port().to_string();
-        let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        command.extend(chosen.map(|(_, key)| key.as_str()));
-        ask::<Value>(&cluster.nodes[0], &command).await;
+        carry(cluster, &self.name, which).await;
     }
 
     /// Whoever calls is refused by both nodes, and does not wait for it without end.
@@ -54,6 +44,63 @@ impl Busy {
         let told = matches!(&refused, Err(Error::Unavailable { .. } | Error::Server { .. }));
         assert!(told, "{refused:?}");
         assert!(self.guard.is_held() && !self.waiter.is_finished());
+    }
+}
+
+async fn set_slot(node: &Server, slot: &str, how: &[&str]) {
+    ask::<Value>(node, &[&["CLUSTER", "SETSLOT", slot], how].concat()).await;
+}
+
+async fn begin(cluster: &Cluster, slot: &str) {
+    set_slot(&cluster.nodes[1], slot, &["IMPORTING", &cluster.ids[0]]).await;
+    set_slot(&cluster.nodes[0], slot, &["MIGRATING", &cluster.ids[1]]).await;
+}
+
+/// Moves those of the lock's three keys whose bits are set.
+async fn carry(cluster: &Cluster, lock: &str, which: usize) {
+    let keys = keys(lock);
+    let chosen = keys.iter().enumerate().filter(|(bit, _)| which >> bit & 1 == 1);
+    let port = cluster.nodes[1].port().to_string();
+    let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    command.extend(chosen.map(|(_, key)| key.as_str()));
+    ask::<Value>(&cluster.nodes[0], &command).await;
+}
+
+/// A script as a client of a cluster calls it.
+async fn run(node: &Server, lock: &str, script: &Script, args: &[&str]) -> Result<Vec<i64>, RedisError> {
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(script.flagged()).arg(3).arg(&keys(lock)).arg("s").arg(args);
+    match eval.query_async(&mut node.redis().await).await? {
+        Value::Array(reply) => redis::from_redis_value(Value::Array(reply)).map_err(Into::into),
+        number => Ok(vec![redis::from_redis_value(number)?]),
+    }
+}
+
+/// While a slot migrates, the node refuses a command whose key is not there, in the middle of a script. All keys are there when
+/// these calls come, and they remove the last waiter, whose lease is over.
+#[tokio::test]
+async fn a_call_that_removes_the_last_waiter_while_the_slot_migrates_loses_no_hold() {
+    let cluster = Cluster::of(3, 0).await;
+    let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let renewal: (&Script, &[&str]) = (&RENEW, &["w1:1", "60000"]);
+    let newcomer: (&Script, &[&str]) = (&ACQUIRE, &["w3:1", "60000"]);
+    for (lock, (script, args)) in cluster.locks_on(0, 2).await.iter().zip([renewal, newcomer]) {
+        run(from, lock, &ACQUIRE, &["w1:1", "60000"]).await.unwrap();
+        run(from, lock, &ACQUIRE, &["w2:1", "100"]).await.unwrap();
+        let slot = cluster.slot(lock).await.to_string();
+        begin(&cluster, &slot).await;
+        tokio::time::sleep(crate::observe::ms(150)).await;
+        match run(from, lock, script, args).await {
+            Ok(renewed) => assert!(renewed[2] > 1, "{renewed:?}"),
+            // It would be the only one in the queue.
+            Err(error) => assert_eq!(error.code(), Some("TRYAGAIN"), "{error}"),
+        }
+        carry(&cluster, lock, 7).await;
+        end(&cluster, &slot).await;
+        let queued = run(to, lock, &ACQUIRE, &["w3:1", "60000"]).await.unwrap();
+        assert_eq!((queued[0], queued[4]), (1, 0), "it waits for w1:1: {queued:?}");
+        let renewed = run(to, lock, &RENEW, &["w1:1", "60000"]).await.unwrap();
+        assert!(renewed[2] > 1, "{renewed:?}");
     }
 }
 
@@ -97,7 +144,7 @@ async fn a_move_that_is_given_up_after_some_of_a_locks_keys_costs_the_hold_and_h
         busy.begin(&cluster).await;
         busy.carry(&cluster, which).await;
         for node in [0, 1] {
-            busy.set_slot(&cluster.nodes[node], &["STABLE"]).await;
+            set_slot(&cluster.nodes[node], &busy.slot, &["STABLE"]).await;
         }
         // Its next renewal is minutes away; a lost connection makes both renew at once.
         eventually("both are told", async || {

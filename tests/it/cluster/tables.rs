@@ -22,6 +22,14 @@ async fn what_is_no_cluster_is_refused() {
 }
 
 #[tokio::test]
+async fn a_node_that_is_named_as_a_server_of_its_own_is_refused() {
+    let cluster = Cluster::of(1, 0).await;
+    let error = Client::connect(cluster.nodes[0].url()).await.unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("connect by a list of nodes"), "{error}");
+}
+
+#[tokio::test]
 async fn a_seed_that_was_removed_from_the_cluster_has_no_say() {
     let cluster = Cluster::of(3, 1).await;
     let (removed, id) = (&cluster.nodes[3], &cluster.ids[3]);

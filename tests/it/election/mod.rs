@@ -190,3 +190,40 @@ async fn nobody_leads_during_a_quarantine() {
     let seen = next(&mut observed).await.expect("a leader");
     assert_eq!(seen.owner, leading.owner());
 }
+
+#[tokio::test]
+async fn a_stream_goes_on_when_the_server_allows_its_subscription_again() {
+    let server = Server::start().await;
+    let app_has = async |channels: &[&str]| {
+        let mut rules = redis::cmd("ACL");
+        rules.arg(&[
+            "SETUSER",
+            "app",
+            "on",
+            ">s3cret",
+            "~fairlock:*",
+            "+@all",
+            "resetchannels",
+        ]);
+        rules.arg(channels).exec_async(&mut server.redis().await).await.unwrap();
+    };
+    app_has(&["&fairlock:*"]).await;
+    let mut observed = observer(format!("redis://app:s3cret@127.0.0.1:{}", server.port())).await;
+    assert_eq!(next(&mut observed).await, None);
+    app_has(&["&fairlock:c:*", "&fairlock:listen"]).await;
+    for _ in 0..2 {
+        let refused = soon("a refusal", observed.next()).await;
+        assert!(matches!(refused, Some(Err(Error::Server { .. }))), "{refused:?}");
+    }
+    let leading = candidate(&server, "one").await.campaign().await.unwrap();
+    app_has(&["&fairlock:*"]).await;
+    let seen = loop {
+        match soon("who leads", observed.next()).await.expect("a stream without end") {
+            Ok(seen) => break seen,
+            Err(refused) => assert!(matches!(refused, Error::Server { .. }), "{refused:?}"),
+        }
+    };
+    assert_eq!(seen.expect("a leader").term, leading.term());
+    drop(leading);
+    assert_eq!(next(&mut observed).await, None, "events come again");
+}

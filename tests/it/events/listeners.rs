@@ -210,6 +210,26 @@ async fn a_stream_whose_subscription_is_refused_later_ends_with_that_error() {
 }
 
 #[tokio::test]
+async fn streams_end_with_an_error_when_the_clients_own_channels_are_refused() {
+    let server = Server::start().await;
+    let client = client_with(&server, &["&fairlock:*"]).await;
+    let lock = client.rw_lock("a");
+    let guard = lock.write().acquire_fair().await.unwrap();
+    let mut events = lock.events().await.unwrap();
+    app_has(&server, &[]).await;
+    let ended = soon("an item", events.next()).await;
+    assert!(matches!(ended, Some(Err(Error::Server { .. }))), "{ended:?}");
+    assert!(soon("the end", events.next()).await.is_none());
+    // The client tries again every second, and each time the server says the same.
+    let refused = soon("an answer", lock.events()).await;
+    assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+    let contended = soon("an answer", guard.contended()).await;
+    assert!(matches!(contended, Err(Error::Server { .. })), "{contended:?}");
+    app_has(&server, &["&fairlock:*"]).await;
+    eventually("the server allows it again", async || lock.events().await.is_ok()).await;
+}
+
+#[tokio::test]
 async fn streams_end_when_their_client_is_shut_down() {
     in_time(async || {
         let server = Server::start().await;

@@ -29,7 +29,7 @@ const TOKIO_IN_STATE: [&str; 3] = ["tokio::select", "tokio::sync", "tokio::time:
 /// Commands outside of the protocol. They ask what a server or a connection is, or where a slot lies, or subscribe where the
 /// redis crate does not do it: over the wires of tests.
 const COMMANDS: &str = "transport::cluster::table: CLUSTER, transport::cluster::table: INFO, transport::cluster::table: SLOTS, \
-    transport::server: CLIENT, transport::server: HELLO, transport::server: SETNAME, transport::subscription: PING, \
+    transport::server: CLIENT, transport::server: HELLO, transport::server: SELECT, transport::server: SETNAME, transport::subscription: PING, \
     transport::wire: ASKING, transport::wire: SUBSCRIBE";
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");

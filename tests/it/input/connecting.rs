@@ -1,9 +1,9 @@
 //! URLs, logins, databases and sockets.
 
 use super::{assert_connects, refused, run, run_all};
-use crate::server::{Server, free_port};
+use crate::server::{Server, eventually, free_port, soon};
 use crate::users::write;
-use fairlock::Client;
+use fairlock::{Client, Error};
 
 #[tokio::test]
 async fn a_url_that_cannot_be_is_refused() {
@@ -100,4 +100,32 @@ async fn a_redis_client_may_be_given_instead_of_a_url() {
 async fn an_unknown_database_is_told_to_be_chosen_again() {
     let server = Server::start().await;
     refused(&format!("{}/99", server.url()), "database number").await;
+}
+
+/// As it does to every call, and like those this passes.
+#[tokio::test]
+async fn a_server_that_is_busy_with_a_script_says_so_whatever_the_database() {
+    let server = Server::start().await;
+    run(&server, &["CONFIG", "SET", "lua-time-limit", "50"]).await;
+    let mut other = server.redis().await;
+    let endless = tokio::spawn(async move {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg("while true do end").arg(0).exec_async(&mut other).await
+    });
+    let mut asking = server.redis().await;
+    eventually("the server is busy", async || {
+        let reply = redis::cmd("ECHO").arg("x").exec_async(&mut asking.clone()).await;
+        reply.is_err_and(|error| error.code() == Some("BUSY"))
+    })
+    .await;
+    for database in ["", "/3"] {
+        let url = format!("redis://127.0.0.1:{}{database}", server.port());
+        let Err(Error::Connect { source, .. }) = Client::connect(url).await else {
+            panic!("connected to a busy server")
+        };
+        assert_eq!(source.code(), Some("BUSY"), "{source}");
+    }
+    redis::cmd("SCRIPT").arg("KILL").exec_async(&mut asking).await.unwrap();
+    assert!(soon("its end", endless).await.unwrap().is_err());
+    assert_connects(&server, &format!("redis://127.0.0.1:{}/3", server.port())).await;
 }

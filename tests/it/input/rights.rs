@@ -114,3 +114,12 @@ async fn a_user_that_is_deleted_while_it_waits_learns_what_to_do() {
     assert_helpful(&error, "the lock", "let the client's ACL user run");
     soon("the hold lost", guard.lost()).await;
 }
+
+#[tokio::test]
+async fn a_user_that_may_not_choose_a_database_is_told_which_rights_to_give() {
+    let server = Server::start().await;
+    rights(&server, &ALL).await;
+    rights(&server, &["-select"]).await;
+    let url = format!("redis://app:s3cret@127.0.0.1:{}/3", server.port());
+    refused(&url, "let the client's ACL user run").await;
+}

@@ -236,6 +236,29 @@ async fn a_downgrade_of_a_hold_that_was_interrupted_is_lost() {
     write(&other).await.release().await.unwrap();
 }
 
+/// What a late copy of its acquire has made of the hold is nobody's, and has no least time.
+#[tokio::test]
+async fn a_hold_that_was_interrupted_leaves_nothing_for_its_least_time() {
+    for downgrades in [true, false] {
+        let server = Server::start().await;
+        let (lock, other) = (user(&server, LONG).await, user(&server, LONG).await);
+        let raw = Lock::new(&server, "a").await;
+        let asked = lock.write().hold_at_least(LONG * 10).acquire_fair();
+        let writing = soon("a grant", asked).await.unwrap();
+        let request = raw.state().await.holding()[0].to_owned();
+        let flushed = redis::cmd("FLUSHALL").exec_async(&mut server.redis().await).await;
+        flushed.unwrap();
+        write(&other).await.release().await.unwrap();
+        raw.acquire(&request).await.token();
+        let lost = match downgrades {
+            true => soon("an answer", writing.downgrade()).await.map(drop),
+            false => soon("an answer", writing.release()).await,
+        };
+        assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+        write(&other).await.release().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_request_without_an_owner_upgrades_and_downgrades_as_one_owner() {
     let server = Server::start().await;

@@ -86,3 +86,55 @@ fn every_alert_says_how_bad_it_is_and_what_happened() {
         assert!(words.into_iter().any(|word| subcommands.contains(&word)), "{alert}");
     }
 }
+
+/// The annotations in a file of alerts, or of their tests: each value, with its name.
+fn annotations(text: &str) -> BTreeSet<(&str, String)> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lines = text.lines().peekable();
+    let mut found = BTreeSet::new();
+    while let Some(line) = lines.next() {
+        let Some((name, value)) = line.trim().split_once(": ") else {
+            continue;
+        };
+        if !["summary", "command", "description"].contains(&name) {
+            continue;
+        }
+        let mut value = value.trim_matches('"').trim_start_matches(">-").to_owned();
+        while let Some(more) = lines.next_if(|next| !next.is_empty() && indent(next) > indent(line)) {
+            value = format!("{value} {}", more.trim());
+        }
+        found.insert((name, value.trim().to_owned()));
+    }
+    found
+}
+
+/// Whether a text comes of a template, `{{ $labels.job }} waits`.
+fn is_of(text: &str, template: &str) -> bool {
+    let mut parts = template
+        .split("{{")
+        .map(|part| part.split_once("}}").map_or(part, |(_, fixed)| fixed));
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    for fixed in parts {
+        let Some((_, after)) = rest.split_once(fixed) else {
+            return false;
+        };
+        rest = if fixed.is_empty() { "" } else { after };
+    }
+    rest.is_empty()
+}
+
+/// promtool, which compares them, is not everywhere.
+#[test]
+fn the_tests_of_the_alerts_expect_what_the_alerts_say() {
+    let (alerts, expected) = (annotations(ALERTS), annotations(ALERTS_TEST));
+    assert!(expected.len() > 10 && alerts.len() > expected.len(), "{expected:?}");
+    for (name, text) in expected {
+        let said = alerts
+            .iter()
+            .any(|(of, template)| *of == name && is_of(&text, template));
+        assert!(said, "no alert has this {name}: {text}");
+    }
+}

@@ -12,7 +12,9 @@ use tokio::time::sleep;
 async fn the_tables_name_every_public_async_function() {
     let server = Server::start().await;
     let calls = calls_that_can_fail(&server).await;
-    let mut known: Vec<_> = calls.iter().map(|(name, _)| (*name).to_owned()).collect();
+    // A future, and no function.
+    let functions = calls.iter().filter(|(name, _)| *name != "Queued");
+    let mut known: Vec<_> = functions.map(|(name, _)| (*name).to_owned()).collect();
     // Guards of one lock, and of several; leaders; clients; streams, whose items are errors.
     let never_fails = [
         "lost",

@@ -89,6 +89,10 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
     let all = || client.all().write(&lock);
     let held = write(&client.rw_lock("h")).await;
     let queued = client.rw_lock("q").write().enqueue().await.unwrap();
+    // Made here, and awaited elsewhere.
+    let entered = client.rw_lock("e").write().enqueue_for(LONG).await.unwrap();
+    let waiting = client.rw_lock("h").write().enqueue_for(LONG).await.unwrap();
+    let kept = client.rw_lock("k").write().hold_at_least(LONG).enqueue().await.unwrap();
     let awaited = client.all().write(&client.rw_lock("i")).acquire_fair().await.unwrap();
     let [candidate, asked, observed] = ["c", "c", "c"].map(|name| client.election(name));
     let [leading, resigning] = ["l", "m"].map(|name| client.election(name));
@@ -108,6 +112,9 @@ async fn calls_that_can_fail(server: &Server) -> Vec<(&'static str, Answer)> {
         call("try_acquire_for", lock.write().try_acquire_for(LONG)),
         call("enqueue", lock.write().enqueue()),
         call("enqueue_for", lock.write().enqueue_for(LONG)),
+        call("Queued", entered),
+        call("Queued", waiting),
+        call("Queued", kept),
         call("place", async move { queued.place().await }),
         call("events", async move { semaphore.events().await }),
         call("status", async move { counted.status().await }),

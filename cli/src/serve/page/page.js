@@ -57,8 +57,11 @@ const modeOf = (mode, text) => make("span", { class: mode ?? "" }, text ?? mode 
 // Rows and cells stay the same elements from look to look, so that a click, the focus and a selection are never lost.
 function rows(body, items, keyOf, cellsOf) {
   const old = new Map([...body.rows].map(row => [row.dataset.key, row]));
+  const alike = new Map();
   const next = items.map(item => {
-    const key = keyOf(item), cells = cellsOf(item);
+    // An owner that reentered has several rows.
+    const name = keyOf(item), before = alike.get(name) ?? 0, key = `${before} ${name}`, cells = cellsOf(item);
+    alike.set(name, before + 1);
     const row = old.get(key) ?? make("tr", { "data-key": key }, ...cells.map(() => make("td", {})));
     old.delete(key);
     cells.forEach((cell, at) => {
@@ -453,7 +456,7 @@ async function lookAtHistory(isMine) {
   }
   pages(byId("history-pages"), "history", history.matching, history.waits.length);
   const kind = { granted: "good", left: "upgrade", expired: "bad", evicted: "bad" };
-  rows(byId("history-rows"), history.waits, wait => `${wait.at} ${wait.owner} ${wait.lock}`, wait => [
+  rows(byId("history-rows"), history.waits, wait => `${wait.at} ${wait.owner} ${wait.mode} ${wait.lock}`, wait => [
     text(clock(wait.at)), text(span(wait.waited_ms), "n"), text(wait.ended, kind[wait.ended] ?? ""),
     node(wait.mode, () => modeOf(wait.mode)), node(wait.lock, () => lockLink(wait.lock), "name"), text(client(wait.client), "who"),
   ]);

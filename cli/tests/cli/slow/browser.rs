@@ -4,7 +4,7 @@ use super::chromium::{Browser, REBOUND};
 use crate::command::Cli;
 use crate::scene::{HOSTILE, LONG, client, queue, stay};
 use crate::serve::{Served, encoded};
-use fairlock::Client;
+use fairlock::{Client, Owner};
 use fairlock_support::server::{Server, connected};
 use futures::future::join_all;
 use serde_json::json;
@@ -81,6 +81,35 @@ async fn an_operator_finds_a_lock_sees_it_change_and_evicts_its_holder() {
     browser.shows("history-rows", "granted").await;
     // The wrong token is what the browser complains of, and nothing else.
     browser.complaints.retain(|complaint| !complaint.contains("403"));
+    is_quiet(&browser, &served);
+}
+
+#[tokio::test]
+#[ignore = "needs a Chromium: make browser"]
+async fn an_owner_that_reads_twice_has_two_rows_for_as_long_as_it_does() {
+    let server = Server::start().await;
+    let mut browser = Browser::start().await;
+    let client = client(&server, "reading").await;
+    let lock = client.rw_lock("a").with_owner(&Owner::new());
+    let first = lock.read().acquire_fair().await.unwrap();
+    let second = lock.read().acquire_fair().await.unwrap();
+    let served = Served::start(&Cli::of(&server), &["--interval", "50ms"]).await;
+    browser.open(&format!("http://{}/#lock=a", served.address)).await;
+    // Each of these is another look.
+    browser.shows("lock-state", "2 holds, 0 waiting").await;
+    for waiting in 1..=2 {
+        stay(client.rw_lock("a").write());
+        server.until_queued("a", waiting).await;
+        browser
+            .shows("lock-state", &format!("2 holds, {waiting} waiting"))
+            .await;
+    }
+    let rows = "document.getElementById('lock-holders').rows.length";
+    assert_eq!(browser.value(rows).await, 2);
+    first.release().await.unwrap();
+    browser.shows("lock-state", "1 hold,").await;
+    assert_eq!(browser.value(rows).await, 1);
+    second.release().await.unwrap();
     is_quiet(&browser, &served);
 }
 

@@ -142,8 +142,24 @@ local function answer(command, ...)
   end
   if command == 'PUBSUB' and string.upper(first) == 'NUMSUB' then return { second, listeners(second) } end
 end
+-- A slot that migrates refuses a call if some of the keys are not there, and a command whose key the call has removed. What
+-- lost something may do that.
+local there, gone = {}, {}
+if server.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 3 and server.call('EXISTS', KEYS[1] .. ':lost') == 0 then
+  there = { [KEYS[1]] = true, [KEYS[2]] = true, [KEYS[3]] = true }
+end
+local removing = { ZREM = true, ZREMRANGEBYRANK = true, HDEL = true, DEL = true }
+local function carried(command, ...)
+  local first, second, third = ...
+  for _, key in pairs({ first, second, third }) do
+    if gone[key] then error('a slot that migrates refuses ' .. command .. ' ' .. key) end
+  end
+  local reply = server.call(command, ...)
+  if removing[command] and there[first] and server.call('EXISTS', first) == 0 then gone[first] = true end
+  return reply
+end
 local redis = {
-  call = function(command, ...) return answer(command, ...) or server.call(command, ...) end,
+  call = function(command, ...) return answer(command, ...) or carried(command, ...) end,
   pcall = function(command, channel, ...)
     if command == 'PUBLISH' then
       local to_client = not string.find(channel, ':events$')
@@ -151,6 +167,7 @@ local redis = {
       if asked('x') and to_client then return { err = 'NOPERM no permissions to access a channel' } end
       return listeners(channel)
     end
+    gone[channel] = nil
     return answer(command, channel, ...) or server.pcall(command, channel, ...)
   end,
   error_reply = server.error_reply,
@@ -166,6 +183,7 @@ local function status(KEYS, ARGV)
 const AFTER: &str = "
 end
 local ok, reply = pcall(script, KEYS, { unpack(words, own) })
+there, gone = {}, {}
 if ok and type(reply) == 'table' and reply.err then ok = false end
 if not ok then reply = type(reply) == 'table' and reply.err or tostring(reply) end
 local shown, kept = false, false
@@ -187,6 +205,7 @@ return {
 /// Returns what it was, and how many there are to choose from.
 const LOSE: &str = "
 local fields, which = redis.call('HKEYS', KEYS[1]), tonumber(ARGV[1])
+redis.call('SET', KEYS[1] .. ':lost', '1')
 table.sort(fields)
 if which < 3 then
   return { redis.call('DEL', KEYS[which + 1]) == 1 and ({ 'state', 'queue', 'leases' })[which + 1] or '', 3 + #fields }
@@ -346,7 +365,8 @@ impl World {
     /// Removes a lock.
     pub fn delete(&mut self, key: &str) {
         let [state, queue, leases] = keys(key);
-        self.command(redis::cmd("DEL").arg(state).arg(queue).arg(leases));
+        let lost = format!("{state}:lost");
+        self.command(redis::cmd("DEL").arg(state).arg(queue).arg(leases).arg(lost));
     }
 
     /// Takes away a key, or a field of the hash: see [`LOSE`].

@@ -55,7 +55,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "kill-zero", file: "cli/src/blockers.rs",
-        edits: &[(".filter(|process| *process != 0)", "")],
+        edits: &[("is_ok_and(|process| process > 0)", "is_ok()")],
         seen: "found here, by a reader from outside",
         story: "A forged introduction names process 0, and the operator ends the own process group.",
         check: Check::Cli("blockers::what_it_prints_to_be_typed_has_no_words_of_others"),
@@ -80,5 +80,26 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "A lock's name has a line feed, and what follows it looks like the token of another lock.",
         check: Check::Cli("refusal::a_name_that_would_end_a_line_of_tokens_is_refused"),
+    },
+    Mutant {
+        name: "kill-minus-one", file: "cli/src/blockers.rs",
+        edits: &[("i32::try_from(*process).is_ok_and(|process| process > 0)", "*process > 0")],
+        seen: "found here, by a reader from outside",
+        story: "A forged introduction names process 4294967295, which some programs take for all processes.",
+        check: Check::Cli("blockers::what_it_prints_to_be_typed_has_no_words_of_others"),
+    },
+    Mutant {
+        name: "selection-stays-on-the-first-alike", file: "cli/src/top/screen.rs",
+        edits: &[("lines.map(|(line, _)| line).take(before + 1).last()", "lines.map(|(line, _)| line).take(before.min(0) + 1).last()")],
+        seen: "found here, by a reader from outside",
+        story: "An owner holds twice, and the line below its first hold cannot be selected.",
+        check: Check::Cli("top::each_request_can_be_selected_also_where_an_owner_has_several"),
+    },
+    Mutant {
+        name: "top-without-votes", file: "cli/src/top/mod.rs",
+        edits: &[("show::document(lock, &[], false)", "json::status(&lock.name, &lock.status)")],
+        seen: "found here, by a reader from outside",
+        story: "A program reads top of a quorum and cannot see that a hold is at two of three servers.",
+        check: Check::Cli("quorum::an_owner_that_reentered_has_one_vote_of_each_server"),
     },
 ];
