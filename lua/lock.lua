@@ -160,7 +160,7 @@ local function spread()
 end
 
 -- A sorted set whose last member this call has removed is no key any more. While a slot migrates, a script that touches it
--- fails in its middle.
+-- fails in its middle. After a restart, or in a quarantine, it may.
 local function is_queue_gone() return waiting == 0 and waited_before > 0 end
 
 -- Whether as many requests hold and wait as are counted. If not, a key was lost.

@@ -267,7 +267,9 @@ impl<M> Guard<M> {
                     }
                     // The lease, or the least time for which it was sealed, may have ended after the user had left the hold, and
                     // before the server heard of that.
-                    let may_have_ended = clock::look() >= held_until || may_be_sealed && rest.is_none();
+                    let now = clock::look();
+                    let is_free = may_be_sealed && request.claim().lease_to_seal(now).is_none();
+                    let may_have_ended = now >= held_until || is_free;
                     if stood == [Standing::Unknown] && may_have_ended {
                         return Err(Error::of_server(&request.lock.name, timed_out()));
                     }

@@ -173,7 +173,9 @@ impl<T: IntoNode, const N: usize> IntoServer for [T; N] {
     }
 }
 
-/// A client that is built for masters. Every new connection asks the sentinels for the master.
+/// A client that is built for masters. Every new connection asks the sentinels for the master. With the feature
+/// `tls-rustls` this makes *ring* the process's provider of TLS, unless the process has one: the client does not tell
+/// whether it needs it.
 #[cfg(feature = "sentinel")]
 impl IntoServer for redis::sentinel::SentinelClient {
     fn into_server(self) -> Result<Server, RedisError> {

@@ -131,8 +131,9 @@ impl Ballot {
 
     /// The hold is lost. Others need not wait for the leases of what is left.
     pub(super) fn lose(&self, reason: LostReason) {
-        self.tell(HoldEnd::Lost(reason));
+        // In this order: whoever sets the record now finds the end.
         self.abandon(End::Lost(reason));
+        self.tell(HoldEnd::Lost(reason));
     }
 
     pub(super) fn is_unattended(&self) -> bool {

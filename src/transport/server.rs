@@ -19,7 +19,7 @@ use tokio::sync::watch;
 const PIPELINE: usize = 1 << 24;
 
 pub(crate) struct Server {
-    /// Its own SELECT would hide the words of a refusal, and whether it passes.
+    /// The redis crate's own SELECT would hide the words of a refusal, and whether it passes.
     database: i64,
     commands: redis::Client,
     /// Pushes need RESP3.

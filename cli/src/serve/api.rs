@@ -18,6 +18,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -280,7 +281,7 @@ impl Site<'_> {
                     Some(after) => after,
                     None => query.number("after")?.unwrap_or(0),
                 };
-                Ok(http::stream(self.feed.listen(after as u64, lock.map(str::to_owned))))
+                Ok(http::stream(self.feed.listen(after, lock.map(str::to_owned))))
             }
             ("lock", Some(lock), Eye::One(_, client)) => Ok(http::stream(feed::of_lock(client, lock).await?)),
             ("lock", None, _) => {
@@ -375,7 +376,7 @@ impl Query {
         self.get(name).ok_or_else(|| wrong(&format!("{name}= is missing")))
     }
 
-    fn number(&self, name: &str) -> Result<Option<usize>, Failure> {
+    fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failure> {
         let number = self.get(name).map(str::parse).transpose();
         number.map_err(|_| wrong(&format!("{name} has to be a number")))
     }

@@ -34,12 +34,12 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// For one browser, so it has no number.
-    fn missed(why: &str) -> Self {
+    /// For one browser. With a number the browser hears it once.
+    fn missed(number: Option<u64>, why: &str) -> Self {
         Self {
-            number: 0,
+            number: number.unwrap_or_default(),
             lock: None,
-            text: text(None, &missed(why)),
+            text: text(number, &missed(why)),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Feed {
         let oldest = latest.front().map_or(last + 1, |said| said.number);
         // A number that was never given is that of another run.
         let is_gapless = after == 0 || (oldest..=last + 1).contains(&(after.saturating_add(1)));
-        let missed = (!is_gapless).then(|| Arc::new(Said::missed("they are no longer kept")));
+        let missed = (!is_gapless).then(|| Arc::new(Said::missed(Some(oldest - 1), "they are no longer kept")));
         let after = if after > last { 0 } else { after };
         let kept = latest.iter().filter(|said| said.number > after).cloned();
         let kept: VecDeque<_> = missed.into_iter().chain(kept).collect();
@@ -152,7 +152,7 @@ impl Feed {
                         Ok(Ok(said)) if matches(&said) => said.text.clone(),
                         Ok(Ok(_)) => continue,
                         Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
-                            Said::missed("they were read too slowly").text
+                            Said::missed(None, "they were read too slowly").text
                         }
                         Ok(Err(broadcast::error::RecvError::Closed)) => return None,
                         Err(_) => ":\n\n".to_owned(),
@@ -268,6 +268,9 @@ mod tests {
             let heard = heard_after(&feed, seen);
             assert!(heard[0].contains(r#""event":"missed""#), "{seen}: {}", heard[0]);
             assert_eq!(heard.len(), 1 + kept);
+            let number = format!("id: {}\n", last - KEPT as u64);
+            assert!(heard[0].starts_with(&number), "{}", heard[0]);
         }
+        assert_eq!(heard_after(&feed, last - KEPT as u64).len(), KEPT, "it is told once");
     }
 }

@@ -422,6 +422,11 @@ impl Link {
         let on_push = Some(Arc::new(on_push) as OnPush);
         let (label, purpose) = (self.label.as_deref(), Purpose::Commands);
         let connected = self.backend.connect(label, purpose, on_push).await?;
+        let connected = match self.quarantine {
+            // Its first command would fail otherwise, or write. A cluster has no quarantine.
+            Some(_) => connected.of_one_server()?,
+            None => connected,
+        };
         let Connected {
             mut wire,
             dialect,

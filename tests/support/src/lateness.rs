@@ -21,7 +21,8 @@ fn excuse(attempt: u32) -> Duration {
 /// A broken promise, as a panic.
 struct Violation;
 
-/// Holds whatever the machine does: [`in_time`] excuses no break of it.
+/// Holds whatever the machine does: [`in_time`] excuses no break of it. Call it in the scenario's own task: a `JoinHandle`
+/// hides what a panic carries.
 #[track_caller]
 pub fn promise(is_kept: bool, what: impl Display) {
     if !is_kept {

@@ -142,8 +142,8 @@ local function answer(command, ...)
   end
   if command == 'PUBSUB' and string.upper(first) == 'NUMSUB' then return { second, listeners(second) } end
 end
--- A slot that migrates refuses a call if some of the keys are not there, and a command whose key the call has removed. What
--- lost something may do that.
+-- A slot that migrates refuses a call if some of the keys are not there, and a command whose key the call has removed. A lock
+-- that lost a key may touch removed keys.
 local there, gone = {}, {}
 if server.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 3 and server.call('EXISTS', KEYS[1] .. ':lost') == 0 then
   there = { [KEYS[1]] = true, [KEYS[2]] = true, [KEYS[3]] = true }

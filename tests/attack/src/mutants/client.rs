@@ -1372,7 +1372,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-late-unknown-is-a-loss", file: "src/guard.rs",
-        edits: &[("clock::look() >= held_until || may_be_sealed", "clock::look() >= held_until + lease || may_be_sealed")],
+        edits: &[("now >= held_until || is_free", "now >= held_until + lease || is_free")],
         seen: "found here, by a reader from outside",
         story: "A release reaches its server after the lease: its user hears that others were inside beside it, though it had left in time.",
         check: Check::Testing("suspended", "a_release_that_reached_its_server_after_the_lease_is_not_confirmed"),
@@ -1603,7 +1603,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "an-ended-seal-is-a-loss", file: "src/guard.rs",
-        edits: &[(" || may_be_sealed && rest.is_none()", "")],
+        edits: &[("now >= held_until || is_free", "now >= held_until || is_free && rest.is_none()")],
         seen: "found here, by a reader from outside",
         story: "The reply to a seal is lost, the least time ends, and the user hears that others were inside beside it, though it had left.",
         check: Check::Testing("server", "a_release_whose_seal_may_have_ended_tells_no_loss"),

@@ -365,9 +365,9 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     Ok(())
 }
 
-/// Builds and runs the jobs. When the builds are done, those run again that waited in vain, which a busy machine does too. Then
-/// those run with nothing beside them that a busy machine did not judge, those whose programs read the changed file, which stays
-/// changed meanwhile, and those that start the command, of which there is one.
+/// Builds and runs the jobs. A check that waited in vain runs once more after the builds, because a busy machine may be the
+/// reason. The rest run alone: checks that a busy machine did not judge; checks whose programs read the changed file, which stays
+/// changed meanwhile; checks that start the command, of which there is one.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
     let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
     let needs_the_command = |job: &Job| matches!(job.check, Check::Cli(_));
