@@ -113,10 +113,7 @@ impl Ballot {
             tally.take_ticket(ticket, now);
             changed = true;
         }
-        let (is_over, lost) = match &tally.phase {
-            Phase::Over(End::Lost(reason)) => (true, Some(*reason)),
-            phase => (matches!(phase, Phase::Over(_)), None),
-        };
+        let (is_over, lost) = (matches!(tally.phase, Phase::Over(_)), tally.phase.lost());
         drop(tally);
         if !changed {
             return;
@@ -144,10 +141,7 @@ impl Ballot {
     pub(super) fn observe(&self, hold: Box<Hold>) {
         *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
         // A loss between the grant and this found no record.
-        let lost = match self.tally().phase {
-            Phase::Over(End::Lost(reason)) => Some(reason),
-            _ => None,
-        };
+        let lost = self.tally().phase.lost();
         if let Some(reason) = lost {
             self.tell(HoldEnd::Lost(reason));
         }
@@ -163,10 +157,7 @@ impl Ballot {
     /// Ends the ballot. `end` does not change an earlier end.
     pub(super) fn close(&self, end: End) -> Closed {
         let mut tally = self.tally();
-        let lost = match tally.phase {
-            Phase::Over(End::Lost(reason)) => Some(reason),
-            _ => None,
-        };
+        let lost = tally.phase.lost();
         if !matches!(tally.phase, Phase::Over(_)) {
             tally.phase = Phase::Over(end);
         }

@@ -33,6 +33,16 @@ pub(super) enum Phase {
     Over(End),
 }
 
+impl Phase {
+    /// Why the hold was lost.
+    pub(super) fn lost(&self) -> Option<LostReason> {
+        match self {
+            Self::Over(End::Lost(reason)) => Some(*reason),
+            _ => None,
+        }
+    }
+}
+
 /// How a request of a quorum ended.
 pub(super) enum End {
     /// The user released the hold or gave the request up.
