@@ -15,7 +15,7 @@
 //! | its test: a hundred count to a hundred | below | and enter in the order in which they asked |
 //!
 //! Run it with `cargo run --example seed_token_mutex`. It uses the server that `REDIS_URL` names, or starts a private
-//! one. It counts what the server counts, so that server should serve nobody else.
+//! one. It counts calls on a private server only.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;

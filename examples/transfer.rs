@@ -1,70 +1,92 @@
 //! A transfer between two accounts that can never deadlock: the client acquires both locks in one order, whoever names
-//! them in which order. The sum of all accounts never changes, and each account refuses an old fencing token.
+//! them in which order. The transfer reads, thinks, and writes both accounts in one transaction, which refuses an old fencing
+//! token. So a transfer whose locks were lost on the way changes nothing, and the sum of all accounts never changes.
 //!
 //! Run it with `cargo run --example transfer`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
 
 mod common;
 
-use fairlock::{Client, Error, FencingToken, RwLock};
-use std::sync::{Arc, Mutex};
+use fairlock::{Client, FencingToken, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const TRANSFERS: u32 = 100;
 
-/// A row of the bank's table: an amount, and the greatest token that has written it.
+/// The bank's table: of each account the amount, and the greatest token that has written it.
 #[derive(Default)]
-struct Account(Mutex<(Option<FencingToken>, i64)>);
+struct Bank(Mutex<[(Option<FencingToken>, i64); 2]>);
 
-impl Account {
-    fn add(&self, amount: i64, token: Option<FencingToken>) {
-        let mut row = self.0.lock().expect("nobody panics");
-        assert!(token >= row.0, "a late writer");
-        *row = (token, row.1 + amount);
+impl Bank {
+    fn balance(&self, account: usize) -> i64 {
+        self.rows()[account].1
     }
 
-    fn balance(&self) -> i64 {
-        self.0.lock().expect("nobody panics").1
+    /// One transaction: it writes all rows or none.
+    fn write(&self, changes: [(usize, Option<FencingToken>, i64); 2]) -> Result<(), &'static str> {
+        let mut rows = self.rows();
+        if changes.iter().any(|(account, token, _)| *token < rows[*account].0) {
+            return Err("a later holder has written");
+        }
+        for (account, token, amount) in changes {
+            rows[account] = (token, amount);
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> MutexGuard<'_, [(Option<FencingToken>, i64); 2]> {
+        self.0.lock().expect("nobody panics")
     }
 }
 
-/// An account's row and its lock.
-type Side<'a> = (&'a Account, &'a RwLock);
+/// An account's number and its lock.
+type Side<'a> = (usize, &'a RwLock);
 
-async fn transfer(client: &Client, from: Side<'_>, to: Side<'_>, amount: i64) -> Result<(), Error> {
-    let both = client.all().write(from.1).write(to.1).acquire_fair().await?;
+async fn transfer(
+    client: &Client,
+    bank: &Bank,
+    (from, of_from): Side<'_>,
+    (to, of_to): Side<'_>,
+    amount: i64,
+) -> common::Outcome {
+    let both = client.all().write(of_from).write(of_to).acquire_fair().await?;
     both.while_held(async {
-        from.0.add(-amount, both.fencing_token(from.1));
-        // A hasty transfer would lose money here.
+        let (left, more) = (bank.balance(from) - amount, bank.balance(to) + amount);
+        // Without the locks another transfer would write here, and be undone below.
         tokio::task::yield_now().await;
-        to.0.add(amount, both.fencing_token(to.1));
+        let token = |lock| both.fencing_token(lock);
+        bank.write([(from, token(of_from), left), (to, token(of_to), more)])
     })
-    .await?;
-    both.release().await
+    .await??;
+    // The money has moved. A release that fails does not undo that.
+    if let Err(error) = both.release().await {
+        println!("{error}");
+    }
+    Ok(())
 }
 
 #[tokio::main]
 async fn main() -> common::Outcome {
     let server = common::Server::find_or_start().await?;
-    let accounts = Arc::new([Account::default(), Account::default()]);
+    let bank = Arc::new(Bank::default());
 
     // One process moves money from Alice to Bob, another one from Bob to Alice.
     let mut processes = Vec::new();
     for from in [0, 1] {
-        let (client, accounts) = (Client::connect(server.url()).await?, Arc::clone(&accounts));
+        let (client, bank) = (Client::connect(server.url()).await?, Arc::clone(&bank));
         processes.push(tokio::spawn(async move {
             let locks = ["alice", "bob"].map(|name| client.rw_lock(format!("example:account:{name}")));
-            let side = |account: usize| (&accounts[account], &locks[account]);
+            let side = |account: usize| (account, &locks[account]);
             for _ in 0..TRANSFERS {
-                transfer(&client, side(from), side(1 - from), from as i64 + 1).await?;
+                transfer(&client, &bank, side(from), side(1 - from), from as i64 + 1).await?;
             }
             client.shutdown().await;
-            Ok::<_, Error>(())
+            common::Outcome::Ok(())
         }));
     }
     for process in processes {
         process.await??;
     }
-    let [alice, bob] = [0, 1].map(|account: usize| accounts[account].balance());
+    let [alice, bob] = [0, 1].map(|account| bank.balance(account));
     assert_eq!(alice, i64::from(TRANSFERS));
     assert_eq!(alice + bob, 0);
     println!(
