@@ -15,9 +15,7 @@ use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason, shown};
-use crate::types::limits::{
-    MOST_LEASE, call_limit, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits,
-};
+use crate::types::limits::{MOST_LEASE, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits};
 use crate::types::mode::{Access, Admission, Grant, Permits, Read, When};
 use crate::types::owner::Owner;
 use futures::TryFutureExt as _;
@@ -25,9 +23,12 @@ use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
+
+/// The request that is leaving its queue, and when its time limit ended, for a caller that waits for that.
+pub(crate) type Left = Arc<OnceLock<(Arc<Request>, Instant)>>;
 
 /// A request for a lock that the client has not sent yet. Set its options, then acquire.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
@@ -49,8 +50,7 @@ pub struct Acquire<M> {
     /// The token of the read hold that is to become a write hold.
     upgraded: Option<u64>,
     progress: Option<Arc<Progress>>,
-    /// A request that left its queue at its time limit is awaited out of it.
-    leaves_first: bool,
+    left: Option<Left>,
     mode: PhantomData<fn() -> M>,
 }
 
@@ -72,7 +72,7 @@ impl<M> Acquire<M> {
             further: false,
             upgraded: None,
             progress: None,
-            leaves_first: false,
+            left: None,
             mode: PhantomData,
         }
     }
@@ -99,9 +99,9 @@ impl<M> Acquire<M> {
         self
     }
 
-    /// At the time limit the server has confirmed that the request left its queue, unless that takes two calls.
-    pub(crate) fn leaving_first(mut self) -> Self {
-        self.leaves_first = true;
+    /// Tells which request is leaving its queue, if the time limit ends.
+    pub(crate) fn telling(mut self, left: &Left) -> Self {
+        self.left = Some(Arc::clone(left));
         self
     }
 
@@ -324,7 +324,10 @@ impl<M: Access> Acquire<M> {
     )]
     pub(crate) fn acquire(mut self, when: When) -> impl Future<Output = Result<Option<Guard<M>>, Error>> + Send {
         async move {
-            self.owner = self.owner.or_else(Owner::current);
+            // Permits have no owner.
+            self.owner = self
+                .owner
+                .or_else(|| Owner::current().filter(|_| self.permits.is_none()));
             self.check()?;
             runtime::check_timers()?;
             let mut wait = Wait::begin(&self.lock, M::LABEL, self.permits, when);
@@ -407,12 +410,12 @@ impl<M: Access> Acquire<M> {
 
     /// `None`: the time is over.
     async fn wait_for(&self, attempt: &mut Attempt, left: Duration) -> Result<Option<Attempted>, Error> {
+        let begun = clock::now();
         if let Some(outcome) = attempt.wait_for(left).await {
             return outcome.map(Some);
         }
-        if self.leaves_first {
-            // What is not confirmed by then is released in the background.
-            let _ = timeout(call_limit(self.lease) * 2, attempt.withdraw()).await;
+        if let Some(leaving) = &self.left {
+            leaving.get_or_init(|| (Arc::clone(attempt.request()), begun + left));
         }
         Ok(None)
     }

@@ -4,7 +4,7 @@
 //! never wait in a circle, so they cannot deadlock. A single script for all locks would need them in one slot of a
 //! cluster, and would deadlock with code that acquires one lock inside another.
 
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, Left};
 use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::guard::Guard;
@@ -16,7 +16,7 @@ use crate::types::limits::{call_limit, check_max_hold};
 use crate::types::mode::{Access, When};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
-use futures::future::{BoxFuture, FutureExt as _, join_all};
+use futures::future::{BoxFuture, FutureExt as _, join, join_all};
 use futures::stream::FuturesUnordered;
 use std::fmt;
 use std::future::{Future, IntoFuture, pending};
@@ -164,7 +164,7 @@ impl AcquireAll {
     /// # Errors
     /// Those of [`Acquire::acquire_fair`] for each lock. [`Error::Lost`], at once, if one of the locks is lost while the
     /// request waits for the next. [`Error::NotTogether`], before the client sends anything, if the handles are of
-    /// several clients or owners. After an error the client releases everything in the background.
+    /// several clients or owners, or name a lock with two policies or bounds. After an error the client releases everything in the background.
     pub async fn acquire_fair(self) -> Result<AllGuard, Error> {
         match self.acquire(When::InTurn).await? {
             Some(guard) => Ok(guard),
@@ -226,23 +226,31 @@ impl AcquireAll {
     async fn acquire(self, when: When) -> Result<Option<AllGuard>, Error> {
         runtime::check_timers()?;
         let (begun, lease, max_hold) = (clock::look(), self.lease, self.max_hold);
-        let (owner, asks) = self.plan()?;
+        let (handle, left) = (Arc::clone(&self.handle), Left::default());
+        let (owner, asks) = self.plan(&left)?;
         let mut all = AllGuard {
             owner,
             holds: Vec::with_capacity(asks.len()),
         };
+        // Kept from lock to lock: new ones for each lock would take quadratic time.
+        let mut losses: FuturesUnordered<BoxFuture<'static, usize>> = FuturesUnordered::new();
         for ask in asks {
             let asking = ask(left_of(when, clock::since(begun)));
             let next = tokio::select! {
                 biased;
                 // The request that waits is dropped, and so is all that is held.
-                (lost, reason) = all.first_loss() => return Err(lost.lost_because(reason)),
+                Some(at) = losses.next() => return Err(all.holds[at].loss()),
                 next = asking => next?,
             };
             let Some(hold) = next else {
-                all.give_back(lease).await;
+                all.give_back(&left, &handle, lease).await;
                 return Ok(None);
             };
+            let (request, at) = (Arc::clone(hold.request()), all.holds.len());
+            losses.push(Box::pin(async move {
+                request.lost(clock::look, clock::sleep_until).await;
+                at
+            }));
             all.holds.push(hold);
         }
         if let Some(max_hold) = max_hold {
@@ -254,34 +262,38 @@ impl AcquireAll {
     }
 
     /// Everything that can be refused is refused here, before the client sends anything.
-    fn plan(mut self) -> Result<(Owner, Vec<Ask>), Error> {
+    fn plan(mut self, left: &Left) -> Result<(Owner, Vec<Ask>), Error> {
         let owner = self.common_owner()?.or_else(Owner::current).unwrap_or_else(Owner::new);
         // The stronger one first, so that the weaker of two is dropped.
         self.locks.sort_by(|(one, share), (other, other_share)| {
             let by_share = other_share.strength().cmp(&share.strength());
             one.name().cmp(other.name()).then(by_share)
         });
-        self.locks
-            .dedup_by(|(later, _), (earlier, _)| later.name() == earlier.name());
-        let locks = std::mem::take(&mut self.locks);
-        let mut asks = Vec::with_capacity(locks.len());
-        for (lock, share) in locks {
+        let mut asks: Vec<(&RwLock, Ask)> = Vec::with_capacity(self.locks.len());
+        for (lock, share) in &self.locks {
             if let Some(max_hold) = self.max_hold {
                 check_max_hold(lock.name(), max_hold)?;
             }
-            let lock = lock.with_owner(&owner);
-            asks.push(match share {
-                Share::Read => self.ask(lock.read())?,
-                Share::Permits(permits) => self.ask(lock.permits(permits))?,
-                Share::Write => self.ask(lock.write())?,
-            });
+            let owned = lock.with_owner(&owner);
+            let ask = match *share {
+                Share::Read => self.ask(owned.read(), left)?,
+                Share::Permits(permits) => self.ask(owned.permits(permits), left)?,
+                Share::Write => self.ask(owned.write(), left)?,
+            };
+            match asks.last().filter(|(earlier, _)| earlier.name() == lock.name()) {
+                Some((earlier, _)) if !earlier.is_admitted_as(lock) => {
+                    return Err(not_together(lock, "it is named with two policies or bounds"));
+                }
+                Some(_) => {}
+                None => asks.push((lock, ask)),
+            }
         }
-        Ok((owner, asks))
+        Ok((owner, asks.into_iter().map(|(_, ask)| ask).collect()))
     }
 
     /// A request for one of the locks, with what is set for all.
-    fn ask<M: Access>(&self, acquire: Acquire<M>) -> Result<Ask, Error> {
-        let mut acquire = acquire.leaving_first().lease(self.lease).lock_delay(self.lock_delay);
+    fn ask<M: Access>(&self, acquire: Acquire<M>, left: &Left) -> Result<Ask, Error> {
+        let mut acquire = acquire.telling(left).lease(self.lease).lock_delay(self.lock_delay);
         if let Some(waiters) = self.max_queue {
             acquire = acquire.max_queue(waiters);
         }
@@ -294,10 +306,7 @@ impl AcquireAll {
     fn common_owner(&self) -> Result<Option<Owner>, Error> {
         let mut common = self.owner;
         for (lock, _) in &self.locks {
-            let refused = |why| Error::NotTogether {
-                lock: shown(lock.name()),
-                why,
-            };
+            let refused = |why| not_together(lock, why);
             if !lock.is_of(&self.handle) {
                 return Err(refused("its handle is of another client"));
             }
@@ -310,6 +319,11 @@ impl AcquireAll {
         }
         Ok(common)
     }
+}
+
+fn not_together(lock: &RwLock, why: &'static str) -> Error {
+    let lock = shown(lock.name());
+    Error::NotTogether { lock, why }
 }
 
 /// How long the request for one lock may wait. One limit is for all locks.
@@ -360,11 +374,11 @@ impl AllGuard {
     /// of several locks do not compare: send each to its own resource.
     #[must_use]
     pub fn fencing_token(&self, lock: &RwLock) -> Option<FencingToken> {
-        let hold = self.holds.iter().find(|hold| hold.name() == lock.name());
-        hold.map(Guard::fencing_token)
+        let at = self.holds.binary_search_by(|hold| hold.name().cmp(lock.name()));
+        at.ok().map(|at| self.holds[at].fencing_token())
     }
 
-    /// Returns the owner of all holds. Requests of this owner reenter.
+    /// Returns the owner of all holds but permits, which have none. Requests of this owner reenter.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.owner
@@ -407,7 +421,8 @@ impl AllGuard {
         }
     }
 
-    /// Runs a job while all locks are held. If one of them is lost first, `while_held` drops the job.
+    /// Runs a job while all locks are held. If one of them is lost first, `while_held` drops the job at its next await. What
+    /// the job did before stays done, so make its writes one transaction, with the token of each lock.
     ///
     /// ```no_run
     /// # async fn example(all: fairlock::AllGuard) -> Result<(), fairlock::Error> {
@@ -447,12 +462,19 @@ impl AllGuard {
         }
     }
 
-    /// Releases all, because one of the locks was busy. Waits for the confirmations as long as for one call, because the
-    /// caller may try again at once.
-    async fn give_back(self, lease: Duration) {
+    /// Releases all, because one of the locks was busy, and waits until the request that waited for it has left: as long as
+    /// for two calls after the time limit, because the caller may try again at once.
+    async fn give_back(self, left: &Left, handle: &Handle, lease: Duration) {
         let given = join_all(self.holds.into_iter().rev().map(Guard::give_back));
+        let out = async {
+            if let Some((request, _)) = left.get() {
+                handle.shared().registry.out_of(request).await;
+            }
+        };
+        let now = clock::now();
+        let until = left.get().map_or(now, |(_, over)| *over) + call_limit(lease) * 2;
         // What is not confirmed by then is released in the background.
-        let _ = timeout(call_limit(lease) * 2, given).await;
+        let _ = timeout(until.saturating_duration_since(now), join(given, out)).await;
     }
 }
 
@@ -468,20 +490,4 @@ impl fmt::Debug for AllGuard {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_limit_is_for_all_locks() {
-        let waited = Duration::from_secs(60);
-        let left = |limit| left_of(When::Within(Duration::from_secs(limit)), waited);
-        assert!(matches!(left(100), When::Within(left) if left == Duration::from_secs(40)));
-        for limit in [60, 59] {
-            assert!(
-                matches!(left(limit), When::Now),
-                "a lock that is free is acquired all the same"
-            );
-        }
-        assert!(matches!(left_of(When::InTurn, waited), When::InTurn));
-    }
-}
+mod tests;

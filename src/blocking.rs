@@ -19,7 +19,8 @@
 //! ```
 //!
 //! The types wrap those of the crate's root, which say what each call does, its fairness and its errors. A thread in the
-//! background (`fairlock`) has the client's tasks: it renews leases and hears of grants. Async and blocking clients share
+//! background (`fairlock`) has the client's tasks: it renews leases and hears of grants. It ends when the last client, lock
+//! and guard is gone, of the async API too, and everything that was dropped is released. Async and blocking clients share
 //! the queues.
 //!
 //! For what has no blocking form, [`Client::block_on`] runs any future of the async API, reached by [`Client::inner`],
@@ -42,6 +43,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
+use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tokio::time::timeout;
 
 /// A read hold, beside other readers.
@@ -50,19 +52,36 @@ pub type ReadGuard = Guard<Read>;
 /// A write hold, which is exclusive.
 pub type WriteGuard = Guard<Write>;
 
-/// The thread with the client's tasks.
+/// The runtime of the thread with the client's tasks.
 #[derive(Clone)]
-struct Background(Arc<Owned>);
-
-struct Owned(Option<tokio::runtime::Runtime>);
+struct Background(Handle);
 
 thread_local! {
-    /// Whether this thread has tasks of a client.
+    /// Whether this thread may have tasks of a client.
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
+/// While it exists, its thread waits already: a call within that needs no care for other tasks.
+struct Waits {
+    was_background: bool,
+}
+
+impl Waits {
+    fn begin() -> Self {
+        Self {
+            was_background: IS_BACKGROUND.replace(false),
+        }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        IS_BACKGROUND.set(self.was_background);
+    }
+}
+
 impl Background {
-    fn start() -> Result<Self, Error> {
+    fn start() -> Result<(Self, Runtime), Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("fairlock")
@@ -70,23 +89,36 @@ impl Background {
             .enable_all()
             .build();
         match runtime {
-            Ok(runtime) => Ok(Self(Arc::new(Owned(Some(runtime))))),
+            Ok(runtime) => Ok((Self(runtime.handle().clone()), runtime)),
             Err(source) => Err(Error::of_connect("the background thread".into(), source.into())),
         }
+    }
+
+    /// The thread ends after the client's tasks, which outlive the last handle until all that was dropped is released.
+    fn end_after(&self, client: &crate::Client, runtime: Runtime) {
+        let ended = client.handle.session.ended();
+        self.0.spawn(async move {
+            ended.await;
+            // A plain drop would wait, and panics within a runtime.
+            runtime.shutdown_background();
+        });
     }
 
     /// Runs a future on the caller's thread, with the timers of the background thread. `Runtime::block_on` would panic
     /// within another runtime, and that of the crate futures within itself: a future may own a guard and drop it.
     fn block_on<F: Future>(&self, future: F) -> F::Output {
-        // A task of the user's on the background thread: that thread's other tasks must go on meanwhile.
-        if IS_BACKGROUND.get() {
+        let waits = Waits::begin();
+        // A task of the user's on the background thread: that thread's other tasks must go on meanwhile. A runtime of the
+        // user's, on another thread of this one, is no such task.
+        let is_task = |here: Handle| waits.was_background && here.runtime_flavor() == RuntimeFlavor::MultiThread;
+        if Handle::try_current().is_ok_and(is_task) {
             return tokio::task::block_in_place(|| self.wait_for(future));
         }
         self.wait_for(future)
     }
 
     fn wait_for<F: Future>(&self, future: F) -> F::Output {
-        let _timers = self.0.0.as_ref().map(tokio::runtime::Runtime::enter);
+        let _timers = self.0.enter();
         let blocked = Arc::new(Blocked {
             thread: std::thread::current(),
             woken: AtomicBool::new(false),
@@ -120,15 +152,6 @@ impl Wake for Blocked {
     }
 }
 
-impl Drop for Owned {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            // A plain drop would wait, and panics within another runtime.
-            runtime.shutdown_background();
-        }
-    }
-}
-
 /// A connected client: see [`crate::Client`]. Clones share the connections and the background thread.
 #[derive(Clone)]
 pub struct Client {
@@ -157,9 +180,17 @@ impl Client {
     /// # Errors
     /// Those of [`ClientBuilder::connect`], and [`Error::Connect`] if the system gives no thread.
     pub fn connect_with(settings: ClientBuilder, server: impl IntoServer) -> Result<Self, Error> {
-        let background = Background::start()?;
-        let inner = background.block_on(settings.connect(server))?;
-        Ok(Self { inner, background })
+        let (background, runtime) = Background::start()?;
+        match background.block_on(settings.connect(server)) {
+            Ok(inner) => {
+                background.end_after(&inner, runtime);
+                Ok(Self { inner, background })
+            }
+            Err(error) => {
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
     }
 
     /// Returns the lock of that name, without I/O: see [`crate::Client::rw_lock`].
@@ -302,9 +333,9 @@ impl<M: Access> Acquire<M> {
 /// A hold on a lock: see [`crate::Guard`].
 ///
 /// A drop releases the lock and waits for the server's confirmation, for at most two seconds. So a program may end right
-/// after it. What the server did not confirm by then, the background thread goes on to release for as long as the client, or a lock
-/// or guard of it, exists. A guard in a `thread_local!` that the end of its thread drops may not wait. In a child of fork() a
-/// drop does nothing, because the hold is its parent's.
+/// after it. What the server did not confirm by then, the background thread goes on to release. A guard in a
+/// `thread_local!` that the end of its thread drops may not wait. In a child of fork() a drop does nothing, because the hold is
+/// its parent's.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<M> {
     /// Taken by what ends the guard.

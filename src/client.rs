@@ -110,14 +110,14 @@ impl Client {
         Election::new(self.rw_lock(name))
     }
 
-    /// Returns a request for several locks at once, without I/O. Whoever acquires several locks so cannot deadlock: the
-    /// client acquires them in the order of their names.
+    /// Returns a request for several locks at once, without I/O. Requests for several locks at once cannot deadlock:
+    /// the client acquires them in the order of their names.
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
     /// let (from, to) = (client.rw_lock("account:7"), client.rw_lock("account:3"));
     /// let all = client.all().write(&from).write(&to).acquire_fair().await?;
-    /// all.while_held(async { /* move the money */ }).await?;
+    /// all.while_held(async { /* move the money, in one transaction */ }).await?;
     /// all.release().await
     /// # }
     /// ```

@@ -67,6 +67,8 @@ impl<M> Guard<M> {
             match watch_for_others(lock.clone(), self.owner()).await {
                 // The server is away.
                 Err(Error::Unavailable { .. }) if !self.handle.shared().registry.has_ended() => backoff.pause().await,
+                // The shutdown is about to end the hold.
+                Err(Error::Shutdown { .. }) => return Err(self.lost_because(self.lost().await)),
                 seen => return seen,
             }
         }

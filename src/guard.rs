@@ -187,7 +187,8 @@ impl<M> Guard<M> {
             .change(|claim| claim.end(EndedBy::Lost(LostReason::LeaseExpired)));
     }
 
-    /// Runs a job while the lock is held. If the lock is lost first, `while_held` drops the job.
+    /// Runs a job while the lock is held. If the lock is lost first, `while_held` drops the job at its next await. What the
+    /// job did before stays done, so make its writes one transaction, with the [`fencing_token`](Self::fencing_token).
     ///
     /// ```no_run
     /// # async fn example(lock: fairlock::RwLock) -> Result<(), fairlock::Error> {
@@ -226,7 +227,7 @@ impl<M> Guard<M> {
         let mut now = clock::look();
         let held_until = request.claim().held_until(now);
         let Some(held_until) = held_until else {
-            return Err(self.lost_because(self.reason()));
+            return Err(self.loss());
         };
         // From here on the watchdog does not renew the hold.
         let hold = request.end_hold(now);
@@ -297,6 +298,11 @@ impl<M> Guard<M> {
                 Err(error) => return Err(Error::of_server(&request.lock.name, error)),
             }
         }
+    }
+
+    /// The error of a hold that is lost.
+    pub(crate) fn loss(&self) -> Error {
+        self.lost_because(self.reason())
     }
 
     pub(crate) fn reason(&self) -> LostReason {

@@ -45,16 +45,16 @@ use std::time::Duration;
 /// `&mut queued` changes nothing.
 ///
 /// # Errors
-/// It resolves to those of [`Acquire::acquire_fair`], or of [`Acquire::try_acquire_for`].
+/// The future resolves to those of [`Acquire::acquire_fair`], or of [`Acquire::try_acquire_for`].
 ///
 /// # Panics
-/// If it is polled again after it resolved, as any future of an `async fn`.
+/// The future panics if you poll it after it has resolved, as the future of any `async fn` does.
 #[must_use = "the request leaves the queue as soon as this is dropped"]
 pub struct Queued<G> {
     acquiring: Acquiring<G>,
     progress: Arc<Progress>,
     handle: Arc<Handle>,
-    /// It has been polled where there are timers, which may be elsewhere than where it was made.
+    /// Whether it has been polled in a runtime with timers, perhaps another one than that which made it.
     has_timers: bool,
 }
 

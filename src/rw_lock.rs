@@ -76,9 +76,10 @@ impl RwLock {
     /// future, the job is dropped and the client releases the lock in the background.
     ///
     /// # Errors
-    /// Those of [`acquire_fair`](Acquire::acquire_fair). [`Error::Lost`] if the lock was lost before the job was done,
-    /// which drops the job, or was found lost by the release. Then the job's value is dropped too, because others may
-    /// have been inside.
+    /// Those of [`acquire_fair`](Acquire::acquire_fair): the job has not begun. [`Error::Lost`] also if the lock was lost
+    /// before the job was done, which drops the job at its next await, or if the release found that it had been lost. Then
+    /// the job's value is dropped too, because others may have been inside. A release that the server does not confirm is
+    /// no error: the job was done under the lock, and the client releases the lock in the background.
     pub async fn with_write<T>(&self, job: impl AsyncFnOnce(&WriteGuard) -> T) -> Result<T, Error> {
         with(self.write(), job).await
     }
@@ -296,6 +297,11 @@ impl RwLock {
         Arc::ptr_eq(&self.handle, handle)
     }
 
+    /// Whether requests say the same of the lock by either handle.
+    pub(crate) fn is_admitted_as(&self, other: &Self) -> bool {
+        self.admission == other.admission
+    }
+
     pub(crate) fn owner(&self) -> Option<Owner> {
         self.owner
     }
@@ -328,8 +334,15 @@ impl RwLock {
 async fn with<M: Access, T>(request: Acquire<M>, job: impl AsyncFnOnce(&Guard<M>) -> T) -> Result<T, Error> {
     let guard = request.acquire_fair().await?;
     let done = guard.while_held(job(&guard)).await?;
-    guard.release().await?;
-    Ok(done)
+    match guard.release().await {
+        Err(lost @ Error::Lost { .. }) => Err(lost),
+        // The job was done under the lock, whatever the release met: its value is not to be taken for a failure.
+        Err(error) => {
+            tracing::debug!(%error, "the job is done, and the release is not confirmed");
+            Ok(done)
+        }
+        Ok(()) => Ok(done),
+    }
 }
 
 impl fmt::Debug for RwLock {

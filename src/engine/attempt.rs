@@ -163,7 +163,7 @@ impl Attempt {
         }
     }
 
-    /// Takes a reply. Its grant may have come before, unheard; or the server began anew since, while nobody read the reply.
+    /// Takes a reply. Its grant may have come before, unheard; or the server restarted since, while nobody read the reply.
     /// The reply may have lain unread for so long that a renewal is due: while there was none, the watchdog had nothing to
     /// renew, and it looks again a third of a lease after its last look. After a reply within a twelfth of the lease that look
     /// is late by no more than that.

@@ -42,7 +42,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
         match told {
             Ok((standing, reached)) => {
                 request.on_renewal(sent, clock::now(), asked, standing);
-                if is_held(request) && reached.master && reached.replicas >= wish.replicas {
+                if is_held(request) && wish.is_met(reached) {
                     return Ok(true);
                 }
                 if is_held(request) && clock::since(begun) >= wish.timeout {

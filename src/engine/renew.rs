@@ -39,6 +39,7 @@ pub(crate) async fn renew_due(session: &Session) {
             let Due {
                 lock,
                 renew,
+                looks,
                 lost,
                 release,
                 follow_up,
@@ -53,10 +54,10 @@ pub(crate) async fn renew_due(session: &Session) {
                 let _ = session.shared.release(request);
             }
             // Without a request to renew one call only looks for expired leases.
-            let chunks = if renew.is_empty() {
-                vec![Vec::new()]
-            } else {
-                renew.chunks(CHUNK).map(<[_]>::to_vec).collect()
+            let chunks = match (renew.is_empty(), looks) {
+                (true, false) => continue,
+                (true, true) => vec![Vec::new()],
+                (false, _) => renew.chunks(CHUNK).map(<[_]>::to_vec).collect(),
             };
             if under_way.begin(&lock.state, chunks.len()) {
                 let call = |chunk| renew_chunk(session, Arc::clone(&lock), chunk, follow_up);

@@ -56,5 +56,5 @@ pub(crate) fn leave(session: &Session, request: &Request) {
         return registry.remove(request);
     }
     let end = request.claim().seal(clock::now());
-    registry.schedule_check(&request.lock, end);
+    registry.schedule_end(request, end);
 }

@@ -46,6 +46,9 @@ pub(crate) struct Session {
     pub(super) notes: Mutex<Notes>,
     channel: Channel,
     tasks: Mutex<Vec<AbortHandle>>,
+    /// Ends with the session, which its handles and its tasks own.
+    #[cfg(feature = "blocking")]
+    life: tokio::sync::watch::Sender<()>,
 }
 
 /// Ends the streams of events when it is dropped.
@@ -115,6 +118,8 @@ impl Session {
             channel,
             notes: Mutex::default(),
             tasks: Mutex::default(),
+            #[cfg(feature = "blocking")]
+            life: tokio::sync::watch::Sender::new(()),
         }))
     }
 
@@ -134,6 +139,13 @@ impl Session {
             listened: self.shared.subscribers.listens(&lock.state, clock::now),
             sent: AtomicBool::new(false),
         }
+    }
+
+    /// Resolves when the last handle and the client's tasks are gone.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let mut life = self.life.subscribe();
+        async move { while life.changed().await.is_ok() {} }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -42,6 +42,10 @@ impl Replication {
         wait
     }
 
+    pub(crate) fn is_met(&self, reached: Reached) -> bool {
+        reached.master && reached.replicas >= self.replicas
+    }
+
     /// Reads the reply to `command`. WAITAOF replies with two numbers.
     pub(crate) fn reached(&self, reply: Value) -> Result<Reached, RedisError> {
         let (master, replicas): (usize, usize) = if self.on_disk {
@@ -62,4 +66,27 @@ pub(crate) struct Reached {
     pub(crate) replicas: usize,
     /// Whether the master has the grant on disk, if disks are asked for.
     pub(crate) master: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_that_is_to_be_on_disks_is_to_be_on_the_masters_too() {
+        let wish = |on_disk| Replication {
+            replicas: 1,
+            timeout: Duration::from_secs(1),
+            on_disk,
+        };
+        for (master, replicas, is_met) in [(1, 1, true), (1, 2, true), (1, 0, false), (0, 1, false), (0, 0, false)] {
+            let reply = Value::Array(vec![Value::Int(master), Value::Int(replicas)]);
+            let reached = wish(true).reached(reply).unwrap();
+            assert_eq!(wish(true).is_met(reached), is_met, "{master} {replicas}");
+        }
+        for (replicas, is_met) in [(0, false), (1, true)] {
+            let reached = wish(false).reached(Value::Int(replicas)).unwrap();
+            assert_eq!(wish(false).is_met(reached), is_met, "{replicas}");
+        }
+    }
 }

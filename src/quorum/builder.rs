@@ -62,8 +62,8 @@ impl Quorum {
     /// Returns the lock of that name, without I/O. It has nothing to do with the lock of that name in a
     /// [`Client`](crate::Client) of one of the servers.
     #[must_use]
-    pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> QuorumLock {
-        let lock = Lock::new(&self.members.prefix, name.into());
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> QuorumLock {
+        let lock = Lock::new(&self.members.prefix, name.as_ref().into());
         QuorumLock::new(Arc::clone(&self.members), Arc::new(lock))
     }
 
@@ -192,9 +192,7 @@ impl QuorumBuilder {
         };
         let members = Members::new(plan, targets);
         connect_all(&members).await?;
-        if let Some(apart) = clocks_apart(&members).await.filter(|apart| *apart >= longest_lease) {
-            return Err(refuse(format!("the clocks of its servers are {apart:?} apart")));
-        }
+        check_clocks(clocks_apart(&members).await, longest_lease).map_err(refuse)?;
         tracing::info!(quorum = members.name, servers = members.servers.len(), "connected");
         Ok(Quorum { members })
     }
@@ -227,6 +225,14 @@ async fn connect_all(members: &Arc<Members>) -> Result<(), Error> {
     Ok(())
 }
 
+/// A server that has lost its counter may give a smaller token if its clock is so far behind.
+fn check_clocks(apart: Option<Duration>, longest_lease: Duration) -> Result<(), String> {
+    match apart.filter(|apart| *apart >= longest_lease) {
+        Some(apart) => Err(format!("the clocks of its servers are {apart:?} apart")),
+        None => Ok(()),
+    }
+}
+
 /// How far the clocks of the servers are apart, as far as they tell. A lost counter goes on by the clock.
 async fn clocks_apart(members: &Members) -> Option<Duration> {
     let limit = call_limit(members.lease);
@@ -239,7 +245,37 @@ async fn clocks_apart(members: &Members) -> Option<Duration> {
             .ok()?;
         server_time::read(reply).ok()
     });
-    let clocks: Vec<u64> = join_all(clocks).await.into_iter().flatten().collect();
-    let apart = clocks.iter().max()? - clocks.iter().min()?;
+    apart(&join_all(clocks).await)
+}
+
+fn apart(clocks_ms: &[Option<u64>]) -> Option<Duration> {
+    let told = clocks_ms.iter().flatten();
+    let apart = told.clone().max()? - told.min()?;
     Some(Duration::from_millis(apart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_may_be_less_than_the_longest_lease_apart() {
+        let longest = Duration::from_secs(30);
+        for (clocks, is_refused) in [
+            (&[Some(1_760_000_000_000), Some(1_760_000_029_999), None][..], false),
+            (
+                &[
+                    Some(1_760_000_030_000),
+                    Some(1_760_000_000_000),
+                    Some(1_760_000_001_000),
+                ],
+                true,
+            ),
+            (&[None, None, Some(5)], false),
+            (&[None, None, None], false),
+        ] {
+            let checked = check_clocks(apart(clocks), longest);
+            assert_eq!(checked.is_err(), is_refused, "{clocks:?}");
+        }
+    }
 }

@@ -121,7 +121,8 @@ impl<M> QuorumGuard<M> {
         }
     }
 
-    /// Runs a job while the lock is held. If the lock is lost first, `while_held` drops the job.
+    /// Runs a job while the lock is held. If the lock is lost first, `while_held` drops the job at its next await. What the
+    /// job did before stays done, so make its writes one transaction, with the fencing token.
     ///
     /// # Cancel safety
     /// If you drop the future, the job is dropped and the lock stays held.
@@ -165,20 +166,15 @@ impl<M> QuorumGuard<M> {
 
     /// Tells the token to the servers, until a majority that keeps the hold has it.
     async fn announce(&self) {
+        // The requests whose servers know it.
         let (mut told, mut backoff) = (BTreeSet::new(), Backoff::new());
         let majority = self.ballot.members.majority();
         loop {
-            let requests: Vec<_> = {
-                let tally = self.ballot.tally();
-                let votes = tally.votes.iter().enumerate();
-                let held = votes.filter(|(at, vote)| vote.token.is_some() && !told.contains(at));
-                held.filter_map(|(at, vote)| Some((at, vote.request.clone()?)))
-                    .collect()
-            };
-            let mut calls: FuturesUnordered<_> = requests.into_iter().map(|(at, r)| self.tell(at, r)).collect();
+            let (_, untold) = self.held_votes(&told);
+            let mut calls: FuturesUnordered<_> = untold.into_iter().map(|(at, r)| self.tell(at, r)).collect();
             while let Some(known) = calls.next().await {
                 told.extend(known);
-                if rules::is_known(told.len(), majority) {
+                if rules::is_known(self.held_votes(&told).0, majority) {
                     return;
                 }
             }
@@ -186,8 +182,18 @@ impl<M> QuorumGuard<M> {
         }
     }
 
-    /// Tells the token to one server. Returns the server if it keeps the hold.
-    async fn tell(&self, at: usize, request: Arc<Request>) -> Option<usize> {
+    /// How many of the votes that hold are told, and the others. A server that has lost a vote since may have lost the token too.
+    fn held_votes(&self, told: &BTreeSet<(usize, u64)>) -> (usize, Vec<(usize, Arc<Request>)>) {
+        let (tally, now) = (self.ballot.tally(), clock::look());
+        let votes = tally.votes.iter().enumerate();
+        let held = votes.filter(|(_, vote)| vote.held_until(now).is_some());
+        let requests = held.filter_map(|(at, vote)| Some((at, vote.request.clone()?)));
+        let (told, untold): (Vec<_>, _) = requests.partition(|(at, request)| told.contains(&(*at, request.number)));
+        (told.len(), untold)
+    }
+
+    /// Tells the token to one server. Returns the vote if the server has replied.
+    async fn tell(&self, at: usize, request: Arc<Request>) -> Option<(usize, u64)> {
         let session = &self.ballot.members.servers[at].handle()?.session;
         let sent = clock::now();
         let lease = request.claim().lease_to_renew(sent)?;
@@ -203,9 +209,9 @@ impl<M> QuorumGuard<M> {
             .place(&ask)
             .await
             .ok()?;
+        // If the server does not keep the hold, this ends the vote.
         request.on_renewal(sent, clock::now(), lease, standing);
-        let is_held = request.claim().held_until(clock::look()).is_some();
-        (is_held && matches!(standing, Standing::Holds { .. })).then_some(at)
+        Some((at, request.number))
     }
 
     /// Releases the lock and waits until it is free at a majority. Then the next waiter has entered, or its last vote is on its

@@ -73,6 +73,12 @@ impl Registry {
     }
 
     /// Takes the locks that are due, with what to do for them, and schedules them again.
+    /// The same for the end of a hold that nothing renews.
+    pub(crate) fn schedule_end(&self, request: &Request, at: Instant) {
+        let earlier = self.table().schedule_end(request, at);
+        self.wake_if(earlier);
+    }
+
     pub(crate) fn take_due(&self, now: Instant) -> Vec<Due> {
         self.table().take_due(now)
     }

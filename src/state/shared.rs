@@ -99,10 +99,11 @@ impl Shared {
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
     /// too. In a child of fork() it does nothing to the server, where the request is the parent's.
     pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
-        request.change(|claim| claim.leave(now));
+        // First, because at the fork another thread may have had any mutex, which nobody unlocks in the child.
         if self.is_a_childs_copy() {
-            return self.registry.remove(&request);
+            return;
         }
+        request.change(|claim| claim.leave(now));
         // The releaser is gone after a shutdown, which released everything, and after the end of the client's runtime.
         if let Err(request) = self.release(request) {
             self.registry.remove(&request);
@@ -165,7 +166,10 @@ impl Shared {
 #[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
+    use crate::protocol::reply::Answer;
+    use crate::state::claim::Outcome;
     use crate::types::error::LostReason;
+    use crate::types::mode::Mode;
 
     #[test]
     fn what_is_abandoned_after_a_shutdown_is_forgotten() {
@@ -187,5 +191,48 @@ mod tests {
         );
         shared.abandon(request, Instant::now());
         assert!(!shared.registry.knows(&state, 1));
+    }
+
+    #[test]
+    fn in_a_child_of_fork_nothing_that_another_thread_may_have_had_is_touched() {
+        let (releases, _released) = mpsc::unbounded_channel();
+        let mut shared = Shared::new(Identity::new(), "p".to_owned(), Duration::from_secs(9), &releases);
+        shared.process = 0;
+        let lock = Arc::new(Lock::new("p", "a".into()));
+        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
+        let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Admission::FIFO, claim));
+        shared.registry.insert(Arc::clone(&request), Instant::now());
+        shared.abandon(Arc::clone(&request), Instant::now());
+        assert!(shared.registry.knows(&request.lock.state, 1) && request.claim().ended().is_none());
+    }
+
+    #[test]
+    fn a_message_over_a_new_subscription_proves_nothing_that_was_asked_for_before_it() {
+        let (releases, _released) = mpsc::unbounded_channel();
+        let shared = Shared::new(Identity::new(), "p".to_owned(), Duration::from_secs(9), &releases);
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        for (heard, is_proven) in [
+            (Heard::over(Some(later), later), false),
+            (Heard { at: later, since: None }, true),
+        ] {
+            let lock = Arc::new(Lock::new("p", "a".into()));
+            let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
+            let number = shared.next_number();
+            let name = RequestName::write(Mode::Write, shared.id, number, None);
+            let request = Arc::new(Request::new(number, name.clone(), lock, Admission::FIFO, claim));
+            shared.registry.insert(Arc::clone(&request), now);
+            let queued = Answer::Queued {
+                ticket: 7,
+                seq: 7,
+                ahead: 0,
+            };
+            request.claim().on_reply(now, queued);
+            let message = format!("9 {name}\n{}", request.lock.state);
+            shared.on_message(heard, message.as_bytes());
+            let outcome = request.claim().poll_outcome(later);
+            assert_eq!(matches!(outcome, Some(Outcome::HandOut(_))), is_proven, "{outcome:?}");
+            assert_eq!(matches!(outcome, Some(Outcome::Renew)), !is_proven, "{outcome:?}");
+        }
     }
 }

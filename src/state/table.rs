@@ -23,7 +23,13 @@ const ROOM_KEPT: usize = 16;
 #[derive(Debug)]
 struct LockEntry {
     lock: Arc<Lock>,
+    /// `scan_at`, or an end that comes before it.
     due: Instant,
+    /// When all requests are looked through.
+    scan_at: Instant,
+    /// When the server need not keep a hold any more that nothing renews, and its number. Each end by itself, because tens of
+    /// thousands of permits may end one after the other.
+    ends: BTreeSet<(Instant, u64)>,
     /// The requests by number, hence in the order in which they were made. If the server forgot them, they ask again in
     /// this order.
     requests: VecDeque<(u64, Arc<Request>)>,
@@ -46,8 +52,10 @@ pub(crate) struct FollowUp {
 #[derive(Debug)]
 pub(crate) struct Due {
     pub(crate) lock: Arc<Lock>,
-    /// The requests to renew. Empty: only check whether something has expired.
     pub(crate) renew: Vec<Arc<Request>>,
+    /// A call looks for expired leases, whether or not there is something to renew: somebody waits, or a lease of others
+    /// ends.
+    pub(crate) looks: bool,
     /// Holds that time has ended: nobody has been told yet.
     pub(crate) lost: Vec<Arc<Request>>,
     /// Holds that the server may still know and that nobody keeps: release them, so that others need not wait for the
@@ -58,7 +66,7 @@ pub(crate) struct Due {
 
 impl Due {
     fn is_empty(&self) -> bool {
-        self.renew.is_empty() && self.lost.is_empty() && self.release.is_empty() && self.follow_up.is_none()
+        !self.looks && self.renew.is_empty() && self.lost.is_empty() && self.release.is_empty()
     }
 }
 
@@ -94,7 +102,7 @@ impl Table {
         // Two threads may register in another order than they got their numbers.
         let at = entry.requests.partition_point(|(number, _)| *number < request.number);
         entry.requests.insert(at, (request.number, request));
-        due <= entry.due && self.schedule_check(&lock, due)
+        due <= entry.scan_at && self.schedule_check(&lock, due)
     }
 
     fn entry(&mut self, lock: &Arc<Lock>, due: Instant) -> &mut LockEntry {
@@ -103,6 +111,8 @@ impl Table {
             Box::new(LockEntry {
                 lock: Arc::clone(lock),
                 due,
+                scan_at: due,
+                ends: BTreeSet::new(),
                 requests: VecDeque::new(),
                 is_kept: false,
                 owners: BTreeMap::new(),
@@ -147,6 +157,7 @@ impl Table {
             if self.kept < MOST_KEPT {
                 entry.is_kept = true;
                 entry.requests.shrink_to(ROOM_KEPT);
+                entry.ends.clear();
                 self.kept += 1;
             } else {
                 self.forget(state);
@@ -202,7 +213,13 @@ impl Table {
     /// The requests of named owners that wait; and if there are any, those that their users have.
     pub(super) fn of_named_owners(&self) -> NamedOwners {
         let those = |are: fn(&Claim) -> bool| -> Vec<Arc<Request>> {
-            let named = self.all().filter(|request| named_owner(&request.name).is_some());
+            // By the index of owners: a client may have a hundred thousand holds without one.
+            let entries = self.locks.values();
+            let owned = entries.flat_map(|entry| {
+                let numbers = entry.owners.values().flatten();
+                numbers.filter_map(|number| entry.get(*number))
+            });
+            let named = owned.filter(|request| named_owner(&request.name).is_some());
             named.filter(|request| are(&request.claim())).cloned().collect()
         };
         let waiting = those(Claim::is_waiting);
@@ -221,9 +238,20 @@ impl Table {
 
     /// Checks a lock at `at` if that is earlier than planned. Returns whether the schedule now starts earlier.
     pub(super) fn schedule_check(&mut self, lock: &Lock, at: Instant) -> bool {
-        if self.locks.get(&lock.state).is_some_and(|entry| at < entry.due) {
-            self.reschedule(&lock.state, at);
+        self.scan_at(&lock.state, at);
+        self.is_earlier()
+    }
+
+    /// Nothing renews the request, and the server keeps it until then. Returns whether the schedule now starts earlier.
+    pub(super) fn schedule_end(&mut self, request: &Request, at: Instant) -> bool {
+        if let Some(entry) = self.locks.get_mut(&request.lock.state) {
+            entry.ends.insert((at, request.number));
         }
+        self.reschedule(&request.lock.state);
+        self.is_earlier()
+    }
+
+    fn is_earlier(&mut self) -> bool {
         match (self.schedule.first(), self.armed) {
             (Some(&(first, _)), armed) if armed.is_none_or(|armed| first < armed) => {
                 self.armed = Some(first);
@@ -238,7 +266,7 @@ impl Table {
         let Some(entry) = self.locks.get(&lock.state) else {
             return false;
         };
-        let sooner = at < entry.due && entry.all().any(|r| r.claim().is_waiting());
+        let sooner = at < entry.scan_at && entry.all().any(|r| r.claim().is_waiting());
         sooner && self.schedule_check(lock, at)
     }
 
@@ -253,7 +281,7 @@ impl Table {
             waiting.extend(any.then(|| Arc::clone(&entry.lock.state)));
         }
         for state in waiting {
-            self.reschedule(&state, now);
+            self.scan_at(&state, now);
         }
     }
 
@@ -268,7 +296,7 @@ impl Table {
             held.extend(any.then(|| Arc::clone(&entry.lock.state)));
         }
         for state in held {
-            self.reschedule(&state, now);
+            self.scan_at(&state, now);
         }
     }
 
@@ -281,7 +309,7 @@ impl Table {
             any |= request.claim().doubt(now);
         }
         if any {
-            self.reschedule(state, now);
+            self.scan_at(state, now);
         }
     }
 
@@ -300,11 +328,22 @@ impl Table {
         entry.is_some_and(|entry| entry.all().any(|request| request.needs_messages()))
     }
 
-    fn reschedule(&mut self, state: &Arc<str>, at: Instant) {
-        if let Some(entry) = self.locks.get_mut(state) {
+    /// Looks through the requests of a lock at `at` if that is earlier than planned.
+    fn scan_at(&mut self, state: &Arc<str>, at: Instant) {
+        if let Some(entry) = self.locks.get_mut(state).filter(|entry| at < entry.scan_at) {
+            entry.scan_at = at;
+            self.reschedule(state);
+        }
+    }
+
+    fn reschedule(&mut self, state: &Arc<str>) {
+        let Some(entry) = self.locks.get_mut(state) else { return };
+        let first = entry.ends.first().map(|(end, _)| *end);
+        let due = first.map_or(entry.scan_at, |end| end.min(entry.scan_at));
+        if due != entry.due {
             self.schedule.remove(&(entry.due, Arc::clone(state)));
-            entry.due = at;
-            self.schedule.insert((at, Arc::clone(state)));
+            entry.due = due;
+            self.schedule.insert((due, Arc::clone(state)));
         }
     }
 
@@ -319,9 +358,8 @@ impl Table {
                 self.schedule.pop_first();
                 continue;
             };
-            let (due, next) = entry.take(now);
-            taken.extend(due);
-            self.reschedule(&state, next);
+            taken.extend(entry.take(now));
+            self.reschedule(&state);
             self.forget_idle(&state);
         }
         taken
@@ -345,22 +383,50 @@ impl LockEntry {
         self.requests.iter().map(|(_, request)| request)
     }
 
-    /// What to do now, if anything, and when to look again.
-    fn take(&mut self, now: Instant) -> (Option<Due>, Instant) {
+    /// What to do now, if anything.
+    fn take(&mut self, now: Instant) -> Option<Due> {
         let mut due = Due {
             lock: Arc::clone(&self.lock),
             renew: Vec::new(),
+            looks: false,
             lost: Vec::new(),
             release: Vec::new(),
             follow_up: self.follow_up.take_if(|next| next.at <= now),
         };
+        due.looks = due.follow_up.is_some();
+        self.take_ends(now, &mut due);
+        if due.looks || self.scan_at <= now {
+            self.scan(now, &mut due);
+        }
+        (!due.is_empty()).then_some(due)
+    }
+
+    /// The ends that have come, without a look at the other requests.
+    fn take_ends(&mut self, now: Instant, due: &mut Due) {
+        while let Some((_, number)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.ends.pop_first();
+            let Some(request) = self.get(number).cloned() else {
+                continue;
+            };
+            let mut claim = request.claim();
+            match claim.release_at(now) {
+                Some(at) if at > now => _ = self.ends.insert((at, number)),
+                Some(_) => {
+                    claim.let_go();
+                    due.release.push(Arc::clone(&request));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn scan(&mut self, now: Instant, due: &mut Due) {
         // A lock without requests to renew is looked through again after an hour at most.
         let mut next = now + Duration::from_secs(3600);
         next = self.follow_up.map_or(next, |planned| planned.at.min(next));
-        let mut waits = false;
-        for (_, request) in &self.requests {
+        for (number, request) in &self.requests {
             let mut claim = request.claim();
-            waits |= claim.is_waiting();
+            due.looks |= claim.is_waiting();
             if claim.lease_to_renew(now).is_none() {
                 if claim.report_loss() {
                     due.lost.push(Arc::clone(request));
@@ -370,7 +436,7 @@ impl LockEntry {
                         claim.let_go();
                         due.release.push(Arc::clone(request));
                     }
-                    Some(at) => next = next.min(at),
+                    Some(at) => _ = self.ends.insert((at, *number)),
                     None if claim.ended().is_none() => next = next.min(now + claim.lease() / 3),
                     None => {}
                 }
@@ -387,9 +453,7 @@ impl LockEntry {
                 next = next.min(end.max(now + Duration::from_millis(1)));
             }
         }
-        // A waiter's call looks for expired leases, whether or not it is to be renewed.
-        let is_needed = waits || !due.is_empty();
-        (is_needed.then_some(due), next)
+        self.scan_at = next;
     }
 }
 

@@ -97,8 +97,12 @@ pub enum Error {
         stored: Policy,
     },
 
-    /// The locks cannot be acquired together, because their handles are of several clients or owners.
-    #[error("lock {lock:?} cannot be acquired together with the others: {why}; use handles of one client and owner")]
+    /// The locks cannot be acquired together, because their handles are of several clients or owners, or name one lock with two
+    /// policies or bounds.
+    #[error(
+        "lock {lock:?} cannot be acquired together with the others: {why}; use handles of one client and owner, and one policy \
+         and bound for each lock"
+    )]
     NotTogether {
         /// The first lock that does not go with those before it.
         lock: String,

@@ -77,7 +77,9 @@ impl Keyspace {
     /// The keys of the locks of that name, whatever their prefix.
     fn keys_of(&self, lock: &str) -> Vec<String> {
         let [ends, ..] = fairlock::testing::keys("", lock);
-        self.locks.keys().filter(|key| key.ends_with(&ends)).cloned().collect()
+        // A prefix has no brace, so the name begins after the first one.
+        let is_of = |key: &&String| key.ends_with(&ends) && key.find(":{") == Some(key.len() - ends.len());
+        self.locks.keys().filter(is_of).cloned().collect()
     }
 
     pub(crate) fn forget(&mut self, lock: &str) -> bool {

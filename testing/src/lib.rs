@@ -67,7 +67,7 @@ impl Server {
     }
 
     /// What to connect to, in place of a URL: for a builder with options of its own, a
-    /// [`Quorum`](fairlock::Quorum) over several servers, or a [`blocking`](fairlock::blocking) client.
+    /// [`Quorum`](fairlock::Quorum) over several servers, or a [blocking](https://docs.rs/fairlock/latest/fairlock/blocking/) client.
     pub fn endpoint(&self) -> impl IntoServer + use<> {
         let network: Arc<dyn Network> = Arc::new(self.clone());
         network

@@ -23,7 +23,7 @@ pub enum What {
     Left,
     Expired,
     Evicted,
-    /// The script found the state damaged and began anew: nobody holds or waits any more. Its request is "-".
+    /// The script found the state damaged and emptied it: nobody holds or waits any more. Its request is "-".
     Reset,
     /// Nobody hears what this request's client is told: its lease ends within [`GRACE`](crate::model::GRACE). No event; it
     /// stands behind the others.

@@ -19,7 +19,15 @@ fn clock_us() -> u64 {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         (Instant::now(), now.map_or(0, |now| now.as_micros() as u64))
     });
-    us + Instant::now().saturating_duration_since(*began).as_micros() as u64
+    us_at(Instant::now(), *began, *us)
+}
+
+/// The time of a moment. Each runtime in paused time has a clock of its own: it may be behind the one that came first.
+fn us_at(now: Instant, began: Instant, us: u64) -> u64 {
+    match now.checked_duration_since(began) {
+        Some(after) => us + after.as_micros() as u64,
+        None => us.saturating_sub((began - now).as_micros() as u64),
+    }
 }
 
 struct Wire {
@@ -215,5 +223,19 @@ impl Audience<'_> {
         self.0
             .values()
             .any(|wire| wire.channels.contains(channel) || wire.matching(channel).next().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn time_passes_for_a_runtime_whose_clock_is_behind() {
+        let (began, us, hour) = (Instant::now(), 1_760_000_000_000_000, Duration::from_secs(3600));
+        assert_eq!(us_at(began + hour, began, us), us + 3_600_000_000);
+        assert_eq!(us_at(began, began + hour, us), us - 3_600_000_000);
+        assert_eq!(us_at(began + hour / 2, began + hour, us), us - 1_800_000_000);
     }
 }

@@ -226,6 +226,58 @@ async fn semaphores_policies_upgrades_several_locks_and_deadlocks_work() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_is_done_has_its_value_though_its_release_is_not_confirmed() {
+    let server = Server::new();
+    let lock = server.client().await.unwrap().rw_lock("a");
+    let done = lock.with_write(async |guard| {
+        server.stop();
+        guard.is_held()
+    });
+    assert!(done.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_forgotten_by_its_whole_name() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    for (name, part) in [("x:{a", "a"), ("x:a", "a"), ("{a", "a"), ("a}", "a")] {
+        let guard = client.rw_lock(name).write().await.unwrap();
+        server.forget(part);
+        guard.release().await.unwrap();
+        let guard = client.rw_lock(name).write().await.unwrap();
+        server.forget(name);
+        assert!(guard.release().await.is_err(), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_for_several_locks_ends_within_two_calls_of_a_silent_server() {
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let [free, busy] = ["a", "b"].map(|name| client.rw_lock(name));
+    let guard = other.rw_lock("b").write().await.unwrap();
+    let (begun, limit, call) = (Instant::now(), Duration::from_secs(5), Duration::from_secs(1));
+    let asking = client.all().write(&free).write(&busy).try_acquire_for(limit);
+    let asking = tokio::spawn(asking);
+    sleep(limit - call / 2).await;
+    server.freeze();
+    assert!(asking.await.unwrap().unwrap().is_none());
+    let elapsed = begun.elapsed();
+    assert!(elapsed > limit + call && elapsed < limit + call * 5 / 2, "{elapsed:?}");
+    server.thaw();
+    guard.release().await.unwrap();
+    assert!(
+        other
+            .rw_lock("a")
+            .write()
+            .try_acquire_for(call)
+            .await
+            .unwrap()
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quorum_of_three_servers_survives_one_and_two_clients_wait_in_line() {
     let servers = [Server::new(), Server::new(), Server::new()];
     let connect = || Quorum::builder("test").connect(servers.each_ref().map(Server::endpoint));

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const ACQUIRE: &str = scripts::ACQUIRE.text;
 pub const RELEASE: &str = scripts::RELEASE.text;
 pub const RENEW: &str = scripts::RENEW.text;
+pub const PLACE: &str = scripts::PLACE.text;
 pub const STATUS: &str = scripts::STATUS.text;
 
 /// Long enough for any test, however slow the machine is.

@@ -53,6 +53,24 @@ fn a_majority_of_grants_holds_with_the_greatest_token_and_a_minority_does_not() 
 }
 
 #[test]
+fn a_vote_that_is_gained_later_ends_with_the_max_hold() {
+    let (now, max_hold) = (Instant::now(), Duration::from_secs(4));
+    let mut tally = Tally::new(3, LEASE, max_hold);
+    is_told(&mut tally, 0, GRANTED(5), now);
+    is_told(&mut tally, 1, GRANTED(6), now);
+    assert!(tally.weigh(|| now, |_| Some(now)) && holds(&tally));
+    tally.limit(now);
+    let later = now + Duration::from_secs(1);
+    is_told(&mut tally, 2, GRANTED(7), later);
+    tally.weigh(|| later, |_| Some(now));
+    assert_eq!(tally.held(later), 3);
+    for vote in &tally.votes {
+        let asked = vote.request.as_ref().unwrap().claim().lease_to_renew(later);
+        assert!(asked.is_some_and(|asked| asked <= max_hold), "{asked:?}");
+    }
+}
+
+#[test]
 fn a_grant_without_a_connection_does_not_count() {
     let now = Instant::now();
     let mut tally = answered(now, &[GRANTED(5), GRANTED(6)]);

@@ -58,7 +58,7 @@ impl Vote {
         self.asked_at.is_none_or(|asked| asked < quarantine)
     }
 
-    pub(super) fn held_until(&self, now: Instant) -> Option<Instant> {
+    pub(in crate::quorum) fn held_until(&self, now: Instant) -> Option<Instant> {
         self.token?;
         self.request.as_ref()?.change(|claim| claim.held_until(now))
     }

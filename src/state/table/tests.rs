@@ -136,6 +136,74 @@ fn only_who_waits_looks_for_expired_leases() {
 }
 
 #[test]
+fn the_end_of_a_hold_that_nobody_waits_for_is_a_release_and_no_look() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    let request = request(1, "a", now);
+    table.insert(Arc::clone(&request), now);
+    let end = now + Duration::from_secs(1);
+    request.claim().on_reply(now, Answer::Granted { token: 5 });
+    request.claim().keep_on(Some(end));
+    request.claim().seal(now);
+    table.schedule_check(&request.lock, end);
+    let due = table.take_due(end);
+    assert!(matches!(due.as_slice(), [due] if due.release.len() == 1 && due.renew.is_empty() && !due.looks));
+}
+
+#[test]
+fn the_end_of_a_hold_is_no_look_at_the_other_requests_of_its_lock() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    let [sealed, later, waiting] = [1, 2, 3].map(|number| request(number, "a", now));
+    let at = |ms| now + Duration::from_millis(ms);
+    for (request, end) in [(&sealed, at(100)), (&later, at(200))] {
+        table.insert(Arc::clone(request), now);
+        request.claim().on_reply(now, Answer::Granted { token: 5 });
+        request.claim().keep_on(Some(end));
+        request.claim().seal(now);
+        table.schedule_end(request, end);
+    }
+    table.insert(Arc::clone(&waiting), now);
+    let queued = Answer::Queued {
+        ticket: 7,
+        seq: 7,
+        ahead: 0,
+    };
+    waiting.claim().on_reply(now, queued);
+    for (request, end) in [(&sealed, at(100)), (&later, at(200))] {
+        assert_eq!(table.arm(), Some(end));
+        let due = table.take_due(end);
+        let released: Vec<_> = due
+            .iter()
+            .flat_map(|due| &due.release)
+            .map(|request| request.number)
+            .collect();
+        assert_eq!((released, due[0].looks), (vec![request.number], false));
+        table.remove(request);
+    }
+    // The rhythm of the waiter is as it was.
+    assert_eq!(table.arm(), Some(now + Duration::from_secs(3)));
+    assert_eq!(numbers(&table.take_due(now + Duration::from_secs(3))), [3]);
+}
+
+/// A hold is lost, and the look that finds that plans the end of its delay.
+#[test]
+fn an_end_that_a_look_has_found_is_taken_too() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    let request = request(1, "a", now);
+    table.insert(Arc::clone(&request), now);
+    request.claim().on_reply(now, Answer::Granted { token: 5 });
+    let end = now + Duration::from_secs(20);
+    request.claim().keep_on(Some(end));
+    request.claim().end(crate::state::claim::EndedBy::Lost(
+        crate::types::error::LostReason::MaxHold,
+    ));
+    let due = table.take_due(now + Duration::from_secs(3));
+    assert!(matches!(due.as_slice(), [due] if due.lost.len() == 1 && due.release.is_empty()));
+    assert_eq!(table.arm(), Some(end));
+    let due = table.take_due(end);
+    assert!(matches!(due.as_slice(), [due] if due.release.len() == 1));
+}
+
+#[test]
 fn a_follow_up_outlives_the_requests_of_its_lock() {
     let (mut table, now) = (Table::default(), Instant::now());
     let request = request(1, "a", now);

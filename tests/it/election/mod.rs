@@ -1,5 +1,6 @@
 //! Elections: candidates, leaders, and those who watch them.
 
+use crate::lua::Lock;
 use crate::proxy::Proxy;
 use crate::server::{Server, connected, eventually, soon};
 use crate::users::{LEASE, LONG, client, read, write};
@@ -167,6 +168,19 @@ async fn readers_do_not_lead_and_a_shutdown_ends_the_stream() {
     // Its own release may still be told.
     assert!(rest.iter().all(|told| matches!(told, Ok(None))), "{rest:?}");
     assert!(matches!(election.campaign().await, Err(Error::Shutdown { .. })));
+}
+
+#[tokio::test]
+async fn a_leader_whose_lease_is_over_leads_no_more_though_nobody_has_swept_it_out() {
+    let server = Server::start().await;
+    let election = candidate(&server, "one").await;
+    let lock = Lock::new(&server, NAME).await;
+    let [dead, waiting] = [1, 2].map(|n| format!("w0123456789abcde:{n}"));
+    lock.acquire_all(&[&dead, &waiting]).await;
+    assert!(election.leader().await.unwrap().is_some());
+    lock.die(&[&dead, &waiting]).await;
+    assert_eq!(election.leader().await.unwrap(), None);
+    assert_eq!(lock.state().await.holding(), [&dead]);
 }
 
 #[tokio::test]

@@ -126,6 +126,49 @@ async fn a_lock_that_looks_free_is_not_granted_in_quarantine() {
 }
 
 #[tokio::test]
+async fn what_was_asked_for_while_the_server_was_away_is_not_granted_in_quarantine() {
+    let mut server = Server::start().await;
+    let client = careful(&server).await;
+    let lock = client.rw_lock("a");
+    let guard = soon("the first", lock.write().acquire_fair()).await.unwrap();
+    // Of these two the server knows one when it goes, and the other one comes while it is away.
+    let waits = tokio::spawn(lock.write().acquire_fair());
+    server.until_queued("a", 1).await;
+    server.kill();
+    let tried = soon("word of the outage", client.rw_lock("b").write().try_acquire()).await;
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let asks = tokio::spawn(client.rw_lock("c").write().acquire_fair());
+    tokio::task::yield_now().await;
+    server.start_again().await;
+    soon("word of the loss", guard.lost()).await;
+    let ends = ends_us(&server).await;
+    for entered in [asks, waits] {
+        let entered = soon("the end of the quarantine", entered).await.unwrap().unwrap();
+        assert_after(entered.fencing_token(), ends);
+        entered.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_connects_to_a_server_whose_clock_was_stepped_back() {
+    let server = Server::start().await;
+    careful(&server).await;
+    let mut redis = server.redis().await;
+    let life: String = redis::cmd("GET")
+        .arg("fairlock:life")
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    let (run, since_ms) = life.split_once(' ').unwrap();
+    let ahead = since_ms.parse::<u64>().unwrap() + 3_600_000;
+    let mut set = redis::cmd("SET");
+    set.arg("fairlock:life").arg(format!("{run} {ahead}"));
+    set.exec_async(&mut redis).await.unwrap();
+    let client = careful(&server).await;
+    soon("a client", client.rw_lock("a").status()).await.unwrap();
+}
+
+#[tokio::test]
 async fn holds_that_the_server_still_knows_go_on_in_quarantine() {
     let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let client = careful(&server).await;

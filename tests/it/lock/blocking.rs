@@ -143,6 +143,82 @@ fn a_task_in_the_background_may_block() {
     assert_eq!(holding.expect("it does not hang"), 0);
 }
 
+/// Tries until it is so.
+fn until<T>(what: &str, mut tries: impl FnMut() -> Option<T>) -> T {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < fairlock_support::server::PATIENCE {
+        if let Some(done) = tries() {
+            return done;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never: {what}");
+}
+
+/// The thread in the background outlives the last handle, until the server knows of everything that was dropped.
+#[test]
+fn what_is_dropped_with_the_last_handle_is_released() {
+    let server = server();
+    let theirs = lock(&server, "a");
+    let connect = || {
+        let lease = Duration::from_secs(600);
+        Client::connect_with(fairlock::Client::builder().lease(lease), server.url()).unwrap()
+    };
+    let client = connect();
+    let guard = client
+        .block_on(client.inner().rw_lock("a").write().acquire_fair())
+        .unwrap();
+    drop((guard, client));
+    let held = until("the hold is released", || theirs.write().try_acquire().unwrap());
+    let client = connect();
+    let limit = Duration::from_millis(20);
+    assert!(client.rw_lock("a").write().try_acquire_for(limit).unwrap().is_none());
+    drop(client);
+    until("the waiter has left", || {
+        (theirs.status().unwrap().waiting == 0).then_some(())
+    });
+    drop(held);
+}
+
+#[test]
+fn a_guard_of_the_async_api_outlives_the_client_that_blocks() {
+    let server = server();
+    let theirs = lock(&server, "a");
+    let client = Client::connect_with(fairlock::Client::builder().lease(super::LEASE), server.url()).unwrap();
+    let guard = client
+        .block_on(client.inner().rw_lock("a").write().acquire_fair())
+        .unwrap();
+    drop(client);
+    let mut last = Duration::MAX;
+    until("it is renewed", || {
+        let left = theirs.status().unwrap().holders[0].lease_left;
+        (left > std::mem::replace(&mut last, left)).then_some(())
+    });
+    drop(guard);
+    drop(until("it is released", || theirs.write().try_acquire().unwrap()));
+}
+
+/// A thread of the client's pool may have a runtime of the user's, whose thread cannot be handed to others.
+#[test]
+fn a_runtime_on_a_thread_of_the_background_may_block() {
+    let server = server();
+    let client = Client::connect(server.url()).unwrap();
+    let mine = client.rw_lock("a");
+    let token = client.block_on(async {
+        let blocks = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let guard = mine.write().acquire_fair().unwrap();
+                let token = guard.fencing_token();
+                drop(guard);
+                token
+            })
+        });
+        blocks.await.unwrap()
+    });
+    assert!(client.rw_lock("a").write().acquire_fair().unwrap().fencing_token() > token);
+}
+
 /// Its thread's first use of the slot comes before its first use of tokio, whose context is thus gone first.
 #[test]
 fn a_guard_in_a_thread_local_may_outlive_the_context_of_tokio() {

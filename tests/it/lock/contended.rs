@@ -1,5 +1,6 @@
 //! A holder that learns that others wait.
 
+use crate::lua::Lock;
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
 use crate::users::{LEASE, LONG, client, queued, read, user, write};
@@ -51,6 +52,25 @@ async fn an_owners_own_wait_is_no_contention() {
     let writing = soon("the upgrade", upgrading).await.unwrap().unwrap();
     drop((writing, reading));
     stranger.enters().await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_whose_lease_is_over_is_no_contention() {
+    let server = Server::start().await;
+    let holder = user(&server, LONG).await;
+    let guard = write(&holder).await;
+    let lock = Lock::new(&server, "a").await;
+    let dead = "w0123456789abcde:1";
+    lock.acquire(dead).await.ticket();
+    lock.die(&[dead]).await;
+    let before = server.script_calls().await;
+    let learning = contended(guard);
+    eventually("two looks", async || server.script_calls().await >= before + 2).await;
+    assert!(!learning.is_finished(), "it was told of a dead waiter");
+    assert_eq!(lock.state().await.waiting(), [dead], "nobody has swept it out");
+    let alive = "w0123456789abcde:2";
+    lock.acquire(alive).await.ticket();
+    drop(soon("the waiter", learning).await.unwrap());
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Leases that run out, and a clock that is stepped back.
 
 use super::{lock, names};
-use crate::lua::{Ask, Got, LEASE_MS, ask};
+use crate::lua::{Ask, Got, LEASE_MS, PLACE, ask};
 use crate::server::eventually;
 
 #[tokio::test]
@@ -28,6 +28,24 @@ async fn the_dead_at_the_head_are_skipped_however_many_they_are() {
         let state = lock.state().await;
         assert_eq!((state.holding(), state.waiting().len()), (vec!["r3:1"], 0));
     }
+}
+
+#[tokio::test]
+async fn the_hash_outlives_a_counter_that_is_ahead_of_the_clock() {
+    let (server, lock) = lock().await;
+    let token = lock.acquire("w1:1").await.token();
+    let ahead = token + 600_000_000;
+    let args = ["w1:1", &LEASE_MS.to_string(), "", "", &ahead.to_string()].map(str::to_owned);
+    lock.call(PLACE, "", &args).await.unwrap();
+    lock.release(&["w1:1"]).await;
+    let ttl: i64 = redis::cmd("PTTL")
+        .arg("fairlock:{a}")
+        .query_async(&mut server.redis().await)
+        .await
+        .unwrap();
+    let (s, us): (u64, u64) = redis::cmd("TIME").query_async(&mut server.redis().await).await.unwrap();
+    let expires_ms = s * 1000 + us / 1000 + u64::try_from(ttl).unwrap();
+    assert!(expires_ms >= ahead / 1000, "{} ms early", ahead / 1000 - expires_ms);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use crate::lateness::in_time;
 use crate::observe::{LONG, View, client, ms, until_free};
 use crate::proxy::Proxy;
 use crate::server::{Server, soon};
-use fairlock::{Error, Mode, Owner};
+use fairlock::{Error, Mode, Owner, Policy};
 use fairlock_support::random;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -93,6 +93,30 @@ async fn permits_are_acquired_among_locks_in_the_order_of_names() {
     assert!(all.fencing_token(gpus.lock()).is_some());
     all.release().await.unwrap();
     assert_eq!(gpus.status().await.unwrap().used, 0);
+}
+
+#[tokio::test]
+async fn of_a_lock_named_twice_both_requests_are_checked() {
+    let s = Setting::new().await;
+    let [four, eight] = [4, 8].map(|permits| s.client.semaphore("gpu", permits));
+    let before = s.server.script_calls().await;
+    let asked = s.client.all().write(four.lock()).permits(&four, 99).try_acquire().await;
+    assert!(
+        matches!(asked, Err(Error::InvalidPermits { given: 99, .. })),
+        "{asked:?}"
+    );
+    for both in [
+        s.client.all().permits(&four, 1).permits(&eight, 1),
+        s.client.all().permits(&eight, 1).permits(&four, 1),
+        s.client
+            .all()
+            .read(&s.mine[0])
+            .write(&s.mine[0].policy(Policy::WriterFirst)),
+    ] {
+        let asked = both.try_acquire().await;
+        assert!(matches!(asked, Err(Error::NotTogether { .. })), "{asked:?}");
+    }
+    assert_eq!(s.server.script_calls().await, before, "nothing was sent");
 }
 
 #[tokio::test]

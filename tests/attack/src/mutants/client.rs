@@ -450,17 +450,31 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-kept-lock-is-asked-about", file: "src/state/table.rs",
-        edits: &[("let is_needed = waits || !due.is_empty();", "let is_needed = true;")],
+        edits: &[("        (!due.is_empty()).then_some(due)\n", "        due.looks = true;\n        Some(due)\n")],
         seen: "invented",
         story: "Each lock that was used costs the server one more command, long after its release.",
         check: Check::Lib("state::table::tests::only_who_waits_looks_for_expired_leases"),
     },
     Mutant {
         name: "who-waits-does-not-look", file: "src/state/table.rs",
-        edits: &[("let is_needed = waits || !due.is_empty();", "let is_needed = !due.is_empty();")],
+        edits: &[("            due.looks |= claim.is_waiting();\n", "")],
         seen: "invented",
         story: "A holder has crashed. Who waits looks only when its own lease is to be renewed.",
         check: Check::Lib("state::table::tests::only_who_waits_looks_for_expired_leases"),
+    },
+    Mutant {
+        name: "each-end-of-a-hold-looks-too", file: "src/state/table.rs",
+        edits: &[("                        due.release.push(Arc::clone(request));\n", "                        due.release.push(Arc::clone(request));\n                        due.looks = true;\n")],
+        seen: "found here, by reading",
+        story: "A hold ends, and the client sends its release and an empty renewal.",
+        check: Check::Lib("state::table::tests::the_end_of_a_hold_that_nobody_waits_for_is_a_release_and_no_look"),
+    },
+    Mutant {
+        name: "each-end-of-a-hold-scans-its-lock", file: "src/state/table.rs",
+        edits: &[("if due.looks || self.scan_at <= now {", "if due.looks || self.scan_at <= now || !self.ends.is_empty() {")],
+        seen: "found here, by reading",
+        story: "Tens of thousands of permits end one after the other, and each end costs a look at all others.",
+        check: Check::Lib("state::table::tests::the_end_of_a_hold_is_no_look_at_the_other_requests_of_its_lock"),
     },
     Mutant {
         name: "requests-in-the-order-of-threads", file: "src/state/table.rs",
@@ -471,7 +485,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-kept-lock-keeps-its-rhythm", file: "src/state/table.rs",
-        edits: &[("due <= entry.due && self.schedule_check(&lock, due)", "due == entry.due && self.schedule_check(&lock, due)")],
+        edits: &[("due <= entry.scan_at && self.schedule_check(&lock, due)", "due == entry.scan_at && self.schedule_check(&lock, due)")],
         seen: "invented",
         story: "A lock is taken up with a shorter lease than before: nothing renews that in time.",
         check: Check::Lib("state::table::tests::a_shorter_lease_makes_a_kept_lock_due_earlier"),
@@ -499,7 +513,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "displaced-ask-in-another-order", file: "src/state/table.rs",
-        edits: &[("for (_, request) in &self.requests {\n            let mut claim", "for (_, request) in self.requests.iter().rev() {\n            let mut claim")],
+        edits: &[("for (number, request) in &self.requests {\n            let mut claim", "for (number, request) in self.requests.iter().rev() {\n            let mut claim")],
         seen: "found here",
         story: "The server lost its data. Those of one client who waited ask again in the order of a hash table.",
         check: Check::It("faults::restarts::waiters_of_one_client_enter_in_order_when_the_server_lost_its_data"),
@@ -725,8 +739,8 @@ pub const ALL: &[Mutant] = &[
     },
     // ---- beyond one server
     Mutant {
-        name: "any-number-of-replicas-will-do", file: "src/engine/confirm.rs",
-        edits: &[("reached.replicas >= wish.replicas {", "reached.replicas <= wish.replicas {")],
+        name: "any-number-of-replicas-will-do", file: "src/protocol/replication.rs",
+        edits: &[("reached.replicas >= self.replicas", "reached.replicas <= self.replicas")],
         seen: "invented",
         story: "A grant that no replica has counts all the same: whoever takes over grants it again.",
         check: Check::It("failover::replicas::a_grant_without_replicas_is_withdrawn_before_its_error_is_seen"),
@@ -920,21 +934,28 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "all-waits-on-after-a-loss", file: "src/all.rs",
-        edits: &[("(lost, reason) = all.first_loss() => return Err(lost.lost_because(reason)),\n                next", "(lost, reason) = all.first_loss(), if all.holds.is_empty() => return Err(lost.lost_because(reason)),\n                next")],
+        edits: &[("Some(at) = losses.next() => return", "Some(at) = losses.next(), if all.holds.is_empty() => return")],
         seen: "invented",
         story: "One of several locks is lost while the request waits for the next: the wait goes on, and ends with a guard that is lost.",
         check: Check::It("several::loss::a_lock_that_is_lost_while_the_request_waits_for_the_next_ends_the_wait"),
     },
     Mutant {
         name: "a-failed-try-of-all-is-not-awaited", file: "src/all.rs",
-        edits: &[("        let _ = timeout(call_limit(lease) * 2, given).await;", "        let _ = (timeout(call_limit(lease) * 2, async {}).await, drop(given));")],
+        edits: &[("timeout(until.saturating_duration_since(now), join(given, out)).await;", "timeout(until.saturating_duration_since(now), async { drop((given, out)) }).await;")],
         seen: "invented",
         story: "A try for several locks says \"busy\" before the others are given back: the next try meets them.",
         check: Check::It("several::acquire::a_try_that_meets_a_busy_lock_has_given_the_others_back"),
     },
     Mutant {
+        name: "all-leaves-its-queue-before-it-gives-back", file: "src/all.rs",
+        edits: &[("        let _ = timeout(until.saturating_duration_since(now), join(given, out)).await;", "        let _ = timeout(until.saturating_duration_since(now), out).await;\n        let _ = timeout(call_limit(lease) * 2, given).await;")],
+        seen: "found here, by reading",
+        story: "The limit for several locks is over and the server is silent: the call takes the time of four calls more.",
+        check: Check::Testing("server", "a_limit_for_several_locks_ends_within_two_calls_of_a_silent_server"),
+    },
+    Mutant {
         name: "max-hold-of-all-counts-from-each-lock", file: "src/all.rs",
-        edits: &[("self.ask(lock.write())?", "self.ask(lock.write().max_hold(self.max_hold.unwrap_or(Duration::MAX)))?")],
+        edits: &[("self.ask(owned.write(), left)?", "self.ask(owned.write().max_hold(self.max_hold.unwrap_or(Duration::MAX)), left)?")],
         seen: "invented",
         story: "The limit of a hold on several locks begins with the first of them: a long wait for the second ends the first.",
         check: Check::It("several::loss::max_hold_counts_from_the_guard_of_all_and_not_from_the_first_lock"),
@@ -1498,7 +1519,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-blocked-task-stops-the-background", file: "src/blocking.rs",
-        edits: &[("if IS_BACKGROUND.get() {", "if false {")],
+        edits: &[("if Handle::try_current().is_ok_and(is_task) {", "if Handle::try_current().is_ok_and(|here| is_task(here) && false) {")],
         seen: "found here, by a reader from outside",
         story: "A task on the background thread of a blocking client drops a guard, and blocks the thread that releases it.",
         check: Check::It("lock::blocking::a_task_in_the_background_may_block"),

@@ -13,6 +13,7 @@ mod page;
 mod quorum;
 mod simulated;
 mod tree;
+mod unnoticed;
 
 use crate::lua_world::{Limits, Scripts};
 use crate::{explore, model_check};
@@ -104,6 +105,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         .chain(client::ALL)
         .chain(simulated::ALL)
         .chain(quorum::ALL)
+        .chain(unnoticed::ALL)
         .chain(cli::ALL)
 }
 

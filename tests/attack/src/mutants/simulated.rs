@@ -59,7 +59,7 @@ pub const ALL: &[Mutant] = &[
         "Several locks in one guard do not have the delay of the client."),
     // ---- several locks in one guard
     simulate("all-keeps-its-place-at-the-limit", "src/all.rs",
-        &[("acquire.leaving_first().lease", "acquire.lease")],
+        &[("acquire.telling(left).lease", "acquire.lease")],
         "The limit of a call for several locks is over: the call ends before its request has left the queue."),
     simulate("all-leaks-its-holds-after-an-error", "src/all.rs",
         &[("                next = asking => next?,\n", "                next = asking => match next {\n                    Err(error) => {\n                        all.holds.into_iter().for_each(std::mem::forget);\n                        return Err(error);\n                    }\n                    Ok(next) => next,\n                },\n")],
@@ -72,7 +72,7 @@ pub const ALL: &[Mutant] = &[
             "A guard says that it is held while its first lock is, though another one is lost.")
     },
     simulate("all-drops-a-lock", "src/all.rs",
-        &[("later.name() == earlier.name()", "later.name().len() == earlier.name().len()")],
+        &[("filter(|(earlier, _)| earlier.name() == lock.name())", "filter(|(earlier, _)| earlier.name().len() == lock.name().len())")],
         "Of two locks whose names are equally long one is left out."),
     simulate("permits-are-stronger-than-writing", "src/all.rs",
         &[("            Self::Write => u32::MAX,\n", "            Self::Write => 0,\n")],

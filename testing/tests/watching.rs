@@ -1,0 +1,127 @@
+//! What holders, candidates and observers are told of others, and how soon. Time is paused in all tests.
+
+use fairlock::{Client, Owner};
+use fairlock_testing::Server;
+use std::time::Duration;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Everybody has heard by then that somebody listens, and the next look is half a minute away.
+const SETTLED: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_comes_late_is_told_by_its_event_and_not_by_a_look() {
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let guard = client.rw_lock("a").write().await.unwrap();
+    let contended = tokio::spawn(async move {
+        guard.contended().await.unwrap();
+        Instant::now()
+    });
+    sleep(SETTLED).await;
+    assert!(!contended.is_finished());
+    let begun = Instant::now();
+    let waits = tokio::spawn(async move { other.rw_lock("a").write().await });
+    assert!(contended.await.unwrap() - begun < SOON);
+    drop(waits.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owners_own_upgrade_that_comes_late_is_no_contention() {
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let beside = other.rw_lock("a").read().await.unwrap();
+    let lock = client.rw_lock("a").with_owner(&Owner::new());
+    let (guard, further) = (lock.read().await.unwrap(), lock.read().await.unwrap());
+    let contended = tokio::spawn(async move { guard.contended().await });
+    sleep(SETTLED).await;
+    let upgrades = tokio::spawn(async move { further.upgrade().await.map(drop) });
+    sleep(SOON).await;
+    assert_eq!(other.rw_lock("a").status().await.unwrap().waiting, 1);
+    assert!(!contended.is_finished(), "it was told of its own upgrade");
+    drop(beside);
+    upgrades.await.unwrap().unwrap();
+    contended.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_told_of_a_new_leader_by_its_event_and_not_by_a_look() {
+    let server = Server::new();
+    let election = server.client().await.unwrap().election("leader");
+    let mut leaders = server
+        .client()
+        .await
+        .unwrap()
+        .election("leader")
+        .observe()
+        .await
+        .unwrap();
+    assert!(leaders.next().await.unwrap().unwrap().is_none());
+    for _ in 0..3 {
+        assert!(timeout(SETTLED, leaders.next()).await.is_err(), "nothing changes");
+        let leading = election.campaign().await.unwrap();
+        let seen = timeout(SOON, leaders.next()).await.expect("soon");
+        assert_eq!(seen.unwrap().unwrap().unwrap().term, leading.term());
+        leading.resign().await.unwrap();
+        let seen = timeout(SOON, leaders.next()).await.expect("soon");
+        assert!(seen.unwrap().unwrap().is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_has_the_lease_that_its_election_names() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    for lease in [Duration::from_secs(2), Duration::from_secs(90)] {
+        let leading = client.election("leader").lease(lease).campaign().await.unwrap();
+        let left = client.rw_lock("leader").status().await.unwrap().holders[0].lease_left;
+        assert!(left <= lease && left > lease * 9 / 10, "{left:?} of {lease:?}");
+        leading.resign().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_hold_keeps_the_lease_and_the_delay_of_its_request() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let lock = client.rw_lock("a");
+    let (lease, delay) = (Duration::from_secs(60), Duration::from_secs(30));
+    let is_kept = async |of: &str| {
+        let holders = lock.status().await.unwrap().holders;
+        for holder in holders {
+            let left = holder.lease_left;
+            assert!(
+                left > lease + delay - SOON && left < lease + delay + SOON * 3,
+                "{of}: {left:?}"
+            );
+        }
+    };
+    let writing = lock.write().lease(lease).lock_delay(delay).await.unwrap();
+    is_kept("the write hold").await;
+    let reading = writing.downgrade().await.unwrap();
+    is_kept("its downgrade").await;
+    reading.release().await.unwrap();
+    let reading = lock.read().lease(lease).lock_delay(delay).await.unwrap();
+    let writing = reading.upgrade().await.unwrap();
+    is_kept("an upgrade").await;
+    // What is asked for is asked for in each renewal.
+    sleep(lease).await;
+    for holder in lock.status().await.unwrap().holders {
+        assert!(holder.lease_left > lease, "{:?}", holder.lease_left);
+    }
+    drop((writing, reading));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_shut_down_while_it_looks_for_waiters_is_lost() {
+    let server = Server::new();
+    let client: Client = server.client().await.unwrap();
+    let guard = client.rw_lock("a").write().await.unwrap();
+    let contended = tokio::spawn(async move { guard.contended().await });
+    sleep(SETTLED).await;
+    client.shutdown().await;
+    yield_now().await;
+    let told = contended.await.unwrap();
+    assert!(matches!(told, Err(fairlock::Error::Lost { .. })), "{told:?}");
+}
