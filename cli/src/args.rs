@@ -181,7 +181,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with = "no_wait")]
     pub(crate) max_queue: Option<usize>,
     /// Wait at most this long [default: no limit]
-    #[arg(long, short = 'w', value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
+    #[arg(
+        long,
+        short = 'w',
+        value_name = "TIME",
+        value_parser = duration,
+        allow_negative_numbers = true,
+        conflicts_with = "no_wait"
+    )]
     pub(crate) wait: Option<Duration>,
     /// Do not wait at all
     #[arg(long, short = 'n')]
@@ -309,6 +316,7 @@ impl From<PolicyArg> for Policy {
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
     /// List only locks whose names match: * stands for any text, ? for one character, [ab] for a or b
+    #[arg(value_parser = pattern)]
     pub(crate) pattern: Option<String>,
     /// Also list free locks that the server still has: for 30 to 60 seconds after their last lease
     #[arg(long, short = 'a')]
@@ -348,6 +356,7 @@ pub(crate) struct WatchArgs {
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     /// Show only locks whose names match, as for ls
+    #[arg(value_parser = pattern)]
     pub(crate) pattern: Option<String>,
     /// How long to wait between two looks
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
@@ -383,7 +392,7 @@ pub(crate) struct ServeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct BlockersArgs {
     /// A lock's name, an owner, a client's label or number, or a process number
-    #[arg(value_name = "LOCK-OR-OWNER")]
+    #[arg(value_name = "LOCK-OR-OWNER", value_parser = subject)]
     pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -395,6 +404,7 @@ pub(crate) struct EvictArgs {
     pub(crate) name: String,
     /// The owner, as show and blockers print it; or a label, a client's number or a process number that only one owner of
     /// this lock has
+    #[arg(value_parser = subject)]
     pub(crate) owner: String,
     /// Evict without asking
     #[arg(long, short = 'y')]
@@ -405,6 +415,9 @@ pub(crate) struct EvictArgs {
 
 /// `30s`, `10m`, `1h 30m`; a bare number is seconds, as in flock(1).
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if text.trim_start().starts_with('-') {
+        return Err("a time cannot be negative".to_owned());
+    }
     let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
     match seconds {
         Some(Ok(duration)) => Ok(duration),
@@ -418,6 +431,21 @@ fn interval(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         interval if interval > Duration::from_secs(24 * 3600) => Err("at most 24h".to_owned()),
         interval => Ok(interval),
+    }
+}
+
+/// What names a lock or an owner. An empty one is what a script makes of a variable that is not set.
+fn subject(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("it is empty, and neither a lock nor an owner has an empty name".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+fn pattern(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("it is empty, and no lock has an empty name; leave it out for all locks".to_owned()),
+        text => Ok(text.to_owned()),
     }
 }
 

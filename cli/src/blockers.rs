@@ -7,7 +7,7 @@ use crate::locks::{self, Findings, Found, Unread};
 use crate::outcome::{Failure, Outcome, Status, complain, say};
 use crate::server::ServerArgs;
 use crate::show;
-use crate::text::{self, count, safe, span};
+use crate::text::{self, count, safe, safe_word, span};
 use fairlock::{Client, ClientInfo, Holder, Owner, Waiter};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -114,7 +114,7 @@ impl<'a> Chain<'a> {
 }
 
 pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
-    let client = server.client().await?;
+    let client = server.looker().await?;
     let mut findings = locks::find(server, &client, None).await?;
     findings.complain();
     let further = findings.complete(&client).await?;
@@ -348,7 +348,7 @@ fn blame(server: &ServerArgs, blamed: &[Blamed<'_>]) -> String {
         // the process 0 is the group of who does, and a number beyond those of processes may come out negative.
         let is_one = |process: &u32| i32::try_from(*process).is_ok_and(|process| process > 0);
         if let Some(process) = holder.client.process.filter(is_one) {
-            let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe);
+            let host = holder.client.host.as_deref().map_or("its host".to_owned(), safe_word);
             text += &format!("    first end it on {host}:\n                     kill {process}\n");
         }
         let (name, owner) = (text::operand(&lock.name), holder.owner);

@@ -1,7 +1,9 @@
 //! The command under the lock as a process: how it starts, how signals reach it, and how the kernel ends it with fairlock.
 
 use crate::outcome::{Failure, Status};
-use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, test_kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpgrp, kill_process, kill_process_group, test_kill_process_group, waitpgid,
+};
 use rustix::termios::tcgetpgrp;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -62,9 +64,16 @@ impl Child {
         };
     }
 
-    /// Whether processes of its group are left. The system does not reuse a group's number while a process is in the group.
+    /// Whether processes of its group are left, after [`wait`](Self::wait) has returned. The system does not reuse a group's
+    /// number while a process is in the group.
     pub(crate) fn has_group(&self) -> bool {
-        self.terminal.is_none() && test_kill_process_group(self.pid).is_ok()
+        if self.terminal.is_some() {
+            return false;
+        }
+        // As the first process of a container, fairlock is the parent of what the command left behind. Those that have
+        // ended are in the group until their parent waits for them.
+        while let Ok(Some(_)) = waitpgid(self.pid, WaitOptions::NOHANG) {}
+        test_kill_process_group(self.pid).is_ok()
     }
 
     fn is_in_the_foreground(&self) -> bool {

@@ -127,5 +127,5 @@ async fn confirmed(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<bool, Fai
     // This blocks the runtime's only thread. The client holds nothing, so no renewal is late.
     let read = io::stdin().lock().read_line(&mut answer);
     read.map_err(|error| Failure::new(Status::BROKEN, format!("cannot read the answer: {error}")))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

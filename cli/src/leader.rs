@@ -10,7 +10,10 @@ use fairlock::Leader;
 use serde_json::{Value, json};
 
 pub(crate) async fn run(server: &ServerArgs, args: &LeaderArgs) -> Outcome {
-    let client = server.client().await?;
+    let client = match args.watch {
+        true => server.listener().await?,
+        false => server.looker().await?,
+    };
     let election = client.election(args.name.as_str());
     let outcome = match args.watch {
         true => watch(election.observe().await?, args).await,

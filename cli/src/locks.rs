@@ -116,7 +116,7 @@ pub(crate) enum Eye<'a> {
 impl<'a> Eye<'a> {
     pub(crate) async fn open(target: &'a Target) -> Result<Self, Failure> {
         Ok(match target {
-            Target::One(server) => Self::One(server, server.client().await?),
+            Target::One(server) => Self::One(server, server.looker().await?),
             Target::Several(servers) => Self::Several(Fleet::open(servers).await?),
         })
     }

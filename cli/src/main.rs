@@ -45,6 +45,7 @@ use args::{Cli, Command};
 use clap::FromArgMatches;
 use outcome::{Failure, Outcome, Status, complain, say};
 use quorum::Target;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         return report(Err(failed));
     }
     let parsed = manual::command()
-        .try_get_matches()
+        .try_get_matches_from(arguments())
         .and_then(|matches| Cli::from_arg_matches(&matches));
     report(match parsed {
         Ok(cli) => start(cli),
@@ -63,6 +64,18 @@ fn main() -> ExitCode {
         }
         Err(help) => say(&help.render().to_string()).map(|()| Status::OK),
     })
+}
+
+/// The arguments, with `help run` as `run --help`. A subcommand of that name would need a man page, as all others have.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|first| first == "help") {
+        arguments.remove(1);
+        // Whatever follows would be a command that `run` runs.
+        arguments.truncate(2);
+        arguments.push("--help".into());
+    }
+    arguments
 }
 
 fn report(outcome: Outcome) -> ExitCode {
@@ -79,7 +92,7 @@ fn report(outcome: Outcome) -> ExitCode {
 
 /// The second `--` of `run -- -name -- COMMAND`: clap takes it for the name of the program.
 #[cfg(unix)]
-fn without_dashes(command: &mut Vec<std::ffi::OsString>) {
+fn without_dashes(command: &mut Vec<OsString>) {
     if command.len() > 1 && command[0] == "--" {
         command.remove(0);
     }

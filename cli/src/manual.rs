@@ -17,11 +17,11 @@ const STATUSES: Section = (
     "0    done
 1    evict, blockers: there is no such owner or waiter; evict: you said no; leader: nobody leads;
      doctor: something is wrong
-64   wrong usage, or a lock's name or a time that cannot be
+64   wrong usage, or a lock's name or a time that cannot be; evict: no terminal to ask at, and no --yes
 66   show, evict: there is no such lock under the prefix (never used, or forgotten a minute after its last lease)
 69   the server does not answer or refuses; no majority of several servers answers;
      ls, top, blockers: a lock could not be read, after all lines of the others
-70   something else went wrong, such as a missing terminal
+70   something else went wrong
 128+N  signal N ended fairlock; 141: nobody reads the output any more",
 );
 

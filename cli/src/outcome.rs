@@ -1,7 +1,7 @@
 //! How the command ends: its exit statuses and its last message. A closed output ends the command and never panics.
 
-use crate::text::safe_lines;
-use fairlock::Error;
+use crate::text::{self, safe_lines};
+use fairlock::{Error, Policy};
 use std::io::{self, Write as _};
 
 /// An exit status.
@@ -63,10 +63,29 @@ impl From<Error> for Failure {
             | Error::InvalidOwner { .. }
             | Error::InvalidPermits { .. }
             | Error::InvalidQuorum { .. }
-            | Error::PolicyMismatch { .. } => Status::USAGE,
+            | Error::PolicyMismatch { .. }
+            | Error::Unsupported { .. } => Status::USAGE,
             _ => Status::UNAVAILABLE,
         };
-        Self::new(status, error.to_string())
+        Self::new(status, told(&error))
+    }
+}
+
+/// The library's words, but a policy as the command line has it.
+fn told(error: &Error) -> String {
+    let Error::PolicyMismatch { lock, stored } = error else {
+        return error.to_string();
+    };
+    let policy = text::policy(*stored);
+    match stored {
+        Policy::Bounded => format!(
+            "lock {lock:?} is in use with a bound on its readers: use --semaphore, or wait until nobody has used it for a \
+             minute"
+        ),
+        _ => format!(
+            "lock {lock:?} is in use with the policy {policy} and without a bound on its readers: use --policy {policy} \
+             and no --semaphore, or wait until nobody has used it for a minute"
+        ),
     }
 }
 

@@ -13,6 +13,7 @@ use fairlock::{
     Access, Acquire, AcquireAll, AllGuard, Client, ClientBuilder, Error, FencingToken, Guard, LostReason, RwLock,
 };
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
@@ -233,13 +234,8 @@ async fn under_all(
         None => request,
     };
     let variables = |all: &AllGuard, by: &By<'_>| {
-        let token = |lock| all.fencing_token(lock).map(|token| token.to_string());
-        let lines = std::iter::once(&first)
-            .chain(&others)
-            .filter_map(|lock| Some(format!("{} {}", token(lock)?, lock.name())));
-        let lines: Vec<_> = lines.collect();
         let mut variables = variables(&args.name, all.fencing_token(&first));
-        variables.push(("FAIRLOCK_TOKENS", lines.join("\n")));
+        variables.push(("FAIRLOCK_TOKENS", tokens(all, &first, &others)));
         variables.push(nested::variable(prefix, &args.locks(), by));
         variables
     };
@@ -259,6 +255,17 @@ async fn under_all(
         Ok(Some((all, variables)))
     };
     run_under(acquiring, args, signals, complaints).await
+}
+
+/// A line for each lock. Who names a lock twice holds it once.
+fn tokens(all: &AllGuard, first: &RwLock, others: &[RwLock]) -> String {
+    let mut seen = BTreeSet::new();
+    let once = std::iter::once(first)
+        .chain(others)
+        .filter(|lock| seen.insert(lock.name()));
+    let line = |lock: &RwLock| Some(format!("{} {}", all.fencing_token(lock)?, lock.name()));
+    let lines: Vec<_> = once.filter_map(line).collect();
+    lines.join("\n")
 }
 
 /// What the command finds in its environment.

@@ -2,7 +2,7 @@
 //! reads the URL. Several servers are a quorum: see `quorum.rs`.
 
 use crate::args::duration;
-use crate::outcome::{Failure, Status};
+use crate::outcome::{Failure, Status, complain};
 use crate::text::{quoted, safe};
 use crate::url::{Named, Place};
 use clap::Args;
@@ -64,31 +64,45 @@ pub(crate) struct Reached {
     pub(crate) redis: MultiplexedConnection,
     pub(crate) kind: Kind,
     pub(crate) place: Place,
+    /// A single server that copies another one.
+    is_replica: bool,
+}
+
+/// A host that answered.
+pub(crate) struct Greeted {
+    pub(crate) redis: MultiplexedConnection,
+    kind: Kind,
+    is_replica: bool,
 }
 
 impl ServerArgs {
     /// All URLs that are named. An empty `REDIS_URL` counts as unset. An empty --url is what a script makes of a variable
     /// that is not set, so nobody knows which server it means.
     pub(crate) fn urls(&self) -> Result<Vec<String>, Failure> {
+        let urls = self.named()?;
+        Ok(match urls.is_empty() {
+            true => vec![DEFAULT_URL.to_owned()],
+            false => urls,
+        })
+    }
+
+    /// The URLs of the command line, or those of `REDIS_URL`. Empty: nobody has named a server.
+    fn named(&self) -> Result<Vec<String>, Failure> {
         if self.url.iter().any(|url| url.trim().is_empty()) {
             return Err(Failure::usage(format!(
                 "--url is empty: write a server like {DEFAULT_URL}, or leave --url out to use REDIS_URL"
             )));
         }
-        let urls = match (self.url.is_empty(), std::env::var("REDIS_URL")) {
-            (false, _) => self.url.clone(),
-            (true, Ok(urls)) => urls.split_whitespace().map(str::to_owned).collect(),
-            (true, Err(VarError::NotPresent)) => Vec::new(),
+        match (self.url.is_empty(), std::env::var("REDIS_URL")) {
+            (false, _) => Ok(self.url.clone()),
+            (true, Ok(urls)) => Ok(urls.split_whitespace().map(str::to_owned).collect()),
+            (true, Err(VarError::NotPresent)) => Ok(Vec::new()),
             // Another server than the one that was meant is the worst choice.
             (true, Err(VarError::NotUnicode(_))) => {
                 let what = "cannot read the server's URL: REDIS_URL is not UTF-8";
-                return Err(Failure::usage(format!("{what}; write it like {DEFAULT_URL}")));
+                Err(Failure::usage(format!("{what}; write it like {DEFAULT_URL}")))
             }
-        };
-        Ok(match urls.is_empty() {
-            true => vec![DEFAULT_URL.to_owned()],
-            false => urls,
-        })
+        }
     }
 
     /// The URL of a single server.
@@ -135,8 +149,49 @@ impl ServerArgs {
         self.connect(Client::builder().label("fairlock")).await
     }
 
-    pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
+    /// The same for one that shows locks as they are now. A replica may not know that yet, so the command says once that it
+    /// looks at one.
+    pub(crate) async fn looker(&self) -> Result<Client, Failure> {
         let mut reached = self.reach().await?;
+        if reached.is_replica {
+            complain(&format!(
+                "{}, and may be behind it",
+                self.as_replica(&mut reached).await
+            ));
+        }
+        self.connect_to(reached, Client::builder().label("fairlock")).await
+    }
+
+    /// The same for one that waits for events. Clients publish them only once they know of a listener, and a listener makes
+    /// itself known by a write, which a replica refuses. So no event would ever come.
+    pub(crate) async fn listener(&self) -> Result<Client, Failure> {
+        let mut reached = self.reach().await?;
+        if reached.is_replica {
+            let replica = self.as_replica(&mut reached).await;
+            let message = format!("{replica}, and brings no events: name its master by --url");
+            return Err(Failure::new(Status::UNAVAILABLE, message));
+        }
+        self.connect_to(reached, Client::builder().label("fairlock")).await
+    }
+
+    /// Says that the server is a replica, and of which master. Its user may not be allowed to ask for that one.
+    async fn as_replica(&self, reached: &mut Reached) -> String {
+        let role = redis::cmd("ROLE").query_async::<Vec<Value>>(&mut reached.redis).await;
+        let master = match role.as_deref() {
+            Ok([_, Value::BulkString(host), Value::Int(port), ..]) => {
+                format!("{}:{port}", safe(&String::from_utf8_lossy(host)))
+            }
+            _ => "another server".to_owned(),
+        };
+        format!("{} is a replica of {master}", self.shown())
+    }
+
+    pub(crate) async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
+        let reached = self.reach().await?;
+        self.connect_to(reached, builder).await
+    }
+
+    async fn connect_to(&self, mut reached: Reached, builder: ClientBuilder) -> Result<Client, Failure> {
         let master = match reached.kind {
             Kind::Sentinel => Some(self.master(&mut reached).await?),
             _ => None,
@@ -147,6 +202,11 @@ impl ServerArgs {
             match self.connected(builder.clone(), &reached, master.as_deref()).await? {
                 Ok(client) => return Ok(client),
                 Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
+                // The URL has led to a server already, so what is wrong is the server: it has no slots.
+                Err(Error::Connect { source, remedy, .. }) if is_of_settings(&source) => {
+                    let message = format!("cannot use {}: {source}; {remedy}", self.shown());
+                    return Err(Failure::new(Status::UNAVAILABLE, message));
+                }
                 Err(Error::Connect { source, remedy, .. }) => return Err(self.unreachable(&source, remedy)),
                 Err(error) => return Err(error.into()),
             }
@@ -202,7 +262,7 @@ impl ServerArgs {
     pub(crate) async fn reach(&self) -> Result<Reached, Failure> {
         let place = self.place()?;
         let answers = place.hosts.iter().map(|host| Box::pin(greet(host)));
-        let ((redis, kind), _) = select_ok(answers).await.map_err(|error| match &place.named {
+        let (greeted, _) = select_ok(answers).await.map_err(|error| match &place.named {
             Named::Sentinel { .. } if is_login(&error) => self.unreachable(
                 &error,
                 "name the sentinels' own login by ?sentinel_username=USER&sentinel_password=PASSWORD, because the login \
@@ -210,9 +270,16 @@ impl ServerArgs {
             ),
             _ => self.unreachable(&error, fairlock::remedy(&error)),
         })?;
+        let kind = greeted.kind;
         let remedy = match (&place.named, kind) {
             (Named::Server, _) | (Named::Cluster, Kind::Cluster) | (Named::Sentinel { .. }, Kind::Sentinel) => {
-                return Ok(Reached { redis, kind, place });
+                let Greeted { redis, is_replica, .. } = greeted;
+                return Ok(Reached {
+                    redis,
+                    kind,
+                    place,
+                    is_replica,
+                });
             }
             (_, Kind::Single) => "write redis:// for it",
             (_, Kind::Cluster) => "write redis+cluster:// for it",
@@ -221,14 +288,19 @@ impl ServerArgs {
         Err(self.cannot_use(kind, remedy))
     }
 
-    pub(crate) fn cannot_use(&self, kind: Kind, why: &str) -> Failure {
+    /// The URL leads to a server of which the command cannot do what it was told, now or later.
+    fn cannot_use(&self, kind: Kind, why: &str) -> Failure {
+        Failure::usage(self.as_kind(kind, why))
+    }
+
+    /// Says what the server is, and why that is of no use.
+    pub(crate) fn as_kind(&self, kind: Kind, why: &str) -> String {
         let what = match kind {
             Kind::Single => "a single server",
             Kind::Cluster => "a node of a cluster",
             Kind::Sentinel => "a Sentinel",
         };
-        let message = format!("{} is {what}; {why}", self.shown());
-        Failure::new(Status::UNAVAILABLE, message)
+        format!("{} is {what}; {why}", self.shown())
     }
 
     /// The name of the master that the URL names, or of the only one that the sentinel watches.
@@ -261,7 +333,10 @@ impl ServerArgs {
         let all: Vec<_> = masters.iter().map(shown).collect();
         let all = all.join(", ");
         let why = match (masters.len(), named) {
-            (0, _) => "it watches no master yet".to_owned(),
+            (0, _) => {
+                let message = self.as_kind(Kind::Sentinel, "it watches no master yet");
+                return Err(Failure::new(Status::UNAVAILABLE, message));
+            }
             (_, Some(name)) => format!("it watches no master called {}, but {all}", safe(name)),
             (_, None) => format!("it watches several masters, so name one: {all}"),
         };
@@ -281,7 +356,7 @@ impl ServerArgs {
     }
 
     fn unreachable(&self, error: &RedisError, remedy: &str) -> Failure {
-        if error.kind() == redis::ErrorKind::InvalidClientConfig {
+        if is_of_settings(error) {
             return Failure::usage(format!("cannot use the server's URL: {error}; {remedy}"));
         }
         let shown = self.shown();
@@ -298,9 +373,15 @@ impl ServerArgs {
             // A server without TLS takes the handshake for the beginning of a command and waits for the rest.
             message += "If the server's port speaks no TLS, write redis:// instead of rediss://.\n";
         }
-        message += "Name a server by --url or REDIS_URL, or start one:\n    \
-                    redis-server --port 6379\n    \
-                    docker run --rm -p 6379:6379 valkey/valkey";
+        // Whoever has named a server wants that one, and not a new one without its locks.
+        message += match self.named().is_ok_and(|urls| urls.is_empty()) {
+            true => {
+                "Name a server by --url or REDIS_URL, or start one:\n    \
+                 redis-server --port 6379\n    \
+                 docker run --rm -p 6379:6379 valkey/valkey"
+            }
+            false => "Check its address, that it is up, and that this host reaches it.",
+        };
         Failure::new(Status::UNAVAILABLE, message)
     }
 
@@ -313,7 +394,7 @@ impl ServerArgs {
 }
 
 /// Connects to a host and asks what it is.
-pub(crate) async fn greet(host: &ConnectionInfo) -> Result<(MultiplexedConnection, Kind), RedisError> {
+pub(crate) async fn greet(host: &ConnectionInfo) -> Result<Greeted, RedisError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(10)))
         .set_response_timeout(Some(Duration::from_secs(10)));
@@ -323,12 +404,29 @@ pub(crate) async fn greet(host: &ConnectionInfo) -> Result<(MultiplexedConnectio
     // Every user may say HELLO.
     let hello = redis::cmd("HELLO");
     let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await?;
-    let kind = match hello.get("mode") {
-        Some(Value::BulkString(mode)) if mode == b"cluster" => Kind::Cluster,
-        Some(Value::BulkString(mode)) if mode == b"sentinel" => Kind::Sentinel,
-        _ => Kind::Single,
+    let says = |field: &str, words: &[&str]| match hello.get(field) {
+        Some(Value::BulkString(said)) => words.iter().any(|word| word.as_bytes() == said),
+        _ => false,
     };
-    Ok((connection, kind))
+    let kind = if says("mode", &["cluster"]) {
+        Kind::Cluster
+    } else if says("mode", &["sentinel"]) {
+        Kind::Sentinel
+    } else {
+        Kind::Single
+    };
+    // The library finds the master of each node of a cluster.
+    let is_replica = kind == Kind::Single && says("role", &["replica", "slave"]);
+    Ok(Greeted {
+        redis: connection,
+        kind,
+        is_replica,
+    })
+}
+
+/// The client cannot work with such settings, or with such a server.
+fn is_of_settings(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::InvalidClientConfig
 }
 
 /// The server wants another login, or none.

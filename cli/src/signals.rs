@@ -7,6 +7,8 @@ use tokio::sync::mpsc;
 
 /// The signals that end a subcommand that shows something.
 pub(crate) const ENDING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+/// The same for a screen. QUIT would leave the terminal as the screen needs it, where a shell cannot be used.
+pub(crate) const ENDING_A_SCREEN: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// A queue of signals. From its creation on these signals do nothing else to this process.
 pub(crate) struct Signals {

@@ -17,6 +17,11 @@ pub(crate) fn safe(text: &str) -> String {
     shown
 }
 
+/// The same for what is one word, so that it cannot pass for several: everybody who can write to the server chooses it.
+pub(crate) fn safe_word(text: &str) -> String {
+    safe(text).replace(' ', "\\u{20}")
+}
+
 /// The same for bytes that may not be UTF-8.
 pub(crate) fn safe_bytes(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
@@ -135,7 +140,7 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
 
 /// Label, process and host: three columns.
 pub(crate) fn origin(client: &ClientInfo) -> [String; 3] {
-    let text = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), safe);
+    let text = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), safe_word);
     let process = client.process.map_or("-".to_owned(), |process| process.to_string());
     [text(&client.label), process, text(&client.host)]
 }
@@ -143,7 +148,7 @@ pub(crate) fn origin(client: &ClientInfo) -> [String; 3] {
 /// The same in one column: `label 4711@host`.
 pub(crate) fn origin_in_short(client: &ClientInfo) -> String {
     match (&client.label, client.process) {
-        (None, None) => format!("client {}", safe(&client.id)),
+        (None, None) => format!("client {}", safe_word(&client.id)),
         _ => {
             let [label, process, host] = origin(client);
             format!("{label} {process}@{host}")
@@ -248,6 +253,8 @@ mod tests {
             "Gr\u{fc}\u{df}e 'a b' \"c\" \u{65e5}"
         );
         assert_eq!(safe_bytes(b"a\xff\x1bb"), "a\\xff\\u{1b}b");
+        let word = safe_word("a b\tc\u{a0}d\u{3000}e");
+        assert_eq!(word, "a\\u{20}b\\tc\\u{a0}d\\u{3000}e");
     }
 
     #[test]

@@ -5,12 +5,16 @@ use crate::clients::Clients;
 use crate::json;
 use crate::outcome::{Failure, Outcome, Status, complain, say_until};
 use crate::server::ServerArgs;
-use crate::text::{self, safe};
+#[cfg(unix)]
+use crate::signals::{ENDING, ENDING_A_SCREEN, Signals};
+use crate::text::{self, safe, safe_word};
 use fairlock::{ClientInfo, Error, Event};
 use serde_json::json;
+#[cfg(unix)]
+use std::io;
 
 pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
-    let client = server.client().await?;
+    let client = server.listener().await?;
     let mut events = match &args.name {
         Some(name) => client.rw_lock(name.as_str()).events().await?,
         None => client.events().await?,
@@ -91,7 +95,7 @@ fn concerns(event: &Event, from: Option<&ClientInfo>, args: &WatchArgs) -> bool 
 fn line(event: &Event, from: Option<&ClientInfo>) -> String {
     let at = humantime::format_rfc3339_micros(event.at).to_string();
     let (kind, mode) = (json::kind(event.kind), text::mode(event.mode));
-    let from = from.map_or_else(|| format!("client {}", safe(&event.client)), text::origin_in_short);
+    let from = from.map_or_else(|| format!("client {}", safe_word(&event.client)), text::origin_in_short);
     let mut line = format!(
         "{at}  {kind:<8}  {mode:<5}  {}  {from}  owner {}",
         safe(&event.lock),
@@ -106,13 +110,30 @@ fn line(event: &Event, from: Option<&ClientInfo>) -> String {
 /// Waits for a signal to end. A signal counts from the call on, even before the first poll.
 pub(crate) fn interrupted() -> impl Future<Output = i32> {
     #[cfg(unix)]
-    let signals = crate::signals::Signals::listen(&crate::signals::ENDING);
-    async {
-        #[cfg(unix)]
-        if let Ok(mut signals) = signals {
-            return signals.next().await.as_raw();
-        }
-        let _ = tokio::signal::ctrl_c().await;
-        2
+    let interrupted = one_of(Signals::listen(&ENDING));
+    #[cfg(not(unix))]
+    let interrupted = ctrl_c();
+    interrupted
+}
+
+/// The same for who has a terminal to restore: QUIT ends too.
+pub(crate) fn interrupted_or_quit() -> impl Future<Output = i32> {
+    #[cfg(unix)]
+    let interrupted = one_of(Signals::listen(&ENDING_A_SCREEN));
+    #[cfg(not(unix))]
+    let interrupted = ctrl_c();
+    interrupted
+}
+
+#[cfg(unix)]
+async fn one_of(signals: io::Result<Signals>) -> i32 {
+    match signals {
+        Ok(mut signals) => signals.next().await.as_raw(),
+        Err(_) => ctrl_c().await,
     }
+}
+
+async fn ctrl_c() -> i32 {
+    let _ = tokio::signal::ctrl_c().await;
+    2
 }

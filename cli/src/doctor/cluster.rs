@@ -157,6 +157,11 @@ fn slots(set: &mut Findings, masters: &BTreeMap<Address, Master>) {
 
 fn answers(set: &mut Findings, members: &[Member]) {
     let answers = members.iter().filter(|member| member.examined.is_ok()).count();
+    if members.is_empty() {
+        let remedy =
+            "give the cluster its slots: redis-cli --cluster create, or CLUSTER ADDSLOTSRANGE 0 16383 at one node";
+        return set.wrong("answer", "no master has any slots, so no lock works", remedy);
+    }
     let text = format!("{answers} of {} masters answer", members.len());
     match answers == members.len() {
         true => set.good("answer", text),
@@ -169,6 +174,9 @@ fn answers(set: &mut Findings, members: &[Member]) {
 }
 
 fn replicas(set: &mut Findings, masters: &BTreeMap<Address, Master>) {
+    if masters.is_empty() {
+        return;
+    }
     let without: Vec<_> = masters
         .iter()
         .filter(|(_, master)| master.replicas == 0)

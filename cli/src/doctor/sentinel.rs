@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use super::server::{self, Examined, Part};
-use crate::outcome::Failure;
+use crate::outcome::{Failure, Status};
 use crate::server::{Kind, Reached, ServerArgs, greet};
 use crate::text::{count, safe};
 use fairlock::redis::aio::MultiplexedConnection;
@@ -33,7 +33,8 @@ pub(super) async fn examine(server: &ServerArgs, mut reached: Reached) -> Result
         }
     }
     let Some(((host, port), _)) = masters.iter().max_by_key(|(_, votes)| **votes) else {
-        return Err(server.cannot_use(Kind::Sentinel, &format!("it knows no address of {}", safe(&name))));
+        let message = server.as_kind(Kind::Sentinel, &format!("it knows no address of {}", safe(&name)));
+        return Err(Failure::new(Status::UNAVAILABLE, message));
     };
     if masters.len() > 1 {
         let all: Vec<_> = masters.keys().map(|(host, port)| format!("{host}:{port}")).collect();
@@ -54,7 +55,7 @@ pub(super) async fn examine(server: &ServerArgs, mut reached: Reached) -> Result
 
 /// The address of a master, by one of the sentinels.
 async fn master_at(host: &ConnectionInfo, name: &str) -> Result<Option<(String, u16)>, RedisError> {
-    let (mut sentinel, _) = greet(host).await?;
+    let mut sentinel = greet(host).await?.redis;
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     command.query_async(&mut sentinel).await

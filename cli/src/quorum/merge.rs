@@ -4,7 +4,7 @@
 //! show at fewer servers than a majority.
 
 use crate::locks::Found;
-use fairlock::{Holder, Mode, Owner, Status};
+use fairlock::{FencingToken, Holder, Mode, Owner, Status};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -73,7 +73,11 @@ fn holders(statuses: &[&Status], majority: usize) -> Vec<(Holder, usize)> {
         let mut held: Vec<Duration> = known.iter().map(|holder| holder.held_for).collect();
         held.sort_by_key(|held| Reverse(*held));
         holder.held_for = held[majority - 1];
-        holder.token = known.iter().map(|holder| holder.token).max().unwrap_or(holder.token);
+        // The guard's token is the greatest of the majority that had answered when it was asked. Later votes may have
+        // greater ones, and nobody can tell which they are: this is the least that it can have.
+        let mut tokens: Vec<FencingToken> = known.iter().map(|holder| holder.token).collect();
+        tokens.sort_unstable();
+        holder.token = tokens[majority - 1];
         let votes = known.iter().filter(|holder| holder.expired_for.is_none()).count();
         (holder, votes)
     };

@@ -5,6 +5,7 @@
 pub(crate) mod merge;
 pub(crate) mod run;
 mod runs;
+mod stamp;
 
 use crate::evict::Evicted;
 use crate::locks::{self, Findings, Found, Unread};
@@ -12,12 +13,14 @@ use crate::outcome::{Failure, Status};
 use crate::server::ServerArgs;
 use crate::text::{count, quoted};
 use crate::url::Named;
-use fairlock::{Client, Owner, Quorum};
+use fairlock::{Client, Error, Owner, Quorum};
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use merge::merged;
 use runs::Runs;
+use stamp::is_of_another_quorum;
+pub(crate) use stamp::{Stamp, stamp};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -122,27 +125,6 @@ fn named_twice(one: &str, other: &str) -> Failure {
     Failure::usage(format!("{what}, {one} and {other}: name each server once"))
 }
 
-/// What the clients of a quorum agree on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub(crate) name: String,
-    pub(crate) servers: usize,
-    pub(crate) longest_lease: Duration,
-}
-
-impl Stamp {
-    /// As the servers keep it: `NAME of 3 30000`.
-    pub(crate) fn read(text: &str) -> Option<Self> {
-        let (rest, longest_ms) = text.rsplit_once(' ')?;
-        let (rest, servers) = rest.rsplit_once(' ')?;
-        Some(Self {
-            name: rest.strip_suffix(" of")?.to_owned(),
-            servers: servers.parse().ok()?,
-            longest_lease: Duration::from_millis(longest_ms.parse().ok()?),
-        })
-    }
-}
-
 impl Servers {
     pub(crate) fn majority(&self) -> usize {
         self.each.len() / 2 + 1
@@ -185,13 +167,7 @@ impl Servers {
                 longest_lease,
             });
         }
-        let stamps = join_all(self.each.iter().map(stamp)).await;
-        let failures: Vec<_> = stamps
-            .iter()
-            .filter_map(|stamp| stamp.as_ref().err().map(first_line))
-            .collect();
-        self.must_be_majority(servers - failures.len(), &failures)?;
-        let kept = stamps.into_iter().flatten().flatten().next();
+        let kept = self.kept().await?;
         let name = self
             .name
             .clone()
@@ -211,6 +187,31 @@ impl Servers {
         })
     }
 
+    /// What the servers keep, by one of those that answer. A majority must answer. If it keeps nothing, the others have a
+    /// moment to say more. A server that is frozen answers nobody, and must not delay the command.
+    async fn kept(&self) -> Result<Option<Stamp>, Failure> {
+        let mut asking: FuturesUnordered<_> = self.each.iter().map(stamp).collect();
+        let (mut answers, mut kept, mut failures) = (0, None, Vec::new());
+        while answers < self.majority() || kept.is_none() {
+            let next = asking.next();
+            let next = match answers >= self.majority() {
+                true => timeout(STRAGGLERS, next).await.unwrap_or_default(),
+                false => next.await,
+            };
+            match next {
+                None => break,
+                Some(Ok(stamp)) => {
+                    answers += 1;
+                    kept = kept.or(stamp);
+                }
+                Some(Err(failure)) if failure.status == Status::USAGE => return Err(failure),
+                Some(Err(failure)) => failures.push(first_line(&failure)),
+            }
+        }
+        self.must_be_majority(answers, &failures)?;
+        Ok(kept)
+    }
+
     /// Whether the command line names another quorum.
     pub(crate) fn contradicts(&self, stamp: &Stamp) -> bool {
         self.name.as_ref().is_some_and(|name| *name != stamp.name)
@@ -225,20 +226,19 @@ impl Servers {
         if let Some(lease) = lease {
             builder = builder.lease(lease);
         }
-        Ok(builder.label(label).prefix(&self.prefix).connect(clients?).await?)
+        let connected = builder.label(label).prefix(&self.prefix).connect(clients?).await;
+        connected.map_err(|error| match error {
+            // No later try succeeds with what the command line says.
+            Error::Connect { ref source, .. } if self.is_named() && is_of_another_quorum(source) => {
+                Failure::usage(error.to_string())
+            }
+            error => error.into(),
+        })
     }
-}
 
-/// What one server keeps of the quorum that it belongs to.
-pub(crate) async fn stamp(server: &ServerArgs) -> Result<Option<Stamp>, Failure> {
-    let mut redis = server.redis().await?;
-    let mut get = fairlock::redis::cmd("GET");
-    get.arg(format!("{}:quorum", server.prefix));
-    let text: Option<String> = get
-        .query_async(&mut redis)
-        .await
-        .map_err(|error| server.refused("cannot read the quorum's name, for which its user needs +get", &error))?;
-    Ok(text.and_then(|text| Stamp::read(&text)))
+    fn is_named(&self) -> bool {
+        self.name.is_some() || self.longest_lease.is_some()
+    }
 }
 
 /// A failure to reach a server says further on how to start one.
@@ -442,26 +442,6 @@ async fn keep_connecting(server: ServerArgs, member: Member, runs: Runs) {
         *locked(&member) = client;
         if is_there {
             return;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stamp_is_read_as_the_servers_keep_it_whatever_the_name() {
-        let stamp = |name: &str| Stamp {
-            name: name.to_owned(),
-            servers: 5,
-            longest_lease: Duration::from_millis(2500),
-        };
-        for name in ["billing", "of", "a of 3"] {
-            assert_eq!(Stamp::read(&format!("{name} of 5 2500")), Some(stamp(name)));
-        }
-        for text in ["", "billing", "billing of 5", "billing 5 2500", "billing of x 2500"] {
-            assert_eq!(Stamp::read(text), None, "{text}");
         }
     }
 }

@@ -12,8 +12,9 @@ use crate::outcome::{Failure, Outcome, Status, say};
 use crate::quorum::Target;
 use crate::show;
 use crate::text::{count, safe};
-use crate::watch::interrupted;
+use crate::watch::interrupted_or_quit;
 use crossterm::clipboard::CopyToClipboard;
+use crossterm::cursor::Show;
 use crossterm::execute;
 use fairlock::{Error, Event, Owner};
 use futures::future::{LocalBoxFuture, OptionFuture};
@@ -22,6 +23,7 @@ use ratatui::DefaultTerminal;
 use screen::{Action, Screen};
 use serde_json::Value;
 use std::io::{self, IsTerminal as _};
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -57,9 +59,11 @@ fn told(screen: &mut Screen, args: &TopArgs) -> Result<(), Failure> {
 
 async fn live(screen: &mut Screen, eye: &Eye<'_>, pattern: Option<&str>, interval: Duration) -> Result<(), Failure> {
     let broken = |error: io::Error| Failure::new(Status::BROKEN, format!("cannot use the terminal: {error}"));
-    let mut terminal = ratatui::try_init().map_err(broken)?;
+    // Its drop writes to stderr where the cursor cannot be shown. Without a terminal that fails too, and panics.
+    let mut terminal = ManuallyDrop::new(ratatui::try_init().map_err(broken)?);
     let interval = interval.max(Duration::from_millis(50));
     let shown = show(screen, eye, pattern, interval, &mut terminal).await;
+    let _ = execute!(io::stdout(), Show);
     let restored = ratatui::try_restore();
     shown?.map_err(broken)?;
     restored.map_err(broken)
@@ -99,7 +103,7 @@ async fn show(
     terminal: &mut DefaultTerminal,
 ) -> Result<io::Result<()>, Failure> {
     let mut keys = keys::read();
-    let interrupted = interrupted();
+    let interrupted = interrupted_or_quit();
     tokio::pin!(interrupted);
     // The first one begins after the first frame, which says so.
     let mut looking: Option<LocalBoxFuture<'_, Result<Looked, Failure>>> = Some(Box::pin(look(eye, pattern, None)));

@@ -4,7 +4,7 @@ use super::keys::Key;
 use crate::locks::{Findings, Found, Unread};
 use crate::ls::{longest_hold, longest_wait};
 use crate::outcome::Failure;
-use crate::text::{self, safe, safe_lines};
+use crate::text::{self, safe_lines, safe_word};
 use fairlock::{ClientInfo, Event, FencingToken, Mode, Owner};
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -425,7 +425,7 @@ impl Screen {
                 let request = requests.get(at)?;
                 let text = match c {
                     'o' => request.owner.to_string(),
-                    _ => safe(request.client.label.as_deref()?),
+                    _ => safe_word(request.client.label.as_deref()?),
                 };
                 self.notice = Some(format!("copied {text}"));
                 return Some(Action::Copy(text));

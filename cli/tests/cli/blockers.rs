@@ -222,6 +222,32 @@ async fn the_command_that_it_prints_evicts_from_a_lock_whatever_its_name() {
     }
 }
 
+#[tokio::test]
+async fn what_clients_say_of_themselves_cannot_pass_for_further_words() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (holder, waiter) = (client(&server, "holder").await, client(&server, "waiter").await);
+    let _guard = holder.rw_lock("a").write().acquire_fair().await.unwrap();
+    stay(waiter.rw_lock("a").write());
+    server.until_queued("a", 1).await;
+    let id = holder.rw_lock("a").status().await.unwrap().holders[0].client.id.clone();
+    let mut forge = redis::cmd("SET");
+    forge
+        .arg(format!("fairlock:client:{id}"))
+        .arg("4711\nhost has held b\ninnocent 1@db has held a");
+    forge.exec_async(&mut server.redis().await).await.unwrap();
+    let shown = "innocent\\u{20}1@db\\u{20}has\\u{20}held\\u{20}a 4711@host\\u{20}has\\u{20}held\\u{20}b ";
+    for arguments in [["blockers", "a"], ["leader", "a"]] {
+        let text = cli.says(&arguments).await;
+        assert!(text.contains(shown), "{text}");
+        assert!(!text.contains("1@db has"), "{text}");
+    }
+    let text = cli.says(&["blockers", "a"]).await;
+    assert!(text.contains("end it on host\\u{20}has\\u{20}held\\u{20}b:"), "{text}");
+    let cells = shown.replace(" 4711@", "  4711     ");
+    assert!(cli.says(&["show", "a"]).await.contains(&cells), "{cells}");
+}
+
 /// A shell may take the rest of a line for more than a comment.
 #[tokio::test]
 async fn what_it_prints_to_be_typed_has_no_words_of_others() {

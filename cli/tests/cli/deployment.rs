@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
 
 pub async fn is_before_7() -> bool {
@@ -59,7 +60,7 @@ async fn commands_find_and_use_the_locks_of_all_nodes_in_a_cluster() {
         assert_eq!((ran.status, ran.stdout.trim_end()), (0, name.as_str()), "{ran:?}");
     }
     let all: Ended = cli.run(&["watch"]).await;
-    assert_eq!(all.status, UNAVAILABLE, "{all:?}");
+    assert_eq!(all.status, USAGE, "{all:?}");
     assert!(said(&all.stderr, &["events of all locks", "single locks"]), "{all:?}");
 }
 
@@ -211,13 +212,40 @@ async fn a_sentinel_of_several_masters_is_refused_and_its_masters_are_named() {
     let cli = Cli::of(&sentinel);
     for arguments in [&["ls"][..], &["run", "a", "--", "true"], &["watch"]] {
         let ended = cli.run(arguments).await;
-        assert_eq!((ended.status, ended.stdout.as_str()), (UNAVAILABLE, ""), "{ended:?}");
+        assert_eq!((ended.status, ended.stdout.as_str()), (USAGE, ""), "{ended:?}");
         for (name, master) in [("one", &one), ("other", &other)] {
             let (own, its) = (sentinel.port(), master.port());
             let address = format!("redis+sentinel://127.0.0.1:{own}/{name} (at 127.0.0.1:{its})");
             assert!(ended.stderr.contains(&address), "{ended:?}");
         }
     }
-    let chosen = cli.run(&["run", "--unavailable-status", "4", "a", "--", "true"]).await;
-    assert_eq!(chosen.status, 4, "{chosen:?}");
+}
+
+#[tokio::test]
+async fn a_sentinel_that_watches_no_master_yet_is_unavailable() {
+    let master = Server::start().await;
+    let sentinel = sentinel(&[("mine", &master)]).await;
+    ask::<redis::Value>(&sentinel, &["SENTINEL", "REMOVE", "mine"]).await;
+    let ended = Cli::of(&sentinel).run(&["ls"]).await;
+    assert_eq!(ended.status, UNAVAILABLE, "{ended:?}");
+    assert!(said(&ended.stderr, &["no master yet"]), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_without_slots_is_unavailable_and_doctor_says_that_no_lock_works() {
+    if is_before_7().await {
+        return;
+    }
+    let cluster = Cluster::of(1, 0).await;
+    ask::<redis::Value>(&cluster.nodes[0], &["CLUSTER", "FLUSHSLOTS"]).await;
+    let cli = Cli::of(&cluster.nodes[0]);
+    for arguments in [&["ls"][..], &["run", "a", "--", "true"]] {
+        let ended = cli.run(arguments).await;
+        assert_eq!(ended.status, UNAVAILABLE, "{arguments:?}: {ended:?}");
+        assert!(said(&ended.stderr, &["no slots"]), "{arguments:?}: {ended:?}");
+    }
+    let doctor = cli.run(&["doctor"]).await;
+    assert_eq!(doctor.status, 1, "{doctor:?}");
+    let wrong = |line: &str| said(line, &["WRONG", "answer", "no lock works"]);
+    assert!(doctor.stdout.lines().any(wrong), "{doctor:?}");
 }

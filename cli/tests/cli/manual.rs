@@ -16,6 +16,17 @@ async fn a_closed_pipe_ends_it_quietly() {
 }
 
 #[tokio::test]
+async fn who_asks_for_help_by_a_word_gets_it_and_runs_nothing() {
+    // It is the first word.
+    let cli = Cli::at(String::new());
+    assert_eq!(cli.says(&["help"]).await, cli.says(&["--help"]).await);
+    assert_eq!(cli.says(&["help", "run"]).await, cli.says(&["run", "--help"]).await);
+    let further = ["help", "run", "a", "--", "echo", "it ran"];
+    assert_eq!(cli.says(&further).await, cli.says(&["run", "--help"]).await);
+    assert_eq!(cli.run(&["help", "tea"]).await.status, 64);
+}
+
+#[tokio::test]
 async fn pages_and_completions_know_every_command() {
     let server = Server::start().await;
     let cli = Cli::of(&server);

@@ -42,7 +42,7 @@ async fn an_http_server_is_not_taken_for_an_old_redis() {
 }
 
 #[tokio::test]
-async fn where_no_server_answers_every_command_says_how_to_start_one_and_no_password() {
+async fn where_no_server_answers_every_command_says_so_and_no_password() {
     let cli = Cli {
         url: format!("redis://app:s3cret@127.0.0.1:{}/3?protocol=resp3", free_port()),
     };
@@ -62,14 +62,11 @@ async fn where_no_server_answers_every_command_says_how_to_start_one_and_no_pass
             (69, ""),
             "{arguments:?}: {ended:?}"
         );
-        let words = [
-            "no server answers at redis://app@127.0.0.1:",
-            "/3",
-            "redis-server --port",
-            "docker run",
-        ];
+        let words = ["no server answers at redis://app@127.0.0.1:", "/3", "Check its address"];
         assert!(said(&ended.stderr, &words), "{arguments:?}: {ended:?}");
         assert!(!ended.stderr.contains("s3cret"), "{arguments:?}: {ended:?}");
+        // The operator named the server whose locks matter. A new one has none of them.
+        assert!(!ended.stderr.contains("docker run"), "{arguments:?}: {ended:?}");
     }
     let ended = cli.run(&["run", "--unavailable-status", "4", "a", "--", "true"]).await;
     assert_eq!(ended.status, 4);
@@ -134,6 +131,61 @@ async fn an_empty_url_is_refused_and_an_empty_redis_url_counts_as_unset() {
     command.args(["--quorum", "q", "ls"]);
     let ended = ended(piped(command).env("REDIS_URL", "").spawn().unwrap()).await;
     assert!(said(&ended.stderr, &["1 server is named"]), "{ended:?}");
+}
+
+#[tokio::test]
+async fn only_who_has_named_no_server_is_told_how_to_start_one() {
+    let ls = async |variable: &str| {
+        let mut command = Command::new(BINARY);
+        command.arg("ls");
+        ended(piped(command).env("REDIS_URL", variable).spawn().unwrap()).await
+    };
+    let named = ls(&format!("redis://127.0.0.1:{}", free_port())).await;
+    assert!(
+        said(&named.stderr, &["no server answers", "Check its address"]),
+        "{named:?}"
+    );
+    assert!(!named.stderr.contains("docker run"), "{named:?}");
+    if std::net::TcpStream::connect("127.0.0.1:6379").is_ok() {
+        println!("skipped: something answers at the default address");
+        return;
+    }
+    let unnamed = ls("").await;
+    let words = ["no server answers", "or start one", "redis-server --port", "docker run"];
+    assert!(said(&unnamed.stderr, &words), "{unnamed:?}");
+}
+
+#[tokio::test]
+async fn an_empty_name_is_refused_before_any_server_is_asked() {
+    // Nobody listens there.
+    let cli = Cli::at("redis://127.0.0.1:1".to_owned());
+    for arguments in [
+        &["blockers", ""][..],
+        &["evict", "a", "", "--yes"],
+        &["ls", ""],
+        &["top", "", "--once"],
+    ] {
+        let ended = cli.run(arguments).await;
+        assert_eq!(
+            (ended.status, ended.stdout.as_str()),
+            (64, ""),
+            "{arguments:?}: {ended:?}"
+        );
+        assert!(said(&ended.stderr, &["it is empty"]), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_time_below_zero_is_refused_in_plain_words() {
+    let cli = Cli::at("redis://127.0.0.1:1".to_owned());
+    for option in [&["--wait", "-1"][..], &["--wait=-1s"], &["--lease=-0.5"]] {
+        let ended = cli.run(&[&["run"], option, &["a", "--", "true"]].concat()).await;
+        assert_eq!(ended.status, 64, "{option:?}: {ended:?}");
+        assert!(
+            said(&ended.stderr, &["a time cannot be negative"]),
+            "{option:?}: {ended:?}"
+        );
+    }
 }
 
 /// A server that refuses every command in words that a terminal would act on.

@@ -252,6 +252,35 @@ async fn several_locks_are_held_and_the_command_finds_all_tokens() {
 }
 
 #[tokio::test]
+async fn a_lock_that_is_named_twice_has_one_token() {
+    let server = Server::start().await;
+    let names = ["--and", "b", "--and", "b", "--and", "a", "a"];
+    let run = [&["run"], &names[..], &["--", "sh", "-c", "echo \"$FAIRLOCK_TOKENS\""]].concat();
+    let ended = Cli::of(&server).run(&run).await;
+    let names: Vec<_> = ended.stdout.lines().filter_map(|line| line.split_once(' ')).collect();
+    assert!(matches!(names[..], [(_, "a"), (_, "b")]), "{ended:?}");
+}
+
+#[tokio::test]
+async fn another_policy_is_told_as_the_option_that_chooses_it() {
+    let server = Server::start().await;
+    let (cli, client) = (Cli::of(&server), client(&server).await);
+    let lock = client.rw_lock("a").policy(fairlock::Policy::WriterFirst);
+    let _first = lock.write().acquire_fair().await.unwrap();
+    let _permit = client.semaphore("b", 2).permits(1).acquire_fair().await.unwrap();
+    for (options, words) in [
+        (&["a"][..], "use --policy writer-first"),
+        (&["--semaphore", "2", "a"], "use --policy writer-first"),
+        (&["b"], "use --semaphore"),
+    ] {
+        let ended = cli.run(&[&["run", "-n"], options, &["--", "true"]].concat()).await;
+        assert_eq!(ended.status, 64, "{options:?}: {ended:?}");
+        assert!(ended.stderr.contains(words), "{options:?}: {ended:?}");
+        assert!(!ended.stderr.contains("WriterFirst"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
 async fn permits_and_locks_are_held_together() {
     let server = Server::start().await;
     let (cli, client) = (Cli::of(&server), client(&server).await);

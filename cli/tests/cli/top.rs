@@ -3,7 +3,8 @@
 use crate::command::{BINARY, Cli, piped, said};
 use crate::scene::{client, pool, queue, spoil};
 use fairlock::Owner;
-use fairlock_support::server::{PATIENCE, Server, soon};
+use fairlock_support::server::{PATIENCE, Server, eventually, soon};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -87,8 +88,14 @@ struct Live {
 #[cfg(target_os = "linux")]
 impl Live {
     /// What it says beside its screen goes to that file.
-    fn start(cli: &Cli, (columns, lines): (u16, u16), aside: &Path) -> Self {
-        let command = format!("stty cols {columns} rows {lines}; exec \"$FAIRLOCK\" top --interval 50ms 2>\"$ASIDE\"");
+    fn start(cli: &Cli, size: (u16, u16), aside: &Path) -> Self {
+        let top = "exec \"$FAIRLOCK\" top --interval 50ms 2>\"$ASIDE\"";
+        Self::of_shell(cli, size, aside, top)
+    }
+
+    /// A `top` that a shell starts.
+    fn of_shell(cli: &Cli, (columns, lines): (u16, u16), aside: &Path, shell: &str) -> Self {
+        let command = format!("stty cols {columns} rows {lines}; {shell}");
         let mut script = Command::new("script");
         script.args(["-q", "-e", "-c", &command, "/dev/null"]);
         let mut script = piped(script);
@@ -308,6 +315,55 @@ async fn opens_a_lock_follows_its_events_and_evicts_after_a_question() {
     top.shows("HELD BY").await;
     assert_eq!(top.quit().await, 0);
     drop(clients);
+}
+
+/// The text that a shell has written into a file, once it is there.
+#[cfg(target_os = "linux")]
+async fn written(file: &Path) -> String {
+    eventually("the shell has written it", async || {
+        std::fs::read_to_string(file).is_ok_and(|text| text.ends_with('\n'))
+    })
+    .await;
+    std::fs::read_to_string(file).unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn it_ends_without_a_panic_when_its_terminal_goes_away() {
+    let server = Server::start().await;
+    let status = server.dir().join("status");
+    // Its stderr is the terminal too. The shell gets HUP and goes on.
+    let shell = "trap : HUP; \"$FAIRLOCK\" top --interval 50ms; echo $? >\"$ASIDE\"";
+    let mut top = Live::of_shell(&Cli::of(&server), (80, 24), &status, shell);
+    top.shows("0 locks in use").await;
+    top.child.start_kill().unwrap();
+    top.child.wait().await.unwrap();
+    let status = written(&status).await;
+    assert!(["0\n", "70\n", "129\n"].contains(&status.as_str()), "{status}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_signal_to_quit_leaves_the_terminal_as_it_was() {
+    let server = Server::start().await;
+    let (pid, terminal) = (server.dir().join("pid"), server.dir().join("terminal"));
+    let shell = "sh -c 'echo $$ >\"$0\"; exec \"$FAIRLOCK\" top' \"${ASIDE%/*}/pid\"; echo $? >\"$ASIDE\"; \
+                 stty -a >>\"$ASIDE\"";
+    let mut top = Live::of_shell(&Cli::of(&server), (80, 24), &terminal, shell);
+    top.shows("0 locks in use").await;
+    let pid = Pid::from_raw(written(&pid).await.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::QUIT).unwrap();
+    let ends = async {
+        top.output.read_to_end(&mut Vec::new()).await.unwrap();
+        top.child.wait().await.unwrap();
+    };
+    soon("the end", ends).await;
+    let terminal = written(&terminal).await;
+    assert!(terminal.starts_with("131\n"), "{terminal}");
+    assert!(
+        terminal.contains(" icanon ") && terminal.contains(" echo "),
+        "{terminal}"
+    );
 }
 
 #[cfg(target_os = "linux")]

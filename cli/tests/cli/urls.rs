@@ -190,7 +190,7 @@ async fn a_master_that_no_sentinel_watches_is_refused_and_the_others_are_named()
     let cli = Cli::at(format!("redis+sentinel://127.0.0.1:{}/yours", sentinel.port()));
     for arguments in [&["ls"][..], &["run", "a", "--", "true"], &["doctor"]] {
         let ended = cli.run(arguments).await;
-        assert_eq!((ended.status, ended.stdout.as_str()), (UNAVAILABLE, ""), "{ended:?}");
+        assert_eq!((ended.status, ended.stdout.as_str()), (USAGE, ""), "{ended:?}");
         let url = format!("redis+sentinel://127.0.0.1:{}/mine", sentinel.port());
         assert!(said(&ended.stderr, &["no master called yours", &url]), "{ended:?}");
     }
@@ -208,7 +208,7 @@ async fn a_url_that_names_another_kind_of_server_is_refused() {
         let ended = Cli::at(format!("{scheme}://127.0.0.1:{}", at.port()))
             .run(&["ls"])
             .await;
-        assert_eq!((ended.status, ended.stdout.as_str()), (UNAVAILABLE, ""), "{ended:?}");
+        assert_eq!((ended.status, ended.stdout.as_str()), (USAGE, ""), "{ended:?}");
         assert!(said(&ended.stderr, &words), "{ended:?}");
     }
     let several = [

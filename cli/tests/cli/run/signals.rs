@@ -160,6 +160,38 @@ async fn a_grace_longer_than_clocks_can_count_kills_nothing() {
     assert_eq!((lines, ended.status), (vec!["done".to_owned()], 76), "{ended:?}");
 }
 
+/// Then it is the parent of what the command left behind, and nobody else waits for that.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn as_the_first_process_of_a_container_it_waits_for_none_that_has_ended() {
+    const CONTAINER: &str = "unshare --user --map-root-user --pid --fork --kill-child --mount-proc";
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let permitted = cli.under_shell(&format!("exec {CONTAINER} true")).spawn().unwrap();
+    if ended(permitted).await.status != 0 {
+        println!("skipped: no container can be made here");
+        return;
+    }
+    for command in ["run --grace 600s", "elect --grace 600s"] {
+        let script = format!(
+            "exec {CONTAINER} \"$0\" --url \"$1\" {command} --lease 600s a -- \
+             sh -c 'trap \"exit 3\" TERM; sleep 600 & echo ready; wait'"
+        );
+        let mut running = Running::of(cli.under_shell(&script).spawn().unwrap());
+        assert_eq!(running.line().await, "ready");
+        let owner = cli.owner_of("a").await;
+        assert_eq!(cli.run(&["evict", "a", &owner, "--yes"]).await.status, 0);
+        if command.starts_with("elect") {
+            // It leads again.
+            assert_eq!(running.line().await, "ready");
+            continue;
+        }
+        let (_, ended) = running.end().await;
+        assert_eq!(ended.status, 76, "{ended:?}");
+        assert!(said(&ended.stderr, &["evicted", "status 3"]), "{ended:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_longest_hold_ends_the_command() {
     let server = Server::start().await;

@@ -102,4 +102,25 @@ pub const ALL: &[Mutant] = &[
         story: "A program reads top of a quorum and cannot see that a hold is at two of three servers.",
         check: Check::Cli("quorum::an_owner_that_reentered_has_one_vote_of_each_server"),
     },
+    Mutant {
+        name: "a-frozen-server-delays-a-command", file: "cli/src/quorum/mod.rs",
+        edits: &[("while answers < self.majority() || kept.is_none() {", "while answers <= self.each.len() {"), ("            let next = match answers >= self.majority() {\n                true => timeout(STRAGGLERS, next).await.unwrap_or_default(),\n                false => next.await,\n            };\n", "            let next = next.await;\n")],
+        seen: "found here, by a tester from outside",
+        story: "One server of a quorum is frozen, and each command begins when it has been given up.",
+        check: Check::Cli("quorum_run::a_frozen_server_does_not_keep_a_command_from_its_start"),
+    },
+    Mutant {
+        name: "the-greatest-token-of-a-quorum", file: "cli/src/quorum/merge.rs",
+        edits: &[("holder.token = tokens[majority - 1];", "holder.token = tokens[tokens.len() - 1];")],
+        seen: "found here, by a tester from outside",
+        story: "`show` prints a token that no guard has.",
+        check: Check::Cli("quorum_run::the_token_of_a_holder_is_that_of_its_first_majority"),
+    },
+    Mutant {
+        name: "a-replica-brings-events", file: "cli/src/server.rs",
+        edits: &[("        if reached.is_replica {\n            let replica", "        if reached.is_replica && self.prefix.is_empty() {\n            let replica")],
+        seen: "found here, by a tester from outside",
+        story: "`watch` waits at a replica for events that never come.",
+        check: Check::Cli("replica::who_waits_for_events_is_sent_from_a_replica_to_its_master"),
+    },
 ];

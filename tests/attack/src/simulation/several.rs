@@ -32,9 +32,11 @@ impl User {
     pub(super) async fn take_together(&mut self) {
         let owner = owner(1 << 61 | self.dice.number() >> 4);
         let mut asked = self.client.all().owner(&owner);
-        let mut shares = BTreeMap::new();
+        let (mut shares, mut limits) = (BTreeMap::new(), BTreeMap::new());
         for _ in 0..1 + self.dice.below(4) {
             let (number, limit) = (self.dice.below(self.habits.locks), self.limit());
+            // A call that names a lock with two bounds is refused.
+            let limit = *limits.entry(number).or_insert(limit);
             let lock = self.habits.lock(&self.client, number, limit);
             let share = match self.dice.below(2) {
                 _ if self.dice.permille(self.habits.writes) => Share::Write,

@@ -316,6 +316,9 @@ impl World {
                 if let Some(data) = core.past.take() {
                     broken = core.restart(data, now + span / 4);
                     core.server.promoted = true;
+                    if let Some(circles) = &mut core.server.circles {
+                        circles.go_back();
+                    }
                     // Also a grant that comes later: who waits may believe in a renewal that was lost.
                     core.lost_data = Some((now, u64::MAX));
                 }
