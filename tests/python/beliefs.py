@@ -3,12 +3,13 @@
 import asyncio
 import time
 import unittest
+import uuid
 from unittest import mock
 
 from fairlock import _clock
 from fairlock._connection import Address, Disconnected
-from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, _acquired, _released
-from fairlock._names import keys, read_message, read_request
+from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, Wish, _acquired, _released
+from fairlock._names import is_state, keys, read_message, read_request
 from fairlock._request import DISPLACED, Phase, Request
 from fairlock._resp import ReplyError
 from fairlock._scripts import scripts
@@ -34,6 +35,22 @@ class Suspended(unittest.IsolatedAsyncioTestCase):
         self.assertTrue(guard.is_held())
         with mock.patch.object(_clock, "now", lambda: now + 10):
             self.assertFalse(guard.is_held())
+        guard._left = True
+
+    async def test_to_ask_a_guard_changes_nothing_so_any_thread_may_ask(self):
+        now = _clock.now()
+        request = asked(lease=10.0)
+        request.entered(now, 7)
+        request.hold()
+        guard = Guard(None, request, "a")
+        request.changed = mock.Mock()
+        with mock.patch.object(_clock, "now", lambda: now + 10):
+            self.assertFalse(guard.is_held())
+        request.changed.notify.assert_not_called()
+        self.assertEqual(request.phase, Phase.HELD)
+        # A late reply finds the hold lost, whatever it says.
+        request.stands(now + 10, now + 9, 7, 7)
+        self.assertEqual((request.phase, guard.is_held()), (Phase.OVER, False))
         guard._left = True
 
     def test_the_clock_counts_what_the_monotonic_one_does_not(self):
@@ -152,6 +169,66 @@ class Messages(unittest.TestCase):
         self.assertEqual(read_request(f"wa:{2**62 - 1}"), ("a", 2**62 - 1))
         for digits in (20, 5000):
             self.assertIsNone(read_request(f"wa:{'9' * digits}"))
+
+
+class Heard(unittest.IsolatedAsyncioTestCase):
+    """What a message does that no script wrote, or that is about another lock."""
+
+    async def asyncSetUp(self):
+        self.engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        self.state = "fairlock:{a}"
+        self.request = self.engine._register(Wish("a", keys("fairlock", "a"), True, None, "", 1, None))
+        self.request.queued(_clock.now(), ticket=5, seq=5)
+
+    def orphans(self, number, state):
+        """The locks that the client releases after a message about a request that it has forgotten."""
+        self.engine._number = 2
+        self.engine._heard(f"{number} w{self.engine.id}:2\n{state}")
+        return [request.lock.state for request, *_ in self.engine._left.values()]
+
+    async def test_a_grant_to_an_orphan_is_released_on_its_lock(self):
+        self.assertEqual(self.orphans(7, self.state), [self.state])
+
+    async def test_a_message_leads_to_no_key_outside_of_the_prefix(self):
+        others = ("sessions", "other:{a}", "fairlock.q:{a}", "fairlock:{a}:q", "fairlock:{a}}", "fairlock:client:a", "", "}")
+        for state in others:
+            self.assertEqual(self.orphans(7, state), [], state)
+        for lock in ("a", "{", "a}b%", " \n"):
+            self.assertTrue(is_state("fairlock", keys("fairlock", lock).state), lock)
+
+    async def test_a_number_that_is_no_grant_makes_no_orphan(self):
+        for number in (0, 1):
+            self.assertEqual(self.orphans(number, self.state), [])
+
+    async def test_a_message_about_another_lock_grants_nothing(self):
+        self.engine._heard(f"7 {self.request.name}\nfairlock:{{b}}")
+        self.assertEqual((self.request.phase, self.engine._left), (Phase.WAITING, {}))
+        self.engine._heard(f"7 {self.request.name}\n{self.state}")
+        self.assertEqual(self.request.phase, Phase.GRANTED)
+
+
+class Orphans(unittest.IsolatedAsyncioTestCase):
+    """A late copy of a cancelled acquire keeps a named owner from waiting."""
+
+    async def test_one_that_cannot_be_released_is_met_again_after_growing_pauses(self):
+        engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        engine._number, calls, pauses = 1, [], []
+
+        async def script(name, lock, options, *args, about=None):
+            calls.append(name)
+            if calls.count("acquire") == 4:
+                return Answer(7, _clock.now())
+            if name == "acquire":
+                return Answer([-2, 1, -1, 9], _clock.now())
+            raise ReplyError("NOPERM this user has no permissions to run the 'fcall' command")
+
+        async def sleep(seconds):
+            pauses.append(seconds)
+
+        wish = Wish("a", keys("fairlock", "a"), True, uuid.uuid4(), "", 1, None)
+        with mock.patch.object(engine, "_script", script), mock.patch.object(asyncio, "sleep", sleep):
+            self.assertIsNotNone(await engine.acquire(wish))
+        self.assertEqual((calls, pauses), (["acquire", "release"] * 3 + ["acquire"], [0.05, 0.1, 0.2]))
 
 
 class FollowUps(unittest.IsolatedAsyncioTestCase):

@@ -444,7 +444,7 @@ class Refusals(OnAServer):
     async def test_a_named_owner_reenters_and_waits_once(self) -> None:
         async with connected() as client, connected() as other:
             lock = client.rw_lock(name()).with_owner(uuid.uuid4())
-            async with lock.write(), lock.write(), lock.read():
+            async with lock.write(), lock.write(), lock.read(), lock.write():
                 pass
             # Asked at the same time.
             for guard in await asyncio.gather(*(lock.write()._acquire() for _ in range(5))):

@@ -101,6 +101,11 @@ async fn a_python_task_that_is_cancelled_at_any_await_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn python_blocks_clients_and_processes_end_in_order_when_nothing_goes_well() {
+    passes("tests/python/unwinding.py").await;
+}
+
+#[tokio::test]
 async fn python_connects_on_any_event_loop_and_refuses_a_url_that_it_cannot_use() {
     passes("tests/python/connecting.py").await;
 }

@@ -6,6 +6,7 @@ A task that is cancelled while it waits for a reply leaves its place in the line
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -110,6 +111,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, patience: float, on_push: Callable[[Reply], None] | None = None) -> None:
         self._patience = patience
         self._on_push = on_push
+        self._process = os.getpid()
         self._parser = Parser()
         self._calls: deque[asyncio.Future[Reply]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -164,7 +166,7 @@ class Connection(asyncio.Protocol):
     def send(self, *words: Word) -> asyncio.Future[Reply]:
         """Sends now. The future is the reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        if self._transport is None or self.ended.done():
+        if self._transport is None or self.ended.done() or self._is_copy():
             future.set_exception(NotSentError(self.ended.result() if self.ended.done() else "not connected"))
             return future
         if not self._calls:
@@ -182,8 +184,12 @@ class Connection(asyncio.Protocol):
         self._write("SUBSCRIBE", *channels)
 
     def _write(self, *words: Word) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._is_copy():
             self._transport.write(encoded(words))
+
+    def _is_copy(self) -> bool:
+        """Whether this is the copy in a child of fork(). The socket is the parent's, and so is the loop's selector."""
+        return os.getpid() != self._process
 
     # ---- what asyncio calls
 
@@ -246,7 +252,7 @@ class Connection(asyncio.Protocol):
             self.ended.set_result(why)
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None:
+        if self._transport is not None and not self._is_copy():
             self._transport.abort()
         calls, self._calls = self._calls, deque()
         for future in calls:

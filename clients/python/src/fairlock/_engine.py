@@ -19,7 +19,7 @@ from typing import Any
 
 from . import _clock
 from ._connection import Address, Disconnected, NotSentError
-from ._names import LockKeys, owner_name, read_message, read_request
+from ._names import LockKeys, is_state, owner_name, read_message, read_request
 from ._request import DISPLACED, RELEASED, Phase, Refused, Request, Signal
 from ._resp import MalformedError, ReplyError, Word, integers
 from ._session import MOST_PAUSE, Answer, Session, is_transient
@@ -126,6 +126,10 @@ class Engine:
             address, patience, f"{prefix}:c:{self.id}", f"{prefix}:listen", self._heard, self._subscribed
         )
 
+    def is_copy(self) -> bool:
+        """Whether this is the copy in a child of fork(). The requests are the parent's, and so are the sockets."""
+        return self._session.is_copy()
+
     # ---- begin and end
 
     async def start(self) -> None:
@@ -133,9 +137,13 @@ class Engine:
         try:
             await self._session.link()
             await self._subscription.subscribe(self._session)
+            if self._closed:
+                raise Disconnected("the client is closed")
         except BaseException as error:
             self._session.close()
             self._subscription.close()
+            if isinstance(error, FAILURES) and self._closed:
+                raise ClosedError("the client was closed while it connected") from error
             if isinstance(error, Disconnected):
                 raise UnavailableError("cannot connect", error) from error
             if isinstance(error, (ReplyError, MalformedError)):
@@ -152,7 +160,7 @@ class Engine:
     async def close(self) -> None:
         """Leaves every queue and releases every hold. What the server does not confirm in time expires with its lease.
         """
-        if self._closed:
+        if self._closed or self.is_copy():
             return
         self._closed = True
         requests = [request for request in self._requests.values() if request.sent]
@@ -161,7 +169,8 @@ class Engine:
         for request in list(self._requests.values()):
             request.end(LostReason.CLOSED)
         calls = [self._release_all(lock, chunk) for lock, chunk in _chunks(requests)]
-        calls.append(self._end_introduction())
+        if self._tasks:  # otherwise it has not connected yet
+            calls.append(self._end_introduction())
         try:
             async with asyncio.timeout(max(2.0, self.settings.patience)):
                 # One failure keeps no other call from the server.
@@ -202,6 +211,7 @@ class Engine:
         If the task is cancelled at any await, the request is left to the watchdog, which releases it.
         """
         ticket = 0
+        self._refuse_copy()
         while True:
             if self._closed:
                 raise ClosedError("the client is closed")
@@ -228,16 +238,22 @@ class Engine:
                 for request in self._requests.values()
                 if request.lock == wish.lock and request.name.endswith(suffix)
             ]
+            # Then the owner reenters, whatever it reads.
+            writes = any(not request.reads and request.phase is Phase.HELD for request in same)
             for request in same:
                 if request.phase is Phase.WAITING:
                     raise OwnerWaitingError(wish.name)
-                if wish.writes and request.reads and request.phase is not Phase.OVER:
+                if wish.writes and not writes and request.reads and request.phase is not Phase.OVER:
                     raise OwnerReadsError(wish.name)
             if not any(request.phase is Phase.OVER for request in same):
                 return
             await self._forgotten.wait()
             if self._closed:
                 raise ClosedError("the client is closed")
+
+    def _refuse_copy(self) -> None:
+        if self.is_copy():
+            raise ClosedError("the client is the copy of another process's, after fork()")
 
     def _register(self, wish: Wish) -> Request:
         """Before the call is sent, so that no message comes too early."""
@@ -280,16 +296,16 @@ class Engine:
                 if status in (1, 2):
                     self._stands(request, answer.sent, status, value, next_ms, seq)
                     return True
-                if status == -2 and await self._end_orphan(wish, value) and _clock.now() < patience:
-                    continue
-                # An earlier sending may still be on its way.
-                if sendings > 1:
-                    self.leave(request)
-                else:
-                    self._forget(request)
-                self._note_next(wish.lock, next_ms)
-                self._raise_refusal(wish, status, value)
-                return False
+                # The orphan may still be there, so the next sending comes after a pause.
+                if status != -2 or not await self._end_orphan(wish, value) or _clock.now() >= patience:
+                    # An earlier sending may still be on its way.
+                    if sendings > 1:
+                        self.leave(request)
+                    else:
+                        self._forget(request)
+                    self._note_next(wish.lock, next_ms)
+                    self._raise_refusal(wish, status, value)
+                    return False
             await asyncio.sleep(next(pauses))
 
     def _stands(self, request: Request, sent: float, status: int, value: int, next_ms: int | None, seq: int) -> None:
@@ -351,19 +367,20 @@ class Engine:
 
     # ---- release
 
-    async def release(self, request: Request, name: str) -> None:
+    async def release(self, request: Request, name: str, *, once: bool = False) -> None:
         """Ends a hold. Raises LostError if it was lost before.
 
         Whatever becomes of this call, also if its task is cancelled, the watchdog releases what was not confirmed. A
-        second call does nothing.
+        second call does nothing. `once`: it waits for one reply and not until the lease must have ended.
         """
+        self._refuse_copy()
         if request.why is RELEASED:
             return
         request.expire(_clock.now())
         if request.phase is not Phase.HELD:
             self.leave(request)
             raise LostError(name, reason(request))
-        held_until = request.proven
+        held_until = _clock.now() if once else request.proven
         # From here on nobody renews it.
         request.end(RELEASED)
         try:
@@ -400,6 +417,8 @@ class Engine:
 
     def leave(self, request: Request) -> None:
         """Releases it in the background, until its lease must have ended."""
+        if self.is_copy():
+            return
         request.end(RELEASED)
         if request.number not in self._requests or request.number in self._left:
             return
@@ -587,6 +606,8 @@ class Engine:
         if message is None:
             return
         grants, state = message
+        if not is_state(self.settings.prefix, state):
+            return  # whoever wrote that must not lead to other keys
         now = _clock.now()
         for name, token in grants:
             named = read_request(name)
@@ -594,7 +615,7 @@ class Engine:
                 continue
             client, number = named
             request = self._requests.get(number)
-            if request is not None and request.name == name:
+            if request is not None and request.name == name and request.lock.state == state:
                 request.heard(token, now)
                 self._settle(request)
             elif client == self.id and token > 1 and number <= self._number and number not in self._requests:

@@ -35,6 +35,12 @@ def keys(prefix: str, name: str) -> LockKeys:
     return LockKeys.of_state("%s:{%s}" % (prefix, name.replace("%", "%25").replace("}", "%7D")))
 
 
+def is_state(prefix: str, key: str) -> bool:
+    """Whether a lock's state may lie under this key."""
+    # A lock's name has no brace there: `keys` escapes it.
+    return key.startswith(f"{prefix}:{{") and key.find("}") == len(key) - 1
+
+
 def checked_prefix(prefix: str) -> str:
     if not 1 <= len(_utf8("prefix", prefix)) <= 128 or "{" in prefix or "}" in prefix:
         raise InvalidInputError(f"prefix {prefix[:40]!r} is refused: it must have 1 to 128 bytes and no braces")

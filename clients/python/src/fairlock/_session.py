@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,6 +87,7 @@ class Session:
         self._connecting: asyncio.Task[Link] | None = None
         self._pause = 0.0
         self._closed = False
+        self._process = os.getpid()
 
     async def command(self, *words: Word) -> Reply:
         """Raises ReplyError, or Disconnected: the server may have executed the call."""
@@ -107,16 +109,23 @@ class Session:
                 raise NotSentError("the client is closed")
             about.sent = True
         try:
-            return await link.call(name, (3, *lock, options, *args))
+            answer = await link.call(name, (3, *lock, options, *args))
         except ReplyError as error:
             if error.code == "READONLY":
                 # The server is no master any more. The address may lead to another one.
                 link.connection.close()
             raise
+        # A greeting is not enough: a server that is no master any more greets, and each script fails.
+        self._pause = 0.0
+        return answer
+
+    def is_copy(self) -> bool:
+        """Whether this is the copy in a child of fork()."""
+        return os.getpid() != self._process
 
     async def link(self) -> Link:
         """The connection that is there, or a new one. All who wait share one attempt."""
-        if self._closed:
+        if self._closed or self.is_copy():
             raise Disconnected("the client is closed")
         if self._link is not None and not self._link.connection.ended.done():
             return self._link
@@ -145,7 +154,6 @@ class Session:
         except BaseException:
             connection.close()
             raise
-        self._pause = 0.0
         return self._link
 
     async def _greet(self, connection: Connection) -> Link:

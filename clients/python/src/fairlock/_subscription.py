@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 from . import _clock
 from ._connection import Address, Connection, Disconnected
 from ._resp import MalformedError, Reply, ReplyError, texts
-from ._session import LEAST_PAUSE, MOST_PAUSE, Session
+from ._session import LEAST_PAUSE, MOST_PAUSE, Session, is_transient
 
 log = logging.getLogger("fairlock")
 
@@ -39,6 +40,7 @@ class Subscription:
         self._announcements = announcements
         self._on_message = on_message
         self._on_subscribed = on_subscribed
+        self._process = os.getpid()
         self._connection: Connection | None = None
         self._confirmed: asyncio.Future[None] | None = None
         # A lock's state key, or "*": until when the client believes that somebody listens to its events.
@@ -91,11 +93,13 @@ class Subscription:
 
     async def run(self, session: Session) -> None:
         """Keeps the subscription that `subscribe` made, for ever."""
-        pause = 0.0
+        pause, refusal = 0.0, ""
         while True:
             begun = _clock.now()
             if self._connection is not None:
                 why = await asyncio.shield(self._connection.ended)
+                if os.getpid() != self._process:
+                    return  # the copy in a child of fork()
                 log.debug("the subscription ended: %s", why)
                 self._connection = None
                 # A server that confirms and hangs up at once is not asked without a pause.
@@ -105,8 +109,14 @@ class Subscription:
             pause = min(max(2 * pause, LEAST_PAUSE), MOST_PAUSE)
             try:
                 await self.subscribe(session)
-            except (Disconnected, ReplyError) as error:
+                refusal = ""
+            except Disconnected as error:
                 log.debug("cannot subscribe: %s", error)
+            except ReplyError as error:
+                # A refusal mostly lasts, and without a subscription waiters learn of their grants by renewals only.
+                level = logging.DEBUG if is_transient(error) or str(error) == refusal else logging.WARNING
+                log.log(level, "the server refuses the subscription, so grants are heard late: %s", error)
+                refusal = str(error)
 
     def _take(self, channel: str, payload: str) -> None:
         if channel == self._channel:

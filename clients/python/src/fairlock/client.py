@@ -17,7 +17,8 @@ DEFAULT_LEASE = 10.0
 class Client:
     """A connected client. One per process and event loop is enough, whatever the number of locks.
 
-    It belongs to the event loop in which it was connected, and is not for other threads.
+    It belongs to the event loop in which it was connected, and is not for other threads. In a child of os.fork() it
+    sends nothing: connect another one there.
 
     `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://` for TLS, or `unix:///PATH`.
     `lease`: seconds, 0.1 to a year. A crash costs the others at most one lease. The client renews every third of it.
@@ -50,26 +51,33 @@ class Client:
             quarantine=float(quarantine),
         )
         self._engine: Engine | None = None
+        # While it connects.
+        self._starting: Engine | None = None
 
     async def connect(self) -> Client:
         """Connects, and returns the client. `async with` does it too.
 
         Raises UnavailableError if the server is not there, ServerError if it refuses. Cancellation: nothing is left.
         """
-        if self._engine is not None:
+        if self._engine is not None or self._starting is not None:
             raise ClosedError("the client was connected before")
-        engine = Engine(self._settings)
-        await engine.start()
+        engine = self._starting = Engine(self._settings)
+        try:
+            await engine.start()
+        finally:
+            self._starting = None
         self._engine = engine
         return self
 
     async def close(self) -> None:
         """Leaves every queue, releases every hold, closes the connections. It waits for the server for 2 s at most.
 
-        Acquisitions that wait raise ClosedError. Cancellation: the connections are closed, and leases expire.
+        Acquisitions that wait raise ClosedError, and so does a `connect` that is under way. Cancellation: the connections
+        are closed, and leases expire.
         """
-        if self._engine is not None:
-            await self._engine.close()
+        engine = self._engine or self._starting
+        if engine is not None:
+            await engine.close()
 
     def rw_lock(self, name: str, *, policy: Policy = Policy.FIFO) -> RwLock:
         """The lock with this name, of 1 to 1024 bytes of UTF-8."""

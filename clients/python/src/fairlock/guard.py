@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from types import TracebackType
 
 from . import _clock
 from ._engine import Engine, reason
 from ._request import Phase, Request
-from .errors import LostError, LostReason
+from .errors import LostError, LostReason, ServerError, UnavailableError
 
 
 class Guard:
     """A hold on a lock. The client renews it in the background until you release it or until it is lost.
 
-    Use it by `async with`, or call `release`. A guard can be lost: when the client could not renew it within its lease,
-    because the process was frozen or cut off from the server. It says so by `is_held`, `lost` and `while_held`, before
-    the server gives the lock to anybody else. Between such a check and your next action the process may freeze again.
-    Only the resource can refuse a late action, by the `fencing_token`.
+    Use it by `async with`, or call `release`. The error of a block wins over what becomes of its release. The block then
+    waits for the reply to one call at most, and a cancelled one waits for none. The client releases in the background.
+
+    A guard can be lost: when the client could not renew it within its lease, because the process was frozen or cut off
+    from the server. It says so by `is_held`, `lost` and `while_held`, before the server gives the lock to anybody else.
+    Between such a check and your next action the process may freeze again. Only the resource can refuse a late action, by
+    the `fencing_token`.
 
     A guard that is garbage-collected without a release is released in the background, with a ResourceWarning.
     """
@@ -49,10 +53,11 @@ class Guard:
 
         "Certainly" means by this process' monotonic clock. The client sent the last confirmed renewal less than a lease
         ago, minus a fiftieth for clocks that run at different rates. On Linux the time for which the machine was suspended
-        counts too.
+        counts too. Any thread may ask.
         """
-        self._request.expire(_clock.now())
-        return self._request.phase is Phase.HELD
+        # It changes nothing, so any thread may ask. The clock comes first: a proof that is read before may be renewed until
+        # the clock is read, and the answer would not stay False.
+        return self._request.phase is Phase.HELD and _clock.now() < self._request.proven
 
     async def lost(self) -> LostReason:
         """Returns when the hold is lost, and why. It never returns while the lock is held, or after its release.
@@ -95,17 +100,22 @@ class Guard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._left:
+        # The hold of a copy is the parent's.
+        if self._left or self._engine.is_copy():
             return
-        try:
+        if error is None:
             await self.release()
-        except LostError:
-            # The block's own error says more.
-            if error is None:
-                raise
+            return
+        # The block's own error says more than what becomes of the release. A cancellation must not wait for a reply.
+        self._left = True
+        if isinstance(error, Exception):
+            with contextlib.suppress(LostError, UnavailableError, ServerError):
+                await self._engine.release(self._request, self._name, once=True)
+        else:
+            self._engine.leave(self._request)
 
     def __del__(self) -> None:
-        if self._left or self._request.phase is Phase.OVER:
+        if self._left or self._request.phase is Phase.OVER or self._engine.is_copy():
             return
         warnings.warn(f"a guard of lock {self._name!r} was dropped without release()", ResourceWarning, stacklevel=2)
         try:

@@ -29,6 +29,8 @@ class Acquire:
     `guard = await lock.write()` waits for its turn. `async with lock.write() as guard:` does so too and releases at
     the end of the block. `guard = await lock.write().try_acquire()` does not wait.
 
+    It is no coroutine: `asyncio.ensure_future(lock.write())` makes a task of it, and `asyncio.create_task` refuses it.
+
     A time limit is asyncio's: `async with asyncio.timeout(5): guard = await lock.write()`.
 
     Cancellation, at any await: the request leaves the queue, and if it was granted meanwhile, the lock is released in
@@ -95,8 +97,8 @@ class RwLock:
     def with_owner(self, owner: uuid.UUID) -> RwLock:
         """The same lock for a named owner, whose requests reenter what the owner holds, also in other processes.
 
-        An owner that writes may read and write again. An owner that reads may read again. To write, it releases its
-        read holds first. Tasks that wait side by side need an owner each. `uuid.uuid4()` makes one.
+        An owner that writes may read and write again. An owner that only reads may read again. To write, it releases
+        its read holds first. Tasks that wait side by side need an owner each. `uuid.uuid4()` makes one.
         """
         if not isinstance(owner, uuid.UUID):
             raise InvalidInputError(f"owner {owner!r} is refused: it must be a uuid.UUID, such as uuid.uuid4()")
