@@ -199,8 +199,8 @@ impl AcquireAll {
     }
 
     /// Waits for all locks together for at most this time, and returns `None` if they were not granted in time. By then
-    /// the client has released what it held, as in [`try_acquire`](Self::try_acquire), and has left the queue in which it
-    /// waited. When the time is over, the client tries each lock that is left without waiting. [`Duration::MAX`] waits
+    /// the client has released what it held and has left the queue in which it waited. It waits for the confirmations until
+    /// two calls' limits after the time, then they come in the background. When the time is over, the client tries each lock that is left without waiting. [`Duration::MAX`] waits
     /// without limit.
     ///
     /// ```no_run

@@ -19,9 +19,9 @@
 //! ```
 //!
 //! The types wrap those of the crate's root, which say what each call does, its fairness and its errors. A thread in the
-//! background (`fairlock`) has the client's tasks: it renews leases and hears of grants. It ends when the last client, lock
-//! and guard is gone, of the async API too, and everything that was dropped is released. Async and blocking clients share
-//! the queues.
+//! background (`fairlock`) has the client's tasks: it renews leases and hears of grants. It ends when the last client, lock,
+//! request, guard and stream is gone, of the async API too, and everything that was dropped is released or its lease is over.
+//! Async and blocking clients share the queues.
 //!
 //! For what has no blocking form, [`Client::block_on`] runs any future of the async API, reached by [`Client::inner`],
 //! [`RwLock::inner`] and [`Guard::inner`].

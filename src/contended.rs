@@ -22,7 +22,7 @@ impl<M> Guard<M> {
     /// 'turns: loop {
     ///     let guard = lock.write().acquire_fair().await?;
     ///     {
-    ///         let mut contended = std::pin::pin!(guard.contended()); // outside of the loop: each call begins anew
+    ///         let mut contended = std::pin::pin!(guard.contended()); // outside of the loop: each call starts over
     ///         loop {
     ///             tokio::select! {
     ///                 biased;
@@ -67,8 +67,10 @@ impl<M> Guard<M> {
             match watch_for_others(lock.clone(), self.owner()).await {
                 // The server is away.
                 Err(Error::Unavailable { .. }) if !self.handle.shared().registry.has_ended() => backoff.pause().await,
-                // The shutdown is about to end the hold.
-                Err(Error::Shutdown { .. }) => return Err(self.lost_because(self.lost().await)),
+                // A shutdown ends the hold in its next step.
+                Err(Error::Shutdown { .. }) if self.handle.session.is_closed() => {
+                    return Err(self.lost_because(self.lost().await));
+                }
                 seen => return seen,
             }
         }

@@ -29,7 +29,8 @@ const RUN_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
 64   wrong usage, a lock's name or a time that cannot be, a lock that others use with another
-     policy, or one that COMMAND would wait for under itself
+     policy, or one that COMMAND would wait for under itself; another kind of server or quorum than
+     the URLs and options name
 69   the server does not answer or refuses, or was away for a lease while fairlock held some of its
      locks (--and) and waited for the next; then COMMAND has not run (--unavailable-status)
 70   something else went wrong
@@ -44,7 +45,8 @@ const RUN_STATUSES: Section = (
 const ELECT_STATUSES: Section = (
     "EXIT STATUS",
     "COMMAND's own status, or 128+N if signal N ended COMMAND. Otherwise:
-64   wrong usage, or a name or a time that cannot be
+64   wrong usage, or a name or a time that cannot be; a lock that others use with another policy, or
+     one that COMMAND would wait for under itself; another kind of server than the URLs name
 69   the server does not answer the first campaign, or refuses
 70   something else went wrong
 76   the term was lost before COMMAND ended by itself or by a signal

@@ -64,6 +64,7 @@ impl From<Error> for Failure {
             | Error::InvalidPermits { .. }
             | Error::InvalidQuorum { .. }
             | Error::PolicyMismatch { .. }
+            | Error::NotTogether { .. }
             | Error::Unsupported { .. } => Status::USAGE,
             _ => Status::UNAVAILABLE,
         };
@@ -79,12 +80,12 @@ fn told(error: &Error) -> String {
     let policy = text::policy(*stored);
     match stored {
         Policy::Bounded => format!(
-            "lock {lock:?} is in use with a bound on its readers: use --semaphore, or wait until nobody has used it for a \
-             minute"
+            "lock {lock:?} is in use with a bound on its readers, as --semaphore sets it; use that, or wait until nobody \
+             has used it for a minute"
         ),
         _ => format!(
-            "lock {lock:?} is in use with the policy {policy} and without a bound on its readers: use --policy {policy} \
-             and no --semaphore, or wait until nobody has used it for a minute"
+            "lock {lock:?} is in use with the policy {policy} and without a bound on its readers; use that, or wait until \
+             nobody has used it for a minute"
         ),
     }
 }

@@ -207,6 +207,10 @@ async fn under_all(
         );
         return Err(Failure::usage(message));
     }
+    if args.semaphore.is_some() && args.and.contains(&args.name) {
+        let message = "--and names the semaphore itself, whose permits are held already: leave it out";
+        return Err(Failure::usage(message.to_owned()));
+    }
     let lock = |name: &String| client.rw_lock(name).policy(args.policy.into());
     let add = |all: AcquireAll, lock: &RwLock| match args.read {
         true => all.read(lock),
@@ -257,7 +261,7 @@ async fn under_all(
     run_under(acquiring, args, signals, complaints).await
 }
 
-/// A line for each lock. Who names a lock twice holds it once.
+/// A line for each lock, once for a lock that is named twice.
 fn tokens(all: &AllGuard, first: &RwLock, others: &[RwLock]) -> String {
     let mut seen = BTreeSet::new();
     let once = std::iter::once(first)

@@ -149,7 +149,7 @@ impl ServerArgs {
         self.connect(Client::builder().label("fairlock")).await
     }
 
-    /// The same for one that shows locks as they are now. A replica may not know that yet, so the command says once that it
+    /// A client that shows locks as they are now. A replica may not know that yet, so the command says once that it
     /// looks at one.
     pub(crate) async fn looker(&self) -> Result<Client, Failure> {
         let mut reached = self.reach().await?;
@@ -162,7 +162,7 @@ impl ServerArgs {
         self.connect_to(reached, Client::builder().label("fairlock")).await
     }
 
-    /// The same for one that waits for events. Clients publish them only once they know of a listener, and a listener makes
+    /// A client that waits for events. Clients publish them only once they know of a listener, and a listener makes
     /// itself known by a write, which a replica refuses. So no event would ever come.
     pub(crate) async fn listener(&self) -> Result<Client, Failure> {
         let mut reached = self.reach().await?;
@@ -202,7 +202,7 @@ impl ServerArgs {
             match self.connected(builder.clone(), &reached, master.as_deref()).await? {
                 Ok(client) => return Ok(client),
                 Err(Error::Connect { source, .. }) if source.is_timeout() && attempt < ATTEMPTS => attempt += 1,
-                // The URL has led to a server already, so what is wrong is the server: it has no slots.
+                // The URL has led to a server already, so what is wrong is the server, such as a node without slots.
                 Err(Error::Connect { source, remedy, .. }) if is_of_settings(&source) => {
                     let message = format!("cannot use {}: {source}; {remedy}", self.shown());
                     return Err(Failure::new(Status::UNAVAILABLE, message));
@@ -337,7 +337,11 @@ impl ServerArgs {
                 let message = self.as_kind(Kind::Sentinel, "it watches no master yet");
                 return Err(Failure::new(Status::UNAVAILABLE, message));
             }
-            (_, Some(name)) => format!("it watches no master called {}, but {all}", safe(name)),
+            // Another sentinel may know it, and SENTINEL MONITOR adds it.
+            (_, Some(name)) => {
+                let why = format!("it watches no master called {}, but {all}", safe(name));
+                return Err(Failure::new(Status::UNAVAILABLE, self.as_kind(Kind::Sentinel, &why)));
+            }
             (_, None) => format!("it watches several masters, so name one: {all}"),
         };
         Err(self.cannot_use(Kind::Sentinel, &why))

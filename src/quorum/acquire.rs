@@ -286,8 +286,6 @@ impl Open {
                 () = drivers => {}
                 () = changed => {}
                 () = sleep => {}
-                // A request that stands at no server now does not learn it from the servers' clients.
-                () = ballot.members.closing() => return Err(Error::Shutdown { lock: ballot.lock_name() }),
             }
         }
     }

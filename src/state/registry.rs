@@ -73,12 +73,6 @@ impl Registry {
     }
 
     /// Takes the locks that are due, with what to do for them, and schedules them again.
-    /// The same for the end of a hold that nothing renews.
-    pub(crate) fn schedule_end(&self, request: &Request, at: Instant) {
-        let earlier = self.table().schedule_end(request, at);
-        self.wake_if(earlier);
-    }
-
     pub(crate) fn take_due(&self, now: Instant) -> Vec<Due> {
         self.table().take_due(now)
     }
@@ -96,6 +90,12 @@ impl Registry {
     }
 
     /// A lease of another request ends then: checks whether one of ours enters. Only for a lock with waiters.
+    /// Plans the end of a hold that nothing renews.
+    pub(crate) fn schedule_end(&self, request: &Request, at: Instant) {
+        let earlier = self.table().schedule_end(request, at);
+        self.wake_if(earlier);
+    }
+
     pub(crate) fn schedule_check_if_waiting(&self, lock: &Lock, at: Instant) {
         let earlier = self.table().schedule_check_if_waiting(lock, at);
         self.wake_if(earlier);

@@ -157,8 +157,10 @@ impl Table {
             if self.kept < MOST_KEPT {
                 entry.is_kept = true;
                 entry.requests.shrink_to(ROOM_KEPT);
-                entry.ends.clear();
                 self.kept += 1;
+                if !take(&mut entry.ends).is_empty() {
+                    self.reschedule(state);
+                }
             } else {
                 self.forget(state);
             }
@@ -409,13 +411,10 @@ impl LockEntry {
                 continue;
             };
             let mut claim = request.claim();
-            match claim.release_at(now) {
-                Some(at) if at > now => _ = self.ends.insert((at, number)),
-                Some(_) => {
-                    claim.let_go();
-                    due.release.push(Arc::clone(&request));
-                }
-                None => {}
+            // What is over is kept for no longer than it was to be then.
+            if claim.release_at(now).is_some() {
+                claim.let_go();
+                due.release.push(Arc::clone(&request));
             }
         }
     }

@@ -60,7 +60,7 @@ async fn a_quorum_has_three_five_seven_or_nine_servers_and_outlives_a_minority()
     }
 }
 
-/// Three servers on which a hold stands, of which the last two are frozen.
+/// Three servers on which a hold stands.
 async fn held_by_three() -> ([Server; 3], fairlock::QuorumGuard<fairlock::Write>) {
     let servers = [Server::new(), Server::new(), Server::new()];
     let quorum = quorum_of(&servers).await.unwrap();

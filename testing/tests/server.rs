@@ -251,6 +251,29 @@ async fn a_lock_is_forgotten_by_its_whole_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_search_for_deadlocks_outlives_an_outage() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let [one, two] = ["x", "y"].map(|name| client.rw_lock(name));
+    let (mine, theirs) = (Owner::new(), Owner::new());
+    let held = (
+        one.with_owner(&mine).write().await.unwrap(),
+        two.with_owner(&theirs).write().await.unwrap(),
+    );
+    let first = tokio::spawn(one.with_owner(&theirs).write().acquire_fair());
+    sleep(Duration::from_millis(500)).await;
+    // The first looks have no reply.
+    server.stop();
+    sleep(Duration::from_secs(5)).await;
+    server.start();
+    let closes = two.with_owner(&mine).write().acquire_fair();
+    let told = timeout(HOUR, closes).await.expect("a look");
+    assert!(matches!(told, Err(Error::Deadlock { .. })), "{told:?}");
+    drop(held);
+    first.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_for_several_locks_ends_within_two_calls_of_a_silent_server() {
     let server = Server::new();
     let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());

@@ -1,9 +1,8 @@
 //! What holders, candidates and observers are told of others, and how soon. Time is paused in all tests.
 
-use fairlock::{Client, Owner};
+use fairlock::Owner;
 use fairlock_testing::Server;
 use std::time::Duration;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Everybody has heard by then that somebody listens, and the next look is half a minute away.
@@ -89,6 +88,7 @@ async fn a_changed_hold_keeps_the_lease_and_the_delay_of_its_request() {
     let (lease, delay) = (Duration::from_secs(60), Duration::from_secs(30));
     let is_kept = async |of: &str| {
         let holders = lock.status().await.unwrap().holders;
+        assert!(!holders.is_empty(), "{of}");
         for holder in holders {
             let left = holder.lease_left;
             assert!(
@@ -111,17 +111,4 @@ async fn a_changed_hold_keeps_the_lease_and_the_delay_of_its_request() {
         assert!(holder.lease_left > lease, "{:?}", holder.lease_left);
     }
     drop((writing, reading));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_holder_that_is_shut_down_while_it_looks_for_waiters_is_lost() {
-    let server = Server::new();
-    let client: Client = server.client().await.unwrap();
-    let guard = client.rw_lock("a").write().await.unwrap();
-    let contended = tokio::spawn(async move { guard.contended().await });
-    sleep(SETTLED).await;
-    client.shutdown().await;
-    yield_now().await;
-    let told = contended.await.unwrap();
-    assert!(matches!(told, Err(fairlock::Error::Lost { .. })), "{told:?}");
 }

@@ -83,9 +83,10 @@ class SilentServer(OnAServer):
                     await asyncio.Event().wait()
 
             async def block_with_a_time_limit() -> None:
-                async with asyncio.timeout(0.01):
+                async with asyncio.timeout(None) as limit:
                     async with lock.write():
                         relay.passes.clear()
+                        limit.reschedule(asyncio.get_running_loop().time())
                         await asyncio.Event().wait()
 
             task = asyncio.create_task(block())
@@ -104,13 +105,35 @@ class SilentServer(OnAServer):
             relay.passes.set()
             await self.watch.until_counts(lock.name, 0, 0, "released in the background")
 
+    async def test_a_block_that_the_end_of_its_loop_cancels_has_released(self) -> None:
+        lock = name()
+
+        async def program() -> None:
+            client = await fairlock.Client(tests.URL, lease=LONG).connect()
+            inside = asyncio.Event()
+
+            async def block() -> None:
+                async with client.rw_lock(lock).write():
+                    inside.set()
+                    await asyncio.Event().wait()
+
+            self.block = asyncio.create_task(block())
+            await inside.wait()
+
+        await asyncio.to_thread(asyncio.run, program())
+        await self.watch.until_counts(lock, 0, 0, "released though nobody closed the client")
+
     async def test_a_block_that_raises_waits_for_one_reply(self) -> None:
-        async with self.relayed(patience=0.3) as (relay, client):
+        async with self.relayed(patience=LONG) as (relay, client):
             lock = client.rw_lock(name())
+            link = client._connected()._session._link
+            assert link is not None
 
             async def block() -> None:
                 async with lock.write():
                     relay.passes.clear()
+                    # The connection ends while the release has no reply, or before it is sent.
+                    asyncio.get_running_loop().call_later(0.1, link.connection.close)
                     raise KeyError("of the block")
 
             with self.assertRaises(KeyError):
@@ -180,9 +203,10 @@ class Forked(OnAServer):
             if child == 0:
                 try:
                     self.unwind(client, lock, guards)
-                finally:
                     os._exit(0)
-            os.waitpid(child, 0)
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0, "the child came to its end")
             # Behind whatever the child sent, over the same socket.
             self.assertEqual(await engine._session.command("ECHO", "from the parent"), "from the parent")
             self.assertEqual(await self.watch.counts(lock.name), (4, 0))
@@ -194,7 +218,8 @@ class Forked(OnAServer):
         async with connected() as client:
             lock = client.rw_lock(name())
             guard = await lock.write()
-            with mock.patch.object(os, "getpid", lambda: 1):
+            another = os.getpid() + 1
+            with mock.patch.object(os, "getpid", lambda: another):
                 for job in (lock.write()._acquire(), guard.release()):
                     with self.assertRaisesRegex(fairlock.ClosedError, "fork"):
                         await asyncio.wait_for(job, ENDS)

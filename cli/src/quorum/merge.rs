@@ -74,10 +74,12 @@ fn holders(statuses: &[&Status], majority: usize) -> Vec<(Holder, usize)> {
         held.sort_by_key(|held| Reverse(*held));
         holder.held_for = held[majority - 1];
         // The guard's token is the greatest of the majority that had answered when it was asked. Later votes may have
-        // greater ones, and nobody can tell which they are: this is the least that it can have.
+        // greater ones, and nobody can tell which they are: this is the least that it can have. A server that does not
+        // answer now may have a small one.
         let mut tokens: Vec<FencingToken> = known.iter().map(|holder| holder.token).collect();
         tokens.sort_unstable();
-        holder.token = tokens[majority - 1];
+        let silent = (2 * majority - 1).saturating_sub(statuses.len());
+        holder.token = tokens[(majority - 1).saturating_sub(silent)];
         let votes = known.iter().filter(|holder| holder.expired_for.is_none()).count();
         (holder, votes)
     };

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How long a command waits for further servers once a majority has answered.
 const STRAGGLERS: Duration = Duration::from_secs(1);
@@ -192,10 +192,14 @@ impl Servers {
     async fn kept(&self) -> Result<Option<Stamp>, Failure> {
         let mut asking: FuturesUnordered<_> = self.each.iter().map(stamp).collect();
         let (mut answers, mut kept, mut failures) = (0, None, Vec::new());
+        let mut patience = None;
         while answers < self.majority() || kept.is_none() {
             let next = asking.next();
             let next = match answers >= self.majority() {
-                true => timeout(STRAGGLERS, next).await.unwrap_or_default(),
+                true => {
+                    let until = *patience.get_or_insert_with(|| Instant::now() + STRAGGLERS);
+                    timeout_at(until, next).await.unwrap_or_default()
+                }
                 false => next.await,
             };
             match next {

@@ -239,6 +239,15 @@ async fn a_pause_beyond_a_day_between_two_looks_is_refused() {
 }
 
 #[tokio::test]
+async fn a_semaphore_that_is_named_again_as_a_lock_is_refused() {
+    let server = Server::start().await;
+    let run = ["run", "--semaphore", "4", "--and", "gpu", "gpu", "--", "true"];
+    let ended = Cli::of(&server).run(&run).await;
+    assert_eq!(ended.status, 64, "{ended:?}");
+    assert!(ended.stderr.contains("--and names the semaphore itself"), "{ended:?}");
+}
+
+#[tokio::test]
 async fn a_name_that_would_end_a_line_of_tokens_is_refused() {
     let server = Server::start().await;
     let ended = Cli::of(&server)

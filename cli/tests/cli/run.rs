@@ -269,9 +269,9 @@ async fn another_policy_is_told_as_the_option_that_chooses_it() {
     let _first = lock.write().acquire_fair().await.unwrap();
     let _permit = client.semaphore("b", 2).permits(1).acquire_fair().await.unwrap();
     for (options, words) in [
-        (&["a"][..], "use --policy writer-first"),
-        (&["--semaphore", "2", "a"], "use --policy writer-first"),
-        (&["b"], "use --semaphore"),
+        (&["a"][..], "the policy writer-first"),
+        (&["--semaphore", "2", "a"], "the policy writer-first"),
+        (&["b"], "as --semaphore sets it"),
     ] {
         let ended = cli.run(&[&["run", "-n"], options, &["--", "true"]].concat()).await;
         assert_eq!(ended.status, 64, "{options:?}: {ended:?}");

@@ -236,13 +236,48 @@ fn a_guard_in_a_thread_local_may_outlive_the_context_of_tokio() {
         drop(client.rw_lock("a").write().acquire_fair().unwrap());
         return;
     }
+    passes_alone("a_guard_in_a_thread_local_may_outlive_the_context_of_tokio", CHILD);
+}
+
+/// Other tests have threads of that name.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_thread_in_the_background_ends_with_its_client() {
+    const CHILD: &str = "FAIRLOCK_TEST_OF_THE_BACKGROUND";
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let name =
+            |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
+        tasks.filter_map(name).filter(|name| name.trim() == "fairlock").count()
+    };
+    if let Ok(url) = std::env::var(CHILD) {
+        for shuts_down in [false, true] {
+            let client = Client::connect(&url).unwrap();
+            drop(client.rw_lock("a").write().acquire_fair().unwrap());
+            assert!(threads() > 0);
+            if shuts_down {
+                client.shutdown();
+            }
+            drop(client);
+            until("its thread ends", || (threads() == 0).then_some(()));
+        }
+        assert!(Client::connect("redis://127.0.0.1:1").is_err());
+        return until("its thread ends", || (threads() == 0).then_some(()));
+    }
+    passes_alone("the_thread_in_the_background_ends_with_its_client", CHILD);
+}
+
+/// Runs a test of this file in a process of its own, which finds the URL of a server in that variable.
+fn passes_alone(test: &str, variable: &str) {
     let server = server();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    let name = "lock::blocking::a_guard_in_a_thread_local_may_outlive_the_context_of_tokio";
-    let ended = child.args(["--exact", name]).env(CHILD, server.url()).output().unwrap();
+    let name = format!("lock::blocking::{test}");
+    let ended = child
+        .args(["--exact", &name])
+        .env(variable, server.url())
+        .output()
+        .unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert!(
-        String::from_utf8_lossy(&ended.stdout).contains("1 passed"),
-        "the child ran"
-    );
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(said.contains("1 passed"), "the child ran: {said}");
 }

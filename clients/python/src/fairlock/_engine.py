@@ -296,8 +296,11 @@ class Engine:
                 if status in (1, 2):
                     self._stands(request, answer.sent, status, value, next_ms, seq)
                     return True
-                # The orphan may still be there, so the next sending comes after a pause.
-                if status != -2 or not await self._end_orphan(wish, value) or _clock.now() >= patience:
+                is_orphan = status == -2 and self._is_orphan(value)
+                if is_orphan and await self._end_orphan(wish, value):
+                    continue
+                # The orphan is still there, so the next sending comes after a pause.
+                if not is_orphan or _clock.now() >= patience:
                     # An earlier sending may still be on its way.
                     if sendings > 1:
                         self.leave(request)
@@ -318,16 +321,19 @@ class Engine:
         self._note_next(request.lock, next_ms)
         self._schedule(request.due)
 
-    async def _end_orphan(self, wish: Wish, number: int) -> bool:
-        """If this request of ours waits though nobody wants it: the server executed its acquire after its release."""
+    def _is_orphan(self, number: int) -> bool:
+        """Whether nobody wants this request of ours: the server executed its acquire after its release."""
         request = self._requests.get(number)
-        if not 0 < number <= self._number or (request is not None and request.phase is not Phase.OVER):
-            return False
+        return 0 < number <= self._number and (request is None or request.phase is Phase.OVER)
+
+    async def _end_orphan(self, wish: Wish, number: int) -> bool:
+        """Whether the server has confirmed its release."""
         names = [f"{mode}{self.id}:{number}{wish.owner_suffix()}" for mode in "rw"]
         try:
             self._note_next(wish.lock, _released(await self._script("release", wish.lock, "", *names))[1])
         except FAILURES as error:
             log.debug("an orphan was not released, so the next attempt meets it again: %s", error)
+            return False
         return True
 
     @staticmethod
@@ -376,6 +382,8 @@ class Engine:
         self._refuse_copy()
         if request.why is RELEASED:
             return
+        if once and not self._session.is_linked():
+            return self.leave(request)
         request.expire(_clock.now())
         if request.phase is not Phase.HELD:
             self.leave(request)
@@ -415,8 +423,11 @@ class Engine:
             if self._closed:  # which may have released it
                 raise UnavailableError(f"release of lock {name!r}", ClosedError("the client is closed"))
 
-    def leave(self, request: Request) -> None:
-        """Releases it in the background, until its lease must have ended."""
+    def leave(self, request: Request, *, now: bool = False) -> None:
+        """Releases it in the background, until its lease must have ended.
+
+        `now`: the release is sent at once, too, because the event loop may end before its next turn.
+        """
         if self.is_copy():
             return
         request.end(RELEASED)
@@ -425,9 +436,11 @@ class Engine:
         if not request.sent:
             self._forget(request)
             return
-        now = _clock.now()
-        self._left[request.number] = (request, now + request.lease, now, _growing())
-        self._schedule(now)
+        if now:
+            self._session.post("release", request.lock, "", request.name)
+        begun = _clock.now()
+        self._left[request.number] = (request, begun + request.lease, begun, _growing())
+        self._schedule(begun)
 
     def _forget(self, request: Request) -> None:
         self._requests.pop(request.number, None)
@@ -464,7 +477,7 @@ class Engine:
         self._schedule(at)
 
     async def _keep(self) -> None:
-        while True:
+        while not self.is_copy():
             now = _clock.now()
             jobs, self._wakes_at = self._due(now)
             if now >= self._introduced:

@@ -74,6 +74,12 @@ class Link:
         sent = _clock.now()
         return Answer(await self.connection.call("EVAL", script.text, *rest), sent)
 
+    def post(self, name: str, rest: tuple[Word, ...]) -> None:
+        """Sends a script now, and does not read its reply."""
+        whole = self.functions is None
+        words = ("EVAL", self.texts[name].text) if whole else ("FCALL", f"{self.functions}_{name}")
+        self.connection.send(*words, *rest).add_done_callback(_ignore)
+
 
 class Session:
     """The calls of a client, over one connection at a time."""
@@ -118,6 +124,17 @@ class Session:
         # A greeting is not enough: a server that is no master any more greets, and each script fails.
         self._pause = 0.0
         return answer
+
+    def post(self, name: str, lock: LockKeys, options: str, *args: Word) -> bool:
+        """Sends a script if there is a connection. Whether it did: the reply is not read."""
+        link = self._link
+        if link is None or not self.is_linked():
+            return False
+        link.post(name, (3, *lock, options, *args))
+        return True
+
+    def is_linked(self) -> bool:
+        return not (self._closed or self.is_copy() or self._link is None or self._link.connection.ended.done())
 
     def is_copy(self) -> bool:
         """Whether this is the copy in a child of fork()."""

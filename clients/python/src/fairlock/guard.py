@@ -32,6 +32,7 @@ class Guard:
         self._request = request
         self._loop = asyncio.get_running_loop()
         self._left = False
+        self._is_over = False
         self._name = name
         self._token = request.token
 
@@ -55,9 +56,10 @@ class Guard:
         ago, minus a fiftieth for clocks that run at different rates. On Linux the time for which the machine was suspended
         counts too. Any thread may ask.
         """
-        # It changes nothing, so any thread may ask. The clock comes first: a proof that is read before may be renewed until
-        # the clock is read, and the answer would not stay False.
-        return self._request.phase is Phase.HELD and _clock.now() < self._request.proven
+        # It changes nothing that the event loop needs, so any thread may ask. The loop may read its clock before this thread
+        # does and renew the proof after it, so a False is kept.
+        self._is_over |= not (self._request.phase is Phase.HELD and _clock.now() < self._request.proven)
+        return not self._is_over
 
     async def lost(self) -> LostReason:
         """Returns when the hold is lost, and why. It never returns while the lock is held, or after its release.
@@ -112,7 +114,7 @@ class Guard:
             with contextlib.suppress(LostError, UnavailableError, ServerError):
                 await self._engine.release(self._request, self._name, once=True)
         else:
-            self._engine.leave(self._request)
+            self._engine.leave(self._request, now=True)
 
     def __del__(self) -> None:
         if self._left or self._request.phase is Phase.OVER or self._engine.is_copy():

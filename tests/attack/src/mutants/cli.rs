@@ -104,14 +104,14 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-frozen-server-delays-a-command", file: "cli/src/quorum/mod.rs",
-        edits: &[("while answers < self.majority() || kept.is_none() {", "while answers <= self.each.len() {"), ("            let next = match answers >= self.majority() {\n                true => timeout(STRAGGLERS, next).await.unwrap_or_default(),\n                false => next.await,\n            };\n", "            let next = next.await;\n")],
+        edits: &[("while answers < self.majority() || kept.is_none() {", "while answers <= self.each.len() {"), ("timeout_at(until, next).await.unwrap_or_default()", "timeout_at(until + STRAGGLERS * 3600, next).await.unwrap_or_default()")],
         seen: "found here, by a tester from outside",
         story: "One server of a quorum is frozen, and each command begins when it has been given up.",
         check: Check::Cli("quorum_run::a_frozen_server_does_not_keep_a_command_from_its_start"),
     },
     Mutant {
         name: "the-greatest-token-of-a-quorum", file: "cli/src/quorum/merge.rs",
-        edits: &[("holder.token = tokens[majority - 1];", "holder.token = tokens[tokens.len() - 1];")],
+        edits: &[("holder.token = tokens[(majority - 1).saturating_sub(silent)];", "holder.token = tokens[tokens.len() - 1 - silent.min(0)];")],
         seen: "found here, by a tester from outside",
         story: "`show` prints a token that no guard has.",
         check: Check::Cli("quorum_run::the_token_of_a_holder_is_that_of_its_first_majority"),

@@ -231,13 +231,6 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::cancellation::a_try_ends_while_a_server_was_never_reached"),
     },
     Mutant {
-        name: "quorum-shutdown-untold", file: "src/quorum/members.rs",
-        edits: &[("if !self.is_closed() {\n            closing.await;\n        }", "closing.await;\n        std::future::pending::<()>().await;")],
-        seen: "found here, by reading",
-        story: "A shutdown ends the requests at the servers. A waiter in a recess has none, so it waits for ever.",
-        check: Check::It("quorum::cancellation::a_shutdown_ends_a_waiter_that_reaches_no_majority"),
-    },
-    Mutant {
         name: "quorum-loss-untold-outside", file: "src/quorum/ballot.rs",
         edits: &[("        self.ballot.changed.notify_waiters();\n", "")],
         seen: "found here, by reading",

@@ -117,10 +117,14 @@ pub const ALL: &[Mutant] = &[
     Mutant {
         seen: "found here, by reading",
         ..unnoticed("the-background-ends-with-its-handles", "src/blocking.rs",
-            &[("        let ended = client.handle.session.ended();\n", "        let handle = std::sync::Arc::downgrade(&client.handle);\n        let ended = async move {\n            while handle.strong_count() > 0 {\n                tokio::time::sleep(Duration::from_micros(50)).await;\n            }\n        };\n"), ("            ended.await;\n", "            ended.await;\n            let _ends_now = &runtime;\n")],
+            &[("        let ended = client.handle.session.ended();\n", "        let handle = std::sync::Arc::downgrade(&client.handle);\n        let ended = async move {\n            while handle.strong_count() > 0 {\n                tokio::task::yield_now().await;\n            }\n        };\n")],
             "The last handle goes, and what was dropped with it is not released.",
             Check::It("lock::blocking::what_is_dropped_with_the_last_handle_is_released"))
     },
+    unnoticed("the-background-never-ends", "src/blocking.rs",
+        &[("            ended.await;\n", "            ended.await;\n            std::future::pending::<()>().await;\n")],
+        "Each client for threads that was dropped leaves a thread behind.",
+        Check::It("lock::blocking::the_thread_in_the_background_ends_with_its_client")),
     Mutant {
         seen: "found here, by reading",
         ..unnoticed("a-lock-with-two-bounds", "src/all.rs",
