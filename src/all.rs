@@ -164,7 +164,8 @@ impl AcquireAll {
     /// # Errors
     /// Those of [`Acquire::acquire_fair`] for each lock. [`Error::Lost`], at once, if one of the locks is lost while the
     /// request waits for the next. [`Error::NotTogether`], before the client sends anything, if the handles are of
-    /// several clients or owners, or name a lock with two policies or bounds. After an error the client releases everything in the background.
+    /// several clients or owners, or name a lock with two policies or bounds. After an error the client releases
+    /// everything in the background.
     pub async fn acquire_fair(self) -> Result<AllGuard, Error> {
         match self.acquire(When::InTurn).await? {
             Some(guard) => Ok(guard),
@@ -200,8 +201,8 @@ impl AcquireAll {
 
     /// Waits for all locks together for at most this time, and returns `None` if they were not granted in time. By then
     /// the client has released what it held and has left the queue in which it waited. It waits for the confirmations until
-    /// two calls' limits after the time, then they come in the background. When the time is over, the client tries each lock that is left without waiting. [`Duration::MAX`] waits
-    /// without limit.
+    /// two calls' limits after the time, then they come in the background. When the time is over, the client tries each
+    /// lock that is left without waiting. [`Duration::MAX`] waits without limit.
     ///
     /// ```no_run
     /// # async fn example(client: fairlock::Client, from: fairlock::RwLock, to: fairlock::RwLock) -> Result<(), fairlock::Error> {

@@ -182,7 +182,8 @@ impl<M> QuorumGuard<M> {
         }
     }
 
-    /// How many of the votes that hold are told, and the others. A server that has lost a vote since may have lost the token too.
+    /// How many of the votes that hold are told, and the others. A server that has lost a vote since may have lost the token
+    /// too.
     fn held_votes(&self, told: &BTreeSet<(usize, u64)>) -> (usize, Vec<(usize, Arc<Request>)>) {
         let (tally, now) = (self.ballot.tally(), clock::look());
         let votes = tally.votes.iter().enumerate();

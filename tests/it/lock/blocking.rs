@@ -1,5 +1,6 @@
 //! The lock for threads. No test here has a runtime of its own, but for the one that says so.
 
+use crate::proxy::Proxy;
 use crate::server::Server;
 use fairlock::blocking::{Client, RwLock};
 use fairlock::{Error, LostReason, Owner};
@@ -178,6 +179,29 @@ fn what_is_dropped_with_the_last_handle_is_released() {
         (theirs.status().unwrap().waiting == 0).then_some(())
     });
     drop(held);
+}
+
+#[test]
+fn what_is_dropped_with_the_last_handle_is_released_over_a_new_connection() {
+    let server = server();
+    let theirs = lock(&server, "a");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.unwrap();
+    let proxy = runtime.block_on(Proxy::to(server.port()));
+    let settings = fairlock::Client::builder().lease(Duration::from_secs(600));
+    let client = Client::connect_with(settings, proxy.url()).unwrap();
+    let guard = client
+        .block_on(client.inner().rw_lock("a").write().acquire_fair())
+        .unwrap();
+    proxy.refuse(true);
+    proxy.cut();
+    drop((guard, client));
+    assert!(theirs.write().try_acquire().unwrap().is_none());
+    proxy.refuse(false);
+    drop(until("the hold is released", || theirs.write().try_acquire().unwrap()));
 }
 
 #[test]

@@ -119,7 +119,7 @@ pub const ALL: &[Mutant] = &[
         ..unnoticed("the-background-ends-with-its-handles", "src/blocking.rs",
             &[("        let ended = client.handle.session.ended();\n", "        let handle = std::sync::Arc::downgrade(&client.handle);\n        let ended = async move {\n            while handle.strong_count() > 0 {\n                tokio::task::yield_now().await;\n            }\n        };\n")],
             "The last handle goes, and what was dropped with it is not released.",
-            Check::It("lock::blocking::what_is_dropped_with_the_last_handle_is_released"))
+            Check::It("lock::blocking::what_is_dropped_with_the_last_handle_is_released_over_a_new_connection"))
     },
     unnoticed("the-background-never-ends", "src/blocking.rs",
         &[("            ended.await;\n", "            ended.await;\n            std::future::pending::<()>().await;\n")],
