@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The request that is leaving its queue, and when its time limit ended, for a caller that waits for that.
-pub(crate) type Left = Arc<OnceLock<(Arc<Request>, Instant)>>;
+pub(crate) type Leaver = Arc<OnceLock<(Arc<Request>, Instant)>>;
 
 /// A request for a lock that the client has not sent yet. Set its options, then acquire.
 #[must_use = "nothing is asked of the server until one of the acquire methods is awaited"]
@@ -50,7 +50,7 @@ pub struct Acquire<M> {
     /// The token of the read hold that is to become a write hold.
     upgraded: Option<u64>,
     progress: Option<Arc<Progress>>,
-    left: Option<Left>,
+    leaver: Option<Leaver>,
     mode: PhantomData<fn() -> M>,
 }
 
@@ -72,7 +72,7 @@ impl<M> Acquire<M> {
             further: false,
             upgraded: None,
             progress: None,
-            left: None,
+            leaver: None,
             mode: PhantomData,
         }
     }
@@ -100,8 +100,8 @@ impl<M> Acquire<M> {
     }
 
     /// Tells which request is leaving its queue, if the time limit ends.
-    pub(crate) fn telling(mut self, left: &Left) -> Self {
-        self.left = Some(Arc::clone(left));
+    pub(crate) fn telling(mut self, leaver: &Leaver) -> Self {
+        self.leaver = Some(Arc::clone(leaver));
         self
     }
 
@@ -414,8 +414,8 @@ impl<M: Access> Acquire<M> {
         if let Some(outcome) = attempt.wait_for(left).await {
             return outcome.map(Some);
         }
-        if let Some(leaving) = &self.left {
-            leaving.get_or_init(|| (Arc::clone(attempt.request()), begun + left));
+        if let Some(leaver) = &self.leaver {
+            leaver.get_or_init(|| (Arc::clone(attempt.request()), begun + left));
         }
         Ok(None)
     }

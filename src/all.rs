@@ -4,7 +4,7 @@
 //! never wait in a circle, so they cannot deadlock. A single script for all locks would need them in one slot of a
 //! cluster, and would deadlock with code that acquires one lock inside another.
 
-use crate::acquire::{Acquire, Left};
+use crate::acquire::{Acquire, Leaver};
 use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::guard::Guard;
@@ -227,8 +227,8 @@ impl AcquireAll {
     async fn acquire(self, when: When) -> Result<Option<AllGuard>, Error> {
         runtime::check_timers()?;
         let (begun, lease, max_hold) = (clock::look(), self.lease, self.max_hold);
-        let (handle, left) = (Arc::clone(&self.handle), Left::default());
-        let (owner, asks) = self.plan(&left)?;
+        let (handle, leaver) = (Arc::clone(&self.handle), Leaver::default());
+        let (owner, asks) = self.plan(&leaver)?;
         let mut all = AllGuard {
             owner,
             holds: Vec::with_capacity(asks.len()),
@@ -244,7 +244,7 @@ impl AcquireAll {
                 next = asking => next?,
             };
             let Some(hold) = next else {
-                all.give_back(&left, &handle, lease).await;
+                all.give_back(&leaver, &handle, lease).await;
                 return Ok(None);
             };
             let (request, at) = (Arc::clone(hold.request()), all.holds.len());
@@ -263,7 +263,7 @@ impl AcquireAll {
     }
 
     /// Everything that can be refused is refused here, before the client sends anything.
-    fn plan(mut self, left: &Left) -> Result<(Owner, Vec<Ask>), Error> {
+    fn plan(mut self, leaver: &Leaver) -> Result<(Owner, Vec<Ask>), Error> {
         let owner = self.common_owner()?.or_else(Owner::current).unwrap_or_else(Owner::new);
         // The stronger one first, so that the weaker of two is dropped.
         self.locks.sort_by(|(one, share), (other, other_share)| {
@@ -277,9 +277,9 @@ impl AcquireAll {
             }
             let owned = lock.with_owner(&owner);
             let ask = match *share {
-                Share::Read => self.ask(owned.read(), left)?,
-                Share::Permits(permits) => self.ask(owned.permits(permits), left)?,
-                Share::Write => self.ask(owned.write(), left)?,
+                Share::Read => self.ask(owned.read(), leaver)?,
+                Share::Permits(permits) => self.ask(owned.permits(permits), leaver)?,
+                Share::Write => self.ask(owned.write(), leaver)?,
             };
             match asks.last().filter(|(earlier, _)| earlier.name() == lock.name()) {
                 Some((earlier, _)) if !earlier.is_admitted_as(lock) => {
@@ -293,8 +293,8 @@ impl AcquireAll {
     }
 
     /// A request for one of the locks, with what is set for all.
-    fn ask<M: Access>(&self, acquire: Acquire<M>, left: &Left) -> Result<Ask, Error> {
-        let mut acquire = acquire.telling(left).lease(self.lease).lock_delay(self.lock_delay);
+    fn ask<M: Access>(&self, acquire: Acquire<M>, leaver: &Leaver) -> Result<Ask, Error> {
+        let mut acquire = acquire.telling(leaver).lease(self.lease).lock_delay(self.lock_delay);
         if let Some(waiters) = self.max_queue {
             acquire = acquire.max_queue(waiters);
         }
@@ -465,15 +465,15 @@ impl AllGuard {
 
     /// Releases all, because one of the locks was busy, and waits until the request that waited for it has left: as long as
     /// for two calls after the time limit, because the caller may try again at once.
-    async fn give_back(self, left: &Left, handle: &Handle, lease: Duration) {
+    async fn give_back(self, leaver: &Leaver, handle: &Handle, lease: Duration) {
         let given = join_all(self.holds.into_iter().rev().map(Guard::give_back));
         let out = async {
-            if let Some((request, _)) = left.get() {
+            if let Some((request, _)) = leaver.get() {
                 handle.shared().registry.out_of(request).await;
             }
         };
         let now = clock::now();
-        let until = left.get().map_or(now, |(_, over)| *over) + call_limit(lease) * 2;
+        let until = leaver.get().map_or(now, |(_, over)| *over) + call_limit(lease) * 2;
         // What is not confirmed by then is released in the background.
         let _ = timeout(until.saturating_duration_since(now), join(given, out)).await;
     }

@@ -30,7 +30,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &LeaderArgs) -> Outcome {
 }
 
 async fn watch(mut leaders: fairlock::Leaders, args: &LeaderArgs) -> Outcome {
-    let interrupted = interrupted();
+    let interrupted = interrupted(false);
     tokio::pin!(interrupted);
     loop {
         let leader = tokio::select! {

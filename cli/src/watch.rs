@@ -20,7 +20,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         None => client.events().await?,
     };
     // Before the first message: after it others may send a signal.
-    let interrupted = interrupted();
+    let interrupted = interrupted(false);
     tokio::pin!(interrupted);
     let (mut clients, mut leaves_out) = (Clients::of(client.clone()), false);
     if let Some(name) = &args.name {
@@ -107,22 +107,19 @@ fn line(event: &Event, from: Option<&ClientInfo>) -> String {
     line + "\n"
 }
 
-/// Waits for a signal to end. A signal counts from the call on, even before the first poll.
-pub(crate) fn interrupted() -> impl Future<Output = i32> {
+/// Waits for a signal to end. A signal counts from the call on, even before the first poll. `quits`: QUIT ends too, for
+/// who has a terminal to restore.
+pub(crate) fn interrupted(quits: bool) -> impl Future<Output = i32> {
     #[cfg(unix)]
-    let interrupted = one_of(Signals::listen(&ENDING));
+    {
+        let signals: &[_] = if quits { &ENDING_A_SCREEN } else { &ENDING };
+        one_of(Signals::listen(signals))
+    }
     #[cfg(not(unix))]
-    let interrupted = ctrl_c();
-    interrupted
-}
-
-/// The same for who has a terminal to restore: QUIT ends too.
-pub(crate) fn interrupted_or_quit() -> impl Future<Output = i32> {
-    #[cfg(unix)]
-    let interrupted = one_of(Signals::listen(&ENDING_A_SCREEN));
-    #[cfg(not(unix))]
-    let interrupted = ctrl_c();
-    interrupted
+    {
+        let _ = quits;
+        ctrl_c()
+    }
 }
 
 #[cfg(unix)]

@@ -145,7 +145,7 @@ impl Session {
     #[cfg(feature = "blocking")]
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + use<> {
         let mut life = self.life.subscribe();
-        async move { while life.changed().await.is_ok() {} }
+        async move { _ = life.changed().await }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -49,8 +49,9 @@
 //! # Metrics
 //!
 //! The feature `metrics` sends metrics to the recorder that the program installs, by the facade `metrics` 0.24. A recorder
-//! of another version of it sees nothing. Each metric is of one process: sum them over processes. `mode` is `read`, `write` or `permits`. Names of locks are no
-//! labels. Install the recorder before the first client connects: then all counters and gauges begin at zero.
+//! of another version of it sees nothing. Each metric is of one process: sum them over processes. `mode` is `read`,
+//! `write` or `permits`. Names of locks are no labels. Install the recorder before the first client connects: then all
+//! counters and gauges begin at zero.
 //!
 //! | metric | kind | labels | meaning |
 //! |---|---|---|---|

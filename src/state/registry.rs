@@ -89,13 +89,13 @@ impl Registry {
         self.wake_if(earlier);
     }
 
-    /// A lease of another request ends then: checks whether one of ours enters. Only for a lock with waiters.
     /// Plans the end of a hold that nothing renews.
     pub(crate) fn schedule_end(&self, request: &Request, at: Instant) {
         let earlier = self.table().schedule_end(request, at);
         self.wake_if(earlier);
     }
 
+    /// A lease of another request ends then: checks whether one of ours enters. Only for a lock with waiters.
     pub(crate) fn schedule_check_if_waiting(&self, lock: &Lock, at: Instant) {
         let earlier = self.table().schedule_check_if_waiting(lock, at);
         self.wake_if(earlier);

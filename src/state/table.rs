@@ -407,14 +407,12 @@ impl LockEntry {
     fn take_ends(&mut self, now: Instant, due: &mut Due) {
         while let Some((_, number)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
             self.ends.pop_first();
-            let Some(request) = self.get(number).cloned() else {
-                continue;
-            };
+            let Some(request) = self.get(number) else { continue };
             let mut claim = request.claim();
             // What is over is kept for no longer than it was to be then.
             if claim.release_at(now).is_some() {
                 claim.let_go();
-                due.release.push(Arc::clone(&request));
+                due.release.push(Arc::clone(request));
             }
         }
     }

@@ -65,7 +65,7 @@ pub(crate) async fn run(target: &Target, args: &ServeArgs) -> Outcome {
         looks,
     };
     // Before the first message: after it others may send a signal.
-    let interrupted = interrupted();
+    let interrupted = interrupted(false);
     warn(address, args);
     if let (Some(token), true) = (&site.door.token, is_ours) {
         complain(&format!("evictions need this token: {}", token.shown()));

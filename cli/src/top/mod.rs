@@ -12,7 +12,7 @@ use crate::outcome::{Failure, Outcome, Status, say};
 use crate::quorum::Target;
 use crate::show;
 use crate::text::{count, safe};
-use crate::watch::interrupted_or_quit;
+use crate::watch::interrupted;
 use crossterm::clipboard::CopyToClipboard;
 use crossterm::cursor::Show;
 use crossterm::execute;
@@ -103,7 +103,7 @@ async fn show(
     terminal: &mut DefaultTerminal,
 ) -> Result<io::Result<()>, Failure> {
     let mut keys = keys::read();
-    let interrupted = interrupted_or_quit();
+    let interrupted = interrupted(true);
     tokio::pin!(interrupted);
     // The first one begins after the first frame, which says so.
     let mut looking: Option<LocalBoxFuture<'_, Result<Looked, Failure>>> = Some(Box::pin(look(eye, pattern, None)));

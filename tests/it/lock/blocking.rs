@@ -158,30 +158,6 @@ fn until<T>(what: &str, mut tries: impl FnMut() -> Option<T>) -> T {
 
 /// The thread in the background outlives the last handle, until the server knows of everything that was dropped.
 #[test]
-fn what_is_dropped_with_the_last_handle_is_released() {
-    let server = server();
-    let theirs = lock(&server, "a");
-    let connect = || {
-        let lease = Duration::from_secs(600);
-        Client::connect_with(fairlock::Client::builder().lease(lease), server.url()).unwrap()
-    };
-    let client = connect();
-    let guard = client
-        .block_on(client.inner().rw_lock("a").write().acquire_fair())
-        .unwrap();
-    drop((guard, client));
-    let held = until("the hold is released", || theirs.write().try_acquire().unwrap());
-    let client = connect();
-    let limit = Duration::from_millis(20);
-    assert!(client.rw_lock("a").write().try_acquire_for(limit).unwrap().is_none());
-    drop(client);
-    until("the waiter has left", || {
-        (theirs.status().unwrap().waiting == 0).then_some(())
-    });
-    drop(held);
-}
-
-#[test]
 fn what_is_dropped_with_the_last_handle_is_released_over_a_new_connection() {
     let server = server();
     let theirs = lock(&server, "a");

@@ -18,6 +18,7 @@ use fairlock::{Error, LostReason, Quorum, QuorumBuilder, QuorumLock};
 use fairlock_support::packed::Packed;
 use futures::future::join_all;
 use std::time::Duration;
+use tokio::task::JoinError;
 
 /// Long enough for any test, however slow the machine is.
 const LEASE: Duration = Duration::from_secs(600);
@@ -140,6 +141,6 @@ fn lost_because<T>(result: &Result<T, Error>) -> Option<LostReason> {
     }
 }
 
-async fn entered<G>(what: &str, waiter: tokio::task::JoinHandle<G>) -> G {
+async fn entered<G>(what: &str, waiter: impl Future<Output = Result<G, JoinError>>) -> G {
     soon(what, waiter).await.expect("no panic")
 }

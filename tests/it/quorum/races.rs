@@ -3,9 +3,10 @@
 use super::{Fleet, entered, write};
 use crate::proxy::Proxy;
 use crate::server::{eventually, soon};
-use fairlock::{Owner, Quorum};
+use fairlock::{Owner, Quorum, QuorumWriteGuard};
 use futures::future::{FutureExt, join_all};
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::task::JoinHandle;
 
 /// Writers that enter again and again, and a register that refuses a token that is not greater than all before.
 async fn race(quorums: &[Quorum], rounds: usize) {
@@ -66,32 +67,85 @@ async fn racing_readers_and_writers_all_enter() {
     eventually("nothing is left", async || fleet.state(0, "x").await.holds() == 0).await;
 }
 
-/// Each of three writers has the vote of another server, so nobody has a majority until two of them give theirs up.
-#[tokio::test]
-async fn three_writers_with_a_vote_each_all_enter() {
-    let fleet = Fleet::start(3).await;
+struct Writer {
+    _quorum: Quorum,
+    ways: Vec<Proxy>,
+    waits: JoinHandle<QuorumWriteGuard>,
+}
+
+/// Three writers, each with the vote of the server of its number: the ways of each to the others are stalled.
+async fn with_a_vote_each(fleet: &Fleet) -> Vec<Writer> {
     let mut writers = Vec::new();
-    for _ in 0..3 {
+    for at in 0..3 {
         let ways: Vec<_> = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
         let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
         let quorum = soon("a client", connected(&urls)).await;
-        writers.push((quorum, ways));
-    }
-    for (at, (_, ways)) in writers.iter().enumerate() {
         let others = ways.iter().enumerate().filter(|(to, _)| *to != at);
         others.for_each(|(_, way)| way.stall(true));
+        let replies = ways[at].script_replies();
+        let waits = write(&quorum.rw_lock("x"));
+        eventually("it has a vote", async || ways[at].script_replies() > replies).await;
+        writers.push(Writer {
+            _quorum: quorum,
+            ways,
+            waits,
+        });
     }
-    let waiting: Vec<_> = writers.iter().map(|(quorum, _)| write(&quorum.rw_lock("x"))).collect();
     fleet.until(fleet.all(), "x", 1, 0).await;
-    assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
-    for (_, ways) in &writers {
-        ways.iter().for_each(|way| way.stall(false));
+    assert!(writers.iter().all(|writer| !writer.waits.is_finished()));
+    writers
+}
+
+impl Writer {
+    fn reaches_all(&self) {
+        self.ways.iter().for_each(|way| way.stall(false));
     }
-    let enter = async |waiter| {
-        let guard: fairlock::QuorumWriteGuard = entered("a writer", waiter).await;
+
+    async fn enters_and_leaves(&mut self) {
+        let guard = entered("a writer", &mut self.waits).await;
         guard.release().await.expect("a hold until then");
+    }
+}
+
+/// Nobody has a majority until two of them give their votes up.
+#[tokio::test]
+async fn three_writers_with_a_vote_each_all_enter() {
+    let fleet = Fleet::start(3).await;
+    let mut writers = with_a_vote_each(&fleet).await;
+    writers.iter().for_each(Writer::reaches_all);
+    join_all(writers.iter_mut().map(Writer::enters_and_leaves)).await;
+    fleet.until(fleet.all(), "x", 0, 0).await;
+}
+
+/// A copy of a call that gives a vote up may still be on its way, and would end a later grant of the same request.
+#[tokio::test]
+async fn a_vote_that_is_given_up_without_a_reply_is_asked_for_under_a_new_name() {
+    let fleet = Fleet::start(3).await;
+    let mut writers = with_a_vote_each(&fleet).await;
+    let names = async |at: usize| -> Vec<String> {
+        let mut waiting = redis::cmd("ZRANGE");
+        waiting.arg(format!("{}:l", super::key("x"))).arg(0).arg(-1);
+        let waiting: Vec<String> = waiting.query_async(&mut fleet.0[at].redis().await).await.unwrap();
+        [vec![fleet.state(at, "x").await.holder], waiting].concat()
     };
-    join_all(waiting.into_iter().map(enter)).await;
+    let mut held = Vec::new();
+    for (at, writer) in writers.iter().enumerate() {
+        // The next call is the one that gives the vote up.
+        writer.ways[at].lose_replies(1);
+        held.push(fleet.state(at, "x").await.holder);
+    }
+    writers.iter().for_each(Writer::reaches_all);
+    eventually("a vote that was given up has a new name", async || {
+        let mut renamed = false;
+        for (at, name) in held.iter().enumerate() {
+            let (client, _) = name.split_once(':').unwrap();
+            let is_new = |other: &String| other != name && other.starts_with(client);
+            renamed |= names(at).await.iter().any(is_new);
+        }
+        renamed
+    })
+    .await;
+    join_all(writers.iter_mut().map(Writer::enters_and_leaves)).await;
     fleet.until(fleet.all(), "x", 0, 0).await;
 }
 

@@ -60,6 +60,7 @@ struct Faults {
     refuses: AtomicBool,
     refused: AtomicUsize,
     messages: AtomicUsize,
+    script_replies: AtomicUsize,
     accepted: AtomicUsize,
 }
 
@@ -194,6 +195,11 @@ impl Proxy {
     /// Pub/sub messages that came from the server.
     pub fn messages(&self) -> usize {
         self.faults.messages.load(SeqCst)
+    }
+
+    /// Replies to scripts that came from the server.
+    pub fn script_replies(&self) -> usize {
+        self.faults.script_replies.load(SeqCst)
     }
 
     /// Connections that were made so far.
@@ -394,9 +400,13 @@ impl Faults {
             }
         }
         let lose = || self.lose_replies.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
-        match is_script_reply(frame) && lose().is_ok() {
-            true => Fate::IsLost,
-            false => Fate::Passes,
+        if !is_script_reply(frame) {
+            return Fate::Passes;
+        }
+        self.script_replies.fetch_add(1, SeqCst);
+        match lose() {
+            Ok(_) => Fate::IsLost,
+            Err(_) => Fate::Passes,
         }
     }
 }

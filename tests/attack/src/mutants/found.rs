@@ -363,7 +363,7 @@ pub const ALL: &[Bug] = &[
     bug("`with_write` threw the value of a job that was done away if only its release was not confirmed. Its tests had losses.",
         "reading", &["testing/tests/server.rs a_job_that_is_done_has_its_value_though_its_release_is_not_confirmed"]),
     bug("The last handle of a client for threads ended its thread before what was dropped was released: a hold or a place stayed for its lease. The tests kept the client.",
-        "reading", &["lock::blocking::what_is_dropped_with_the_last_handle_is_released", "lock::blocking::a_guard_of_the_async_api_outlives_the_client_that_blocks"]),
+        "reading", &["lock::blocking::what_is_dropped_with_the_last_handle_is_released_over_a_new_connection", "lock::blocking::a_guard_of_the_async_api_outlives_the_client_that_blocks"]),
     bug("In a child of fork() a guard that was dropped took mutexes of its parent. The test of fork had idle threads.",
         "reading", &["src/state/shared.rs in_a_child_of_fork_nothing_that_another_thread_may_have_had_is_touched"]),
     bug("A blocking call panicked in a runtime of the user's on a thread of the background. The tests blocked in a task.",
