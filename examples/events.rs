@@ -23,7 +23,7 @@ async fn main() -> common::Outcome {
         let event = events.next().await.expect("it never ends")?;
         println!(
             "{:?} {:?} of client {}, token {:?}",
-            event.kind, event.mode, event.client, event.token
+            event.kind, event.mode, event.client_id, event.token
         );
         seen.push(event.kind);
         if event.kind == EventKind::Queued

@@ -45,7 +45,7 @@ async fn main() -> common::Outcome {
     println!("then the small one: {}", in_use(&gpus).await?);
 
     // Whoever would have to wait behind too many is told so at once.
-    let draining = gpus.lock().write().enqueue().await?;
+    let draining = gpus.rw_lock().write().enqueue().await?;
     let refused = gpus.permits(1).max_queue(1).acquire_fair().await;
     assert!(matches!(refused, Err(Error::QueueFull { waiting: 1, .. })));
     println!("one waits already, and no more were wanted: refused");

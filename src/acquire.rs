@@ -14,7 +14,7 @@ use crate::protocol::replication::Replication;
 use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, shown};
+use crate::types::error::{Error, LostReason};
 use crate::types::limits::{MOST_LEASE, check_duration, check_lease, check_lock_delay, check_max_hold, check_permits};
 use crate::types::mode::{Access, Admission, Grant, Permits, Read, When};
 use crate::types::owner::Owner;
@@ -395,7 +395,7 @@ impl<M: Access> Acquire<M> {
                 // plain writer then.
                 Attempted::AskAgain(_) if self.further => {
                     return Err(Error::Lost {
-                        lock: shown(&self.lock.name),
+                        lock: self.lock.name.to_string(),
                         reason: LostReason::UnknownToServer,
                     });
                 }
@@ -435,7 +435,7 @@ impl<M: Access> Acquire<M> {
         check_permits(&self.lock.name, self.admission, self.permits.unwrap_or(1))?;
         match self.owner {
             Some(owner) if (owner.is_anonymous() || owner.is_nobody()) && !self.further => Err(Error::InvalidOwner {
-                lock: shown(&self.lock.name),
+                lock: self.lock.name.to_string(),
                 owner,
             }),
             _ => Ok(()),

@@ -11,7 +11,7 @@ use crate::guard::Guard;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, shown};
+use crate::types::error::{Error, LostReason};
 use crate::types::limits::{call_limit, check_max_hold};
 use crate::types::mode::{Access, When};
 use crate::types::owner::Owner;
@@ -99,12 +99,12 @@ impl AcquireAll {
     /// # async fn example(client: fairlock::Client) -> Result<(), fairlock::Error> {
     /// let (gpus, data) = (client.semaphore("gpu", 4), client.rw_lock("data:7"));
     /// let all = client.all().permits(&gpus, 2).write(&data).acquire_fair().await?;
-    /// println!("with token {:?}", all.fencing_token(&data)); // that of the permits: fencing_token(gpus.lock())
+    /// println!("with token {:?}", all.fencing_token(&data)); // that of the permits: fencing_token(gpus.rw_lock())
     /// all.release().await
     /// # }
     /// ```
     pub fn permits(mut self, semaphore: &Semaphore, permits: u32) -> Self {
-        self.locks.push((semaphore.lock().clone(), Share::Permits(permits)));
+        self.locks.push((semaphore.rw_lock().clone(), Share::Permits(permits)));
         self
     }
 
@@ -112,7 +112,7 @@ impl AcquireAll {
     ///
     /// An owner that holds a lock and then acquires others with smaller names does not acquire in order. Two such owners
     /// can deadlock, as with single locks.
-    pub fn owner(mut self, owner: &Owner) -> Self {
+    pub fn with_owner(mut self, owner: &Owner) -> Self {
         self.owner = Some(*owner);
         self
     }
@@ -323,7 +323,7 @@ impl AcquireAll {
 }
 
 fn not_together(lock: &RwLock, why: &'static str) -> Error {
-    let lock = shown(lock.name());
+    let lock = lock.name().to_owned();
     Error::NotTogether { lock, why }
 }
 

@@ -15,7 +15,7 @@ use crate::semaphore::Semaphore;
 use crate::state::shared::Identity;
 use crate::target::{IntoServer, Server};
 use crate::types::client_info::ClientInfo;
-use crate::types::error::Error;
+use crate::types::error::{ALL_LOCKS, Error};
 use crate::types::limits::{
     DEADLOCK_TIMEOUT, DEFAULT_LEASE, LEAST_DEADLOCK_TIMEOUT, LEAST_LEASE, MOST_LEASE, check_duration, check_lease,
     check_lock_delay,
@@ -150,7 +150,9 @@ impl Client {
     pub async fn events(&self) -> Result<Events, Error> {
         runtime::check_timers()?;
         if self.handle.session.is_closed() {
-            return Err(Error::Shutdown { lock: "*".to_owned() });
+            return Err(Error::Shutdown {
+                lock: ALL_LOCKS.to_owned(),
+            });
         }
         Events::of_all(Arc::clone(&self.handle)).await
     }
@@ -167,10 +169,12 @@ impl Client {
         runtime::check_timers()?;
         let session = &self.handle.session;
         if session.is_closed() {
-            return Err(Error::Shutdown { lock: "*".to_owned() });
+            return Err(Error::Shutdown {
+                lock: ALL_LOCKS.to_owned(),
+            });
         }
         let introduction = session.introduction(id).await;
-        introduction.map_err(|error| Error::of_server("*", error))
+        introduction.map_err(|error| Error::of_server(ALL_LOCKS, error))
     }
 
     /// The names of the locks under this client's prefix that exist and match a pattern, in no particular order.
@@ -399,7 +403,7 @@ impl ClientBuilder {
         }
         if self.quarantine.is_some() && target.is_cluster() {
             return Err(Error::Unsupported {
-                lock: "*".to_owned(),
+                lock: ALL_LOCKS.to_owned(),
                 what: "quarantine",
                 remedy: "in a cluster nothing says for all slots when a node has restarted; use wait_for_replicas",
             });

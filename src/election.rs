@@ -224,6 +224,7 @@ impl Leading {
 /// Who leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Leader {
     /// The owner of the leader's hold: that of its [`Leading::owner`].
     pub owner: Owner,
@@ -328,7 +329,7 @@ impl Observer {
             _ if event.owner.is_nobody() => false,
             (Granted, Mode::Write, Some(token)) if token.get() > self.term => {
                 self.term = token.get();
-                self.leader = Some(Leader::new(event.owner, &event.client, token));
+                self.leader = Some(Leader::new(event.owner, &event.client_id, token));
                 true
             }
             // The next leader's grant may follow, and an owner may lead twice: the status knows.

@@ -4,12 +4,12 @@
 //! pass this on to the scripts that they call. So events cost neither state nor commands while nobody listens.
 
 use crate::engine::session::Handle;
-use crate::protocol::event::{ALL_LOCKS, Event};
+use crate::protocol::event::{self, Event};
 use crate::protocol::key::{self, Lock};
 use crate::state::subscribers::{Item, Topic};
 use crate::transport::route::Route;
 use crate::types::clock;
-use crate::types::error::{Error, runtime_ended, shown, timed_out};
+use crate::types::error::{ALL_LOCKS, Error, runtime_ended, timed_out};
 use crate::types::timers::CONNECT_TIMEOUT;
 use std::fmt;
 use std::pin::Pin;
@@ -47,7 +47,7 @@ impl Events {
                 remedy: "a cluster brings those of single locks; poll the status of the others",
             });
         }
-        Self::subscribe(handle, &topic, ALL_LOCKS.to_owned(), ALL_LOCKS).await
+        Self::subscribe(handle, &topic, event::ALL_LOCKS.to_owned(), ALL_LOCKS).await
     }
 
     async fn subscribe(handle: Arc<Handle>, topic: &Topic, subject: String, name: &str) -> Result<Self, Error> {
@@ -63,12 +63,12 @@ impl Events {
         if !subscribed {
             return Err(match stream.try_recv() {
                 Ok(Item::Failed(error)) => Error::of_server(name, Arc::unwrap_or_clone(error)),
-                _ => Error::Shutdown { lock: shown(name) },
+                _ => Error::Shutdown { lock: name.to_owned() },
             });
         }
         Ok(Self {
             stream: BroadcastStream::new(stream),
-            lock: shown(name),
+            lock: name.to_owned(),
             _handle: handle,
         })
     }

@@ -12,7 +12,7 @@ use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, is_transient, shown, timed_out};
+use crate::types::error::{Error, LostReason, is_transient, timed_out};
 use crate::types::mode::{Access, Permits, Read, Write};
 use crate::types::owner::Owner;
 use crate::types::token::FencingToken;
@@ -277,7 +277,7 @@ impl<M> Guard<M> {
                     let reason = LostReason::UnknownToServer;
                     tell(hold, HoldEnd::Lost(reason));
                     return Err(Error::Lost {
-                        lock: shown(&request.lock.name),
+                        lock: request.lock.name.to_string(),
                         reason,
                     });
                 }
@@ -314,7 +314,7 @@ impl<M> Guard<M> {
 
     pub(crate) fn lost_because(&self, reason: LostReason) -> Error {
         Error::Lost {
-            lock: shown(&self.request().lock.name),
+            lock: self.request().lock.name.to_string(),
             reason,
         }
     }

@@ -151,9 +151,15 @@ mod watch;
 
 mod quorum;
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 #[doc(hidden)]
 pub mod testing;
+
+/// What the command `fairlock` of this version needs besides. It is not part of the API.
+#[doc(hidden)]
+pub mod __cli {
+    pub use crate::types::remedy::{remedy, without_arguments};
+}
 
 /// The client library, in the version whose types this crate takes.
 pub use redis;
@@ -185,7 +191,6 @@ pub use types::deadlock::Blocked;
 pub use types::error::{Error, LostReason};
 pub use types::mode::{Access, Mode, Permits, Policy, Read, Write};
 pub use types::owner::Owner;
-pub use types::remedy::{remedy, without_arguments};
 pub use types::rights;
 pub use types::token::FencingToken;
 

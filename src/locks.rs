@@ -10,7 +10,7 @@ use crate::protocol::key::{self, Lock};
 use crate::protocol::lookup;
 use crate::transport::link::Lane;
 use crate::transport::route::Master;
-use crate::types::error::Error;
+use crate::types::error::{ALL_LOCKS, Error};
 use crate::types::limits::call_limit;
 use futures::stream::{self, StreamExt as _};
 use redis::RedisError;
@@ -20,9 +20,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio_stream::Stream;
-
-/// In errors, where another operation names its lock.
-const ALL_LOCKS: &str = "*";
 
 type Name = Result<String, Error>;
 

@@ -6,7 +6,7 @@ use crate::engine::runtime;
 use crate::engine::session::Handle;
 use crate::guard::Guard;
 use crate::status::{self, Status};
-use crate::types::error::{Error, shown};
+use crate::types::error::Error;
 use crate::types::mode::Access;
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
@@ -63,6 +63,7 @@ type Acquiring<G> = Pin<Box<dyn Future<Output = Result<G, Error>> + Send>>;
 /// The place of a request in the queue, at one moment: see [`Queued::place`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Place {
     /// How many waiters stand before the request.
     pub ahead: usize,
@@ -161,7 +162,7 @@ impl<G> Queued<G> {
                 return Ok(None);
             };
             if handle.session.is_closed() {
-                let lock = shown(&request.lock.name);
+                let lock = request.lock.name.to_string();
                 return Err(Error::Shutdown { lock });
             }
             let (status, ahead) = status::read(&handle.session, &request.lock, 0, Some(&request.name)).await?;

@@ -13,7 +13,7 @@ use crate::protocol::snapshot::Snapshot;
 use crate::status::{self, Status};
 use crate::transport::link::Lane;
 use crate::types::client_info::ClientInfo;
-use crate::types::error::{Error, disconnected, shown};
+use crate::types::error::{Error, disconnected};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Access, Admission, Permits, Policy, Read, Write};
 use crate::types::owner::Owner;
@@ -310,7 +310,7 @@ impl RwLock {
         self.lock.check_name()?;
         if self.handle.session.is_closed() {
             return Err(Error::Shutdown {
-                lock: shown(&self.lock.name),
+                lock: self.lock.name.to_string(),
             });
         }
         Ok(&self.handle.session)

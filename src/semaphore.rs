@@ -61,10 +61,10 @@ impl Semaphore {
     }
 
     /// The same lock as a read/write lock: a reader takes one permit, and a writer enters when all permits are back. So
-    /// `lock().write()` drains the semaphore, for example for maintenance. The lock also has [`evict`](RwLock::evict),
+    /// `rw_lock().write()` drains the semaphore, for example for maintenance. The lock also has [`evict`](RwLock::evict),
     /// [`exists`](RwLock::exists) and [`status_from`](RwLock::status_from).
     #[must_use]
-    pub fn lock(&self) -> &RwLock {
+    pub fn rw_lock(&self) -> &RwLock {
         &self.lock
     }
 

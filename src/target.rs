@@ -4,7 +4,7 @@ use crate::transport::backend::Backend;
 use crate::transport::route::Target;
 use redis::{IntoConnectionInfo, RedisError};
 use std::fmt;
-#[cfg(any(feature = "sentinel", feature = "testing"))]
+#[cfg(any(feature = "sentinel", feature = "__testing"))]
 use std::sync::Arc;
 
 /// What a [`Client`](crate::Client) can be connected to: a URL or a [`redis::Client`]; with the feature `cluster` also
@@ -45,7 +45,7 @@ mod sealed {
     impl<T, const N: usize> Sealed for [T; N] {}
     #[cfg(feature = "sentinel")]
     impl Sealed for redis::sentinel::SentinelClient {}
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     impl Sealed for std::sync::Arc<dyn crate::transport::simulated::Network> {}
 }
 
@@ -184,7 +184,7 @@ impl IntoServer for redis::sentinel::SentinelClient {
     }
 }
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 impl IntoServer for Arc<dyn crate::transport::simulated::Network> {
     fn into_server(self) -> Result<Server, RedisError> {
         Ok(Server(Target::Server(Backend::Simulated(self))))

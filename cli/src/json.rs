@@ -2,7 +2,7 @@
 
 use crate::outcome::{Failure, say};
 use crate::text;
-use fairlock::{ClientInfo, Event, EventKind, Holder, RawState, Status, Waiter};
+use fairlock::{ClientInfo, Event, Holder, Mode, RawState, Status, Waiter};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub(crate) fn ms(duration: Duration) -> u64 {
 pub(crate) fn status(lock: &str, status: &Status) -> Value {
     json!({
         "lock": lock,
-        "mode": status.mode.map(text::mode),
+        "mode": status.mode.map(Mode::as_str),
         "expired": status.is_expired(),
-        "policy": text::policy(status.policy),
+        "policy": status.policy.as_str(),
         "limit": status.limit,
         "used": status.used,
         "holding": status.holding,
@@ -48,7 +48,7 @@ pub(crate) fn raw(raw: &RawState) -> Value {
 pub(crate) fn holder(holder: &Holder) -> Value {
     json!({
         "owner": holder.owner.to_string(),
-        "mode": text::mode(holder.mode),
+        "mode": holder.mode.as_str(),
         "permits": holder.permits,
         "holds": holder.holds,
         "token": holder.token.get(),
@@ -62,7 +62,7 @@ pub(crate) fn holder(holder: &Holder) -> Value {
 pub(crate) fn waiter(waiter: &Waiter) -> Value {
     json!({
         "owner": waiter.owner.to_string(),
-        "mode": text::mode(waiter.mode),
+        "mode": waiter.mode.as_str(),
         "permits": waiter.permits,
         "upgrade": waiter.upgrade,
         "position": waiter.position,
@@ -81,26 +81,14 @@ pub(crate) fn client(client: &ClientInfo) -> Value {
 pub(crate) fn event(event: &Event, from: Option<&ClientInfo>) -> Value {
     json!({
         "at": humantime::format_rfc3339_micros(event.at).to_string(),
-        "event": kind(event.kind),
+        "event": event.kind.as_str(),
         "lock": event.lock,
-        "mode": text::mode(event.mode),
+        "mode": event.mode.as_str(),
         "owner": event.owner.to_string(),
-        "client": event.client,
+        "client": event.client_id,
         "label": from.and_then(|from| from.label.as_deref()),
         "process": from.and_then(|from| from.process),
         "host": from.and_then(|from| from.host.as_deref()),
         "token": event.token.map(u64::from),
     })
-}
-
-pub(crate) fn kind(kind: EventKind) -> &'static str {
-    match kind {
-        EventKind::Queued => "queued",
-        EventKind::Granted => "granted",
-        EventKind::Released => "released",
-        EventKind::Expired => "expired",
-        EventKind::Left => "left",
-        EventKind::Evicted => "evicted",
-        _ => "unknown",
-    }
 }

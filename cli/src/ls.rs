@@ -63,7 +63,7 @@ pub(crate) async fn run(target: &Target, args: &LsArgs) -> Outcome {
 
 /// With the permits of a semaphore that are taken.
 fn mode(status: &fairlock::Status) -> String {
-    let mode = status.mode.map_or("free", text::mode);
+    let mode = status.mode.map_or("free", fairlock::Mode::as_str);
     let taken = text::taken(status).map(|taken| format!(" {taken}"));
     mode.to_owned() + &taken.unwrap_or_default()
 }
@@ -71,9 +71,9 @@ fn mode(status: &fairlock::Status) -> String {
 pub(crate) fn summary(found: &Found) -> Value {
     json!({
         "lock": found.name,
-        "mode": found.status.mode.map(text::mode),
+        "mode": found.status.mode.map(fairlock::Mode::as_str),
         "expired": found.status.is_expired(),
-        "policy": text::policy(found.status.policy),
+        "policy": found.status.policy.as_str(),
         "limit": found.status.limit,
         "used": found.status.used,
         "holding": found.status.holding,

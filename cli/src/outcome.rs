@@ -74,7 +74,7 @@ impl From<Error> for Failure {
 
 /// The library's words, but a policy as the command line has it.
 fn told(error: &Error) -> String {
-    let Error::PolicyMismatch { lock, stored } = error else {
+    let Error::PolicyMismatch { lock, stored, .. } = error else {
         return error.to_string();
     };
     let policy = text::policy(*stored);

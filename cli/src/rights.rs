@@ -263,7 +263,7 @@ mod tests {
         ];
         // An option of the library, or nothing that the master's user needs.
         let others = [Task::Replicas, Task::Disks, Task::Sentinel];
-        for task in Task::ALL.into_iter().filter(|task| !others.contains(task)) {
+        for task in Task::ALL.iter().copied().filter(|task| !others.contains(task)) {
             for command in task.commands().iter().filter(|command| !elsewhere.contains(command)) {
                 assert!(tried.contains(&(task, format!("+{command}"))), "{task:?}: {command}");
             }

@@ -219,7 +219,10 @@ async fn under_all(
     let (first, request) = match args.semaphore {
         Some(limit) => {
             let semaphore = client.semaphore(&args.name, limit);
-            (semaphore.lock().clone(), client.all().permits(&semaphore, args.permits))
+            (
+                semaphore.rw_lock().clone(),
+                client.all().permits(&semaphore, args.permits),
+            )
         }
         None => {
             let first = lock(&args.name);
@@ -333,7 +336,7 @@ pub(crate) async fn run_under<H: Held>(
 /// any other loss is that of a server that was away, or forgot what it had granted.
 fn not_entered(error: Error) -> Failure {
     match error {
-        Error::Lost { lock, reason } => {
+        Error::Lost { lock, reason, .. } => {
             let message = format!(
                 "{}: the request ended while it waited: {reason}; COMMAND has not run",
                 safe(&lock)

@@ -243,7 +243,7 @@ impl ServerArgs {
         }
         let (hosts, master) = (place.hosts.clone(), master.to_owned());
         let client = SentinelClient::build(hosts, master, Some(nodes), SentinelServerType::Master);
-        client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
+        client.map_err(|error| self.unreachable(&error, fairlock::__cli::remedy(&error)))
     }
 
     /// A plain connection to a single server, for what the library does not offer.
@@ -268,7 +268,7 @@ impl ServerArgs {
                 "name the sentinels' own login by ?sentinel_username=USER&sentinel_password=PASSWORD, because the login \
                  before the host is the master's",
             ),
-            _ => self.unreachable(&error, fairlock::remedy(&error)),
+            _ => self.unreachable(&error, fairlock::__cli::remedy(&error)),
         })?;
         let kind = greeted.kind;
         let remedy = match (&place.named, kind) {
@@ -350,7 +350,7 @@ impl ServerArgs {
     pub(crate) fn redis_client(&self) -> Result<redis::Client, Failure> {
         let place = self.place()?;
         let client = redis::Client::open(place.hosts[0].clone());
-        client.map_err(|error| self.unreachable(&error, fairlock::remedy(&error)))
+        client.map_err(|error| self.unreachable(&error, fairlock::__cli::remedy(&error)))
     }
 
     /// The server replied to a plain command with an error, or did not reply.
@@ -368,7 +368,7 @@ impl ServerArgs {
         let error_text = error.to_string().trim().replace('\n', ", ");
         // Something answers if there is more to do than to look whether the server is up.
         let away = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        if remedy != fairlock::remedy(&away) {
+        if remedy != fairlock::__cli::remedy(&away) {
             let message = format!("cannot connect to {shown}: {error_text}; {remedy}");
             return Failure::new(Status::UNAVAILABLE, message);
         }
@@ -404,7 +404,7 @@ pub(crate) async fn greet(host: &ConnectionInfo) -> Result<Greeted, RedisError> 
         .set_response_timeout(Some(Duration::from_secs(10)));
     let client = redis::Client::open(host.clone())?;
     let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-    let mut connection = connection.map_err(fairlock::without_arguments)?;
+    let mut connection = connection.map_err(fairlock::__cli::without_arguments)?;
     // Every user may say HELLO.
     let hello = redis::cmd("HELLO");
     let hello = hello.query_async::<HashMap<String, Value>>(&mut connection).await?;

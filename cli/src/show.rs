@@ -102,9 +102,9 @@ pub(crate) fn page(found: &Found) -> String {
     let state = match status.mode {
         None => "free".to_owned(),
         Some(mode) if status.is_expired() => {
-            format!("expired: the next request enters; was held to {}", text::mode(mode))
+            format!("expired: the next request enters; was held to {}", mode.as_str())
         }
-        Some(mode) => format!("held to {}", text::mode(mode)),
+        Some(mode) => format!("held to {}", mode.as_str()),
     };
     let mut holding = count(status.holding, "hold", "holds");
     let expired = status

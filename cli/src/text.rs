@@ -100,18 +100,11 @@ pub(crate) fn expired(since: Duration) -> String {
     format!("expired {} ago", span(since))
 }
 
-pub(crate) fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Read => "read",
-        Mode::Write => "write",
-    }
-}
-
 /// The mode of a request, and how many permits of a semaphore it takes.
-pub(crate) fn share(mode_of_request: Mode, permits: u32) -> String {
+pub(crate) fn share(mode: Mode, permits: u32) -> String {
     match permits {
-        1 => mode(mode_of_request).to_owned(),
-        _ => format!("{}, {permits} permits", mode(mode_of_request)),
+        1 => mode.to_string(),
+        _ => format!("{mode}, {permits} permits"),
     }
 }
 

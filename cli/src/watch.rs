@@ -42,7 +42,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         let said = match event {
             None => break Err(ended(&subject)),
             Some(Ok(event)) => {
-                let from = clients.who(&event.client).await;
+                let from = clients.who(&event.client_id).await;
                 if from.is_none() && (args.label.is_some() || args.host.is_some()) && !leaves_out {
                     complain("leaving out events of clients that ended before fairlock could ask who they are");
                     leaves_out = true;
@@ -94,8 +94,11 @@ fn concerns(event: &Event, from: Option<&ClientInfo>, args: &WatchArgs) -> bool 
 
 fn line(event: &Event, from: Option<&ClientInfo>) -> String {
     let at = humantime::format_rfc3339_micros(event.at).to_string();
-    let (kind, mode) = (json::kind(event.kind), text::mode(event.mode));
-    let from = from.map_or_else(|| format!("client {}", safe_word(&event.client)), text::origin_in_short);
+    let (kind, mode) = (event.kind.as_str(), event.mode.as_str());
+    let from = from.map_or_else(
+        || format!("client {}", safe_word(&event.client_id)),
+        text::origin_in_short,
+    );
     let mut line = format!(
         "{at}  {kind:<8}  {mode:<5}  {}  {from}  owner {}",
         safe(&event.lock),

@@ -16,7 +16,7 @@ use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::boxed::boxed;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, is_transient, left_nothing, shown, timed_out};
+use crate::types::error::{Error, LostReason, is_transient, left_nothing, timed_out};
 use crate::types::limits::call_limit;
 use crate::types::mode::{Grant, Mode, When};
 use crate::types::timers::GRACE;
@@ -373,7 +373,7 @@ impl Attempt {
     }
 
     fn lock_name(&self) -> String {
-        shown(&self.request().lock.name)
+        self.request().lock.name.to_string()
     }
 
     fn failed(&self, error: RedisError) -> Error {

@@ -9,7 +9,7 @@ use crate::state::claim::EndedBy;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, is_transient, shown};
+use crate::types::error::{Error, LostReason, is_transient};
 use crate::types::limits::call_limit;
 use tokio::time::timeout;
 
@@ -47,7 +47,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
                 }
                 if is_held(request) && clock::since(begun) >= wish.timeout {
                     return Err(Error::NotReplicated {
-                        lock: shown(&request.lock.name),
+                        lock: request.lock.name.to_string(),
                         wanted: wish.replicas,
                         reached: reached.replicas,
                         timeout: wish.timeout,
@@ -61,7 +61,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
     match request.claim().ended() {
         // Whoever was evicted does not come back by itself.
         Some(EndedBy::Lost(reason @ LostReason::Evicted)) => Err(Error::Lost {
-            lock: shown(&request.lock.name),
+            lock: request.lock.name.to_string(),
             reason: *reason,
         }),
         _ => Ok(false),

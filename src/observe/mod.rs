@@ -129,11 +129,11 @@ const LABELS: Labels = Labels {
         GrantVia::Renewal.label(),
     ],
     reasons: &[
-        LostReason::LeaseExpired.label(),
-        LostReason::UnknownToServer.label(),
-        LostReason::MaxHold.label(),
-        LostReason::Shutdown.label(),
-        LostReason::Evicted.label(),
+        LostReason::LeaseExpired.as_str(),
+        LostReason::UnknownToServer.as_str(),
+        LostReason::MaxHold.as_str(),
+        LostReason::Shutdown.as_str(),
+        LostReason::Evicted.as_str(),
     ],
     connections: &[Outage::COMMAND, Outage::SUBSCRIPTION],
     renewals: &RENEWALS,
@@ -363,7 +363,7 @@ impl Drop for Hold {
         metrics::held(mode, outcome, held);
         self.span.record("outcome", outcome).record("hold_us", hold_us);
         if let HoldEnd::Lost(why) = self.end {
-            let reason = why.label();
+            let reason = why.as_str();
             self.span.record("reason", reason);
             metrics::lost(mode, reason);
             if why == LostReason::Shutdown {

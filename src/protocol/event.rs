@@ -8,6 +8,7 @@ use crate::types::owner::Owner;
 use crate::types::timers::BELIEVED_FOR;
 use crate::types::token::FencingToken;
 use redis::{Cmd, RedisError, Value};
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// The announcement of a client that listens to the events of all locks.
@@ -27,7 +28,7 @@ pub struct Event {
     /// The owner of the request.
     pub owner: Owner,
     /// The client that made the request: see [`ClientInfo::id`](crate::ClientInfo).
-    pub client: String,
+    pub client_id: String,
     /// The request's mode.
     pub mode: Mode,
     /// The fencing token, if the event is a grant.
@@ -55,6 +56,27 @@ pub enum EventKind {
     Left,
     /// An operator evicted the request.
     Evicted,
+}
+
+impl EventKind {
+    /// Returns the word in serde's form, such as `granted`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Granted => "granted",
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Left => "left",
+            Self::Evicted => "evicted",
+        }
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// Announces to all clients that somebody listens: a message reaches those that are connected, a sorted set reaches later
@@ -122,7 +144,7 @@ fn read_event(lock: &str, at: SystemTime, line: &str) -> Option<Event> {
         lock: lock.to_owned(),
         kind,
         owner: name.owner()?,
-        client: name.client.to_owned(),
+        client_id: name.client.to_owned(),
         mode: name.mode,
         token: (token > 0).then(|| FencingToken::new(token)),
     })

@@ -20,7 +20,7 @@ struct Library {
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let own = SOURCES.map(|source| source.text.to_owned());
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if let Some(changed) = super::script::replaced::texts() {
         // Each function has a `lock.lua` of its own, because a test may have changed that too.
         return Library::of("", changed);
@@ -101,7 +101,7 @@ fn says(error: &RedisError, words: &str) -> bool {
 }
 
 /// The seam by which tests read the library.
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod seen {
     /// Returns the library of functions as it is sent: its name and its text.
     pub fn library() -> (&'static str, &'static str) {

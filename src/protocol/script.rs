@@ -21,9 +21,9 @@ impl Script {
     fn new(number: usize) -> Self {
         let Source { name, flags, text } = SOURCES[number];
         let body = String::from(LOCK) + text;
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "__testing")]
         let body = replaced::transformed(name, &body);
-        #[cfg(not(feature = "testing"))]
+        #[cfg(not(feature = "__testing"))]
         let _ = name;
         let flags = if flags.is_empty() {
             String::new()
@@ -105,7 +105,7 @@ impl Name {
 }
 
 /// The seam by which tests change scripts.
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod replaced {
     use super::{SCRIPTS, SOURCES};
     use std::sync::OnceLock;

@@ -8,7 +8,7 @@ use crate::engine::runtime;
 use crate::observe::{Hold, Wait};
 use crate::protocol::key::Lock;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, shown, timed_out};
+use crate::types::error::{Error, LostReason, timed_out};
 use crate::types::limits::{LEAST_LEASE, call_limit, check_duration};
 use crate::types::mode::{Access, Admission, Grant, GrantVia, Policy, When};
 use crate::types::owner::Owner;
@@ -187,17 +187,17 @@ impl<M: Access> QuorumAcquire<M> {
         }
         if let Policy::Bounded = self.policy {
             return Err(Error::Unsupported {
-                lock: shown(name),
+                lock: name.to_string(),
                 what: "a bound on readers",
                 remedy: "a majority of servers cannot count permits; use max_readers on one server",
             });
         }
         match self.owner {
             Some(owner) if owner.is_anonymous() || owner.is_nobody() => Err(Error::InvalidOwner {
-                lock: shown(name),
+                lock: name.to_string(),
                 owner,
             }),
-            _ if self.members.is_closed() => Err(Error::Shutdown { lock: shown(name) }),
+            _ if self.members.is_closed() => Err(Error::Shutdown { lock: name.to_string() }),
             _ => Ok(()),
         }
     }

@@ -20,7 +20,7 @@ use crate::state::claim::Claim;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
-use crate::types::error::{Error, LostReason, runtime_ended, shown};
+use crate::types::error::{Error, LostReason, runtime_ended};
 use crate::types::mode::{Admission, Mode, When};
 use crate::types::owner::Owner;
 use futures::future::BoxFuture;
@@ -197,7 +197,7 @@ impl Ballot {
     }
 
     pub(super) fn lock_name(&self) -> String {
-        shown(&self.wish.lock.name)
+        self.wish.lock.name.to_string()
     }
 
     /// Registers a request at one server under a new name.

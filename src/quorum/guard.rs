@@ -75,7 +75,7 @@ impl<M> QuorumGuard<M> {
     }
 
     /// The servers whose votes count.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     pub(crate) fn voters(&self) -> Vec<usize> {
         let tally = self.ballot.tally();
         let votes = tally.votes.iter().enumerate();

@@ -7,7 +7,7 @@ use crate::engine::runtime;
 use crate::protocol::key::Lock;
 use crate::rw_lock::RwLock;
 use crate::status::Status;
-use crate::types::error::{Error, disconnected, shown};
+use crate::types::error::{Error, disconnected};
 use crate::types::mode::{Policy, Read, Write};
 use crate::types::owner::Owner;
 use futures::future::join_all;
@@ -79,7 +79,7 @@ impl QuorumLock {
     pub async fn status(&self) -> Result<QuorumStatus, Error> {
         runtime::check_timers()?;
         self.lock.check_name()?;
-        let lock = shown(&self.lock.name);
+        let lock = self.lock.name.to_string();
         if self.members.is_closed() {
             return Err(Error::Shutdown { lock });
         }

@@ -1,13 +1,13 @@
-//! The rules on which the promises of a quorum rest, each in one function. Under the feature `testing` a test breaks one of
+//! The rules on which the promises of a quorum rest, each in one function. Under the feature `__testing` a test breaks one of
 //! them at a time, to see that the checks of `tests/attack` notice it.
 
 use crate::protocol::order::FIRST_PLACE;
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 use seam::{Rule, is_broken};
 
 /// How many servers are a majority of so many: two majorities share a server.
 pub(super) fn majority(servers: usize) -> usize {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::Majority) {
         return servers / 2;
     }
@@ -17,7 +17,7 @@ pub(super) fn majority(servers: usize) -> usize {
 /// Whether a grant counts. `is_over`: the quarantine of its server is over. `is_old`: the grant was asked for before that. A
 /// hold has its token already: a vote that it gains needs a server that forgets no hold, and no more.
 pub(super) fn is_trusted(is_over: bool, is_old: bool, holds: bool) -> bool {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::Quarantine) {
         return true;
     }
@@ -27,7 +27,7 @@ pub(super) fn is_trusted(is_over: bool, is_old: bool, holds: bool) -> bool {
 /// Whether a grant counts. `renounced`: no grant up to that number does, because the vote gave it up. `placing`: a place that
 /// may end the grant is under way.
 pub(super) fn is_kept(token: u64, renounced: u64, placing: bool) -> bool {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::GivingUp) {
         return token > renounced;
     }
@@ -37,7 +37,7 @@ pub(super) fn is_kept(token: u64, renounced: u64, placing: bool) -> bool {
 /// The place of a request at all servers: the greatest of the numbers that a majority told. So it is behind all who had their
 /// places before.
 pub(super) fn place(numbers: &[u64]) -> Option<u64> {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::Places) {
         return None;
     }
@@ -47,7 +47,7 @@ pub(super) fn place(numbers: &[u64]) -> Option<u64> {
 /// The place of a request that holds, at the servers whose votes it lacks: before every waiter. A waiter has the vote there, and
 /// gives it up for nobody behind it; then the loss of one more server would end the hold.
 pub(super) fn place_of_holder() -> Option<u64> {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::Holders) {
         return None;
     }
@@ -57,7 +57,7 @@ pub(super) fn place_of_holder() -> Option<u64> {
 /// The fencing token of the votes with which a hold begins: their greatest. So it is greater than every token that one of
 /// their servers knew.
 pub(super) fn token(tokens: impl Iterator<Item = u64>) -> u64 {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::Tokens) {
         return tokens.min().unwrap_or_default();
     }
@@ -66,7 +66,7 @@ pub(super) fn token(tokens: impl Iterator<Item = u64>) -> u64 {
 
 /// Whether so many servers that know a token are enough for its user to have it.
 pub(super) fn is_known(servers: usize, majority: usize) -> bool {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if is_broken(Rule::Announcing) {
         return servers > 0;
     }
@@ -74,7 +74,7 @@ pub(super) fn is_known(servers: usize, majority: usize) -> bool {
 }
 
 /// The seam for tests: a rule that the clients on this thread break.
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod seam {
     use std::cell::Cell;
 

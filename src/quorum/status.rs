@@ -25,6 +25,7 @@ pub struct QuorumStatus {
 /// An owner that holds a lock at some servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QuorumHolder {
     /// The owner. A request without a named owner that had to ask a server again shows there as another owner, and its vote
     /// there counts for that one. Name the owners of holds that are to outlast the restart of a server.

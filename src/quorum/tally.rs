@@ -484,7 +484,7 @@ impl Tally {
     }
 }
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod seam;
 #[cfg(test)]
 mod tests;

@@ -483,7 +483,7 @@ impl Claim {
 
 mod doubt;
 mod keep;
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 mod seam;
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,10 @@
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use super::server::{Connected, Purpose, Server};
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 use super::simulated::Network;
 use super::wire::OnPush;
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 use super::wire::Wire;
 use redis::RedisError;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) enum Backend {
     /// Whichever server is the master.
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<Sentinel>),
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     Simulated(Arc<dyn Network>),
 }
 
@@ -33,7 +33,7 @@ impl Backend {
             Self::Server(server) => server.address(),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(_) => "the master that Sentinel names".to_owned(),
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Simulated(_) => "simulation".to_owned(),
         }
     }
@@ -48,7 +48,7 @@ impl Backend {
             Self::Server(server) => server.connect(label, purpose, on_push).await,
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => sentinel.connect(label, purpose, on_push).await,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Simulated(network) => {
                 let wire = Wire::Simulated(network.connect(on_push).await?);
                 // The simulation has no functions.
@@ -63,7 +63,7 @@ impl Backend {
         match self {
             Self::Server(server) => server.is_demoted(term),
             // The sentinels announce the next master, so their terms end by that.
-            #[cfg(any(feature = "testing", feature = "sentinel"))]
+            #[cfg(any(feature = "__testing", feature = "sentinel"))]
             _ => {}
         }
     }
@@ -74,7 +74,7 @@ impl Backend {
             Self::Server(server) => server.outdated(term).await,
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => sentinel.outdated(term).await,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Simulated(_) => std::future::pending().await,
         }
     }

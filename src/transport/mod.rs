@@ -16,7 +16,7 @@ pub(crate) mod route;
 #[cfg(feature = "sentinel")]
 pub(crate) mod sentinel;
 pub(crate) mod server;
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod simulated;
 pub(crate) mod subscription;
 pub(crate) mod wire;

@@ -63,7 +63,7 @@ impl Target {
     /// Whether the connections are sockets.
     pub(crate) fn needs_io(&self) -> bool {
         match self {
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Server(Backend::Simulated(_)) => false,
             _ => true,
         }
@@ -81,7 +81,7 @@ impl Target {
     /// Runs one of the client's own tasks.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         match self {
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Server(Backend::Simulated(network)) => network.spawn(Box::pin(task)),
             _ => tokio::spawn(task).abort_handle(),
         }

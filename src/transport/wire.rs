@@ -1,7 +1,7 @@
 //! A wire: one connection, and what can be sent over it. `server.rs` makes wires.
 //! In a simulation a wire leads to no server.
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 use super::simulated::Connection;
 #[cfg(feature = "cluster")]
 use crate::protocol::reply::malformed;
@@ -23,7 +23,7 @@ pub(crate) type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) enum Wire {
     Redis(MultiplexedConnection),
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     Simulated(Arc<dyn Connection>),
 }
 
@@ -32,7 +32,7 @@ impl Wire {
     pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
         match self {
             Self::Redis(connection) => at_once(pin!(connection.send_packed_command(command))).await,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Simulated(connection) => connection.send(command).await,
         }
     }
@@ -48,7 +48,7 @@ impl Wire {
                 let mut replies = at_once(pin!(connection.send_packed_commands(&pair, 0, 2))).await?;
                 replies.pop().ok_or_else(|| malformed(&Value::Nil))
             }
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Simulated(_) => Err(unsupported()),
         }
     }
@@ -62,7 +62,7 @@ impl Wire {
     pub(crate) async fn subscribe(&mut self, channels: &[&str]) -> Result<(), RedisError> {
         match self {
             Self::Redis(connection) => connection.subscribe(channels).await,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             Self::Simulated(connection) => connection
                 .send(redis::cmd("SUBSCRIBE").arg(channels))
                 .await?
@@ -76,7 +76,7 @@ impl Wire {
         match (self, topic) {
             (Self::Redis(connection), Topic::Channel(channel)) => connection.subscribe(channel).await,
             (Self::Redis(connection), Topic::Pattern(pattern)) => connection.psubscribe(pattern).await,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             (Self::Simulated(connection), topic) => change(connection, "SUBSCRIBE", topic).await,
         }
     }
@@ -85,7 +85,7 @@ impl Wire {
         match (self, topic) {
             (Self::Redis(connection), Topic::Channel(channel)) => connection.unsubscribe(channel).await,
             (Self::Redis(connection), Topic::Pattern(pattern)) => connection.punsubscribe(pattern).await,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "__testing")]
             (Self::Simulated(connection), topic) => change(connection, "UNSUBSCRIBE", topic).await,
         }
     }
@@ -103,7 +103,7 @@ async fn at_once<T>(mut sending: Pin<&mut impl Future<Output = T>>) -> T {
 }
 
 /// Subscribes to a topic, or unsubscribes from it.
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 async fn change(connection: &Arc<dyn Connection>, what: &str, topic: &Topic) -> Result<(), RedisError> {
     let (name, topic) = match topic {
         Topic::Channel(channel) => (what.to_owned(), channel),
@@ -114,7 +114,7 @@ async fn change(connection: &Arc<dyn Connection>, what: &str, topic: &Topic) -> 
 }
 
 /// The simulation has no clusters.
-#[cfg(all(feature = "testing", feature = "cluster"))]
+#[cfg(all(feature = "__testing", feature = "cluster"))]
 fn unsupported() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::Unsupported).into()
 }

@@ -23,7 +23,7 @@ static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn now() -> Instant {
     let found = Duration::from_nanos(SUSPENDED.load(Ordering::Relaxed));
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     let found = found + seam::found();
     Instant::now() + found
 }
@@ -31,7 +31,7 @@ pub(crate) fn now() -> Instant {
 /// The same, after a look whether the machine was suspended.
 pub(crate) fn look() -> Instant {
     SUSPENDED.fetch_max(machine::suspended(), Ordering::Relaxed);
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     seam::look();
     now()
 }
@@ -102,7 +102,7 @@ mod machine {
 }
 
 /// The seam for tests: a machine that was suspended, as far as this thread sees.
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod seam {
     use std::cell::Cell;
     use std::time::Duration;

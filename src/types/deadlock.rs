@@ -9,6 +9,7 @@ use std::time::Duration;
 /// An owner of a circle that waits for each other: see [`Error::Deadlock`](crate::Error::Deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Blocked {
     /// The owner that waits.
     pub owner: Owner,
@@ -37,7 +38,7 @@ impl Blocked {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mode = self.mode.label();
+        let mode = self.mode.as_str();
         let Self {
             owner,
             client,

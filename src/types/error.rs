@@ -9,11 +9,15 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why an operation failed. Each message names the lock and says what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The lock is no longer held. Others may use what it guarded: stop.
-    #[error("lock {lock:?} was lost: {reason}; stop what it guards, if anything, and acquire it again")]
+    #[non_exhaustive]
+    #[error(
+        "lock {name} was lost: {reason}; stop what it guards, if anything, and acquire it again",
+        name = quoted(lock)
+    )]
     Lost {
         /// The lock's name.
         lock: String,
@@ -23,17 +27,19 @@ pub enum Error {
 
     /// Some events of a lock did not reach the stream, because you read too slowly or the connection was lost. The next
     /// events are complete again. Read the status to catch up.
-    #[error("events of {lock:?} were missed: {why}; read the status to catch up")]
+    #[non_exhaustive]
+    #[error("events of {name} were missed: {why}; read the status to catch up", name = quoted(lock))]
     EventsMissed {
-        /// The lock's name, or `*` for all locks of a client.
+        /// The lock's name; empty for all locks of a client.
         lock: String,
         /// Why.
         why: &'static str,
     },
 
     /// The grant did not reach the wanted number of replicas in time. The client withdrew it: the lock is not held.
-    #[error("a grant of lock {lock:?} {} within {timeout:?} and was withdrawn; {}, then retry",
-        short_of(*reached, *wanted).0, short_of(*reached, *wanted).1)]
+    #[non_exhaustive]
+    #[error("a grant of lock {name} {} within {timeout:?} and was withdrawn; {}, then retry",
+        short_of(*reached, *wanted).0, short_of(*reached, *wanted).1, name = quoted(lock))]
     NotReplicated {
         /// The lock's name.
         lock: String,
@@ -47,8 +53,10 @@ pub enum Error {
     },
 
     /// The owner reads and asks to write, while another reader already waits to write. One of them has to leave.
+    #[non_exhaustive]
     #[error(
-        "another reader of lock {lock:?} is already waiting to write; release this read hold, then acquire to write"
+        "another reader of lock {name} is already waiting to write; release this read hold, then acquire to write",
+        name = quoted(lock)
     )]
     UpgradeConflict {
         /// The lock's name.
@@ -56,7 +64,11 @@ pub enum Error {
     },
 
     /// The owner already waits for this lock. Tasks that run side by side need an owner each.
-    #[error("this owner already waits for lock {lock:?}; give each task that waits an Owner of its own")]
+    #[non_exhaustive]
+    #[error(
+        "this owner already waits for lock {name}; give each task that waits an Owner of its own",
+        name = quoted(lock)
+    )]
     OwnerWaiting {
         /// The lock's name.
         lock: String,
@@ -65,10 +77,10 @@ pub enum Error {
     /// The owner waited in a circle of owners that wait for each other, as the youngest of them. The request has left the
     /// queue; the owner's holds stay. Release what the owner holds, or acquire in one order everywhere. See
     /// [`deadlocks`](crate::guide::deadlocks).
+    #[non_exhaustive]
     #[error(
-        "waiting for lock {lock:?} would never end: {}; release what this owner holds, then retry",
-        in_words(circle)
-    )]
+        "waiting for lock {name} would never end: {}; release what this owner holds, then retry",
+        in_words(circle), name = quoted(lock))]
     Deadlock {
         /// The lock's name.
         lock: String,
@@ -77,7 +89,8 @@ pub enum Error {
     },
 
     /// This request did not queue. As many wait before it as [`Acquire::max_queue`](crate::Acquire::max_queue) allows.
-    #[error("{waiting} already wait for lock {lock:?}; retry later, or allow more by max_queue")]
+    #[non_exhaustive]
+    #[error("{waiting} already wait for lock {name}; retry later, or allow more by max_queue", name = quoted(lock))]
     QueueFull {
         /// The lock's name.
         lock: String,
@@ -87,8 +100,10 @@ pub enum Error {
 
     /// Others use the lock with another policy. All users of a lock must name the same one. A semaphore, or a lock with
     /// [`max_readers`](crate::RwLock::max_readers), has the policy [`Policy::Bounded`].
+    #[non_exhaustive]
     #[error(
-        "lock {lock:?} is in use {}; use that, or wait until nobody has used it for a minute", with(*stored)
+        "lock {name} is in use {}; use that, or wait until nobody has used it for a minute", with(*stored),
+        name = quoted(lock)
     )]
     PolicyMismatch {
         /// The lock's name.
@@ -99,10 +114,10 @@ pub enum Error {
 
     /// The locks cannot be acquired together, because their handles are of several clients or owners, or name one lock with two
     /// policies or bounds.
+    #[non_exhaustive]
     #[error(
-        "lock {lock:?} cannot be acquired together with the others: {why}; use handles of one client and owner, and one policy \
-         and bound for each lock"
-    )]
+        "lock {name} cannot be acquired together with the others: {why}; use handles of one client and owner, and one policy \
+         and bound for each lock", name = quoted(lock))]
     NotTogether {
         /// The first lock that does not go with those before it.
         lock: String,
@@ -111,6 +126,7 @@ pub enum Error {
     },
 
     /// The name cannot be a lock's name.
+    #[non_exhaustive]
     #[error("lock name {lock:?} is refused: {why}")]
     InvalidName {
         /// The name, or its beginning.
@@ -120,6 +136,7 @@ pub enum Error {
     },
 
     /// The prefix cannot be used for keys.
+    #[non_exhaustive]
     #[error("prefix {prefix:?} is refused: it must have 1 to 128 bytes and no braces")]
     InvalidPrefix {
         /// The prefix, or its beginning.
@@ -127,6 +144,7 @@ pub enum Error {
     },
 
     /// The label cannot be a connection's name.
+    #[non_exhaustive]
     #[error("label {label:?} is refused: it must have 1 to 128 characters, printable ASCII without spaces")]
     InvalidLabel {
         /// The label, or its beginning.
@@ -134,6 +152,7 @@ pub enum Error {
     },
 
     /// The servers or the settings of a quorum cannot make one.
+    #[non_exhaustive]
     #[error("quorum {quorum:?} is refused: {why}")]
     InvalidQuorum {
         /// The quorum's name.
@@ -143,6 +162,7 @@ pub enum Error {
     },
 
     /// A duration is outside of its bounds.
+    #[non_exhaustive]
     #[error("{what} of {given:?}{} is refused: it must be {}", for_lock(.lock), range(.least, .most))]
     InvalidDuration {
         /// The lock's name; empty for the client's default.
@@ -158,7 +178,8 @@ pub enum Error {
     },
 
     /// A semaphore or a bounded lock cannot have that limit, or a request cannot have so many permits of it.
-    #[error("{what} {given} for lock {lock:?} is refused: it must be between 1 and {most}")]
+    #[non_exhaustive]
+    #[error("{what} {given} for lock {name} is refused: it must be between 1 and {most}", name = quoted(lock))]
     InvalidPermits {
         /// The lock's name.
         lock: String,
@@ -172,8 +193,10 @@ pub enum Error {
 
     /// The owner belongs to a request without a named owner, or is the nil UUID, which is nobody. Such an owner cannot
     /// acquire.
+    #[non_exhaustive]
     #[error(
-        "owner {owner} is that of a single request, or nobody, and cannot acquire lock {lock:?}; make one by Owner::new()"
+        "owner {owner} is that of a single request, or nobody, and cannot acquire lock {name}; make one by Owner::new()",
+        name = quoted(lock)
     )]
     InvalidOwner {
         /// The lock's name.
@@ -183,6 +206,7 @@ pub enum Error {
     },
 
     /// The client could not connect: the server is unreachable, refuses the login, or lacks what the client needs.
+    #[non_exhaustive]
     #[error("cannot connect to {server}: {source}; {remedy}")]
     Connect {
         /// The server's address, without its password.
@@ -195,6 +219,7 @@ pub enum Error {
 
     /// The call cannot run here, because there is no tokio runtime or the runtime has no timers. Connecting needs a
     /// runtime with I/O too.
+    #[non_exhaustive]
     #[error("{lacks}: call it within a tokio runtime that was built with enable_all()")]
     Runtime {
         /// What is missing.
@@ -203,7 +228,8 @@ pub enum Error {
 
     /// The server did not reply in time. It may have executed the request; then the client releases it in the
     /// background, or it ends with its lease. Or the runtime on which the client connected has ended.
-    #[error("the server did not answer about lock {lock:?}: {source}; {}", again(source))]
+    #[non_exhaustive]
+    #[error("the server did not answer about lock {name}: {source}; {}", again(source), name = quoted(lock))]
     Unavailable {
         /// The lock's name.
         lock: String,
@@ -212,7 +238,8 @@ pub enum Error {
     },
 
     /// The server refuses what the lock needs.
-    #[error("the server refuses to work on lock {lock:?}: {source}; {remedy}")]
+    #[non_exhaustive]
+    #[error("the server refuses to work on lock {name}: {source}; {remedy}", name = quoted(lock))]
     Server {
         /// The lock's name.
         lock: String,
@@ -223,9 +250,10 @@ pub enum Error {
     },
 
     /// The client's servers cannot do what the caller asked for.
-    #[error("{what} of lock {lock:?} is not available: {remedy}")]
+    #[non_exhaustive]
+    #[error("{what} of lock {name} is not available: {remedy}", name = quoted(lock))]
     Unsupported {
-        /// The lock's name, or `*` for all locks of a client.
+        /// The lock's name; empty for all locks of a client.
         lock: String,
         /// What the caller asked for.
         what: &'static str,
@@ -235,6 +263,7 @@ pub enum Error {
 
     /// A key that looks like a lock's cannot be one: the name in it is not UTF-8, empty, longer than 1,024 bytes, or not
     /// written as fairlock writes it.
+    #[non_exhaustive]
     #[error(
         "the key {} cannot be a lock's: the name in it is not UTF-8, empty, longer than 1024 bytes or not escaped; delete the \
         key, or choose another prefix", shown(&key.escape_ascii().to_string())
@@ -245,7 +274,8 @@ pub enum Error {
     },
 
     /// The client was shut down.
-    #[error("lock {lock:?} cannot be acquired: the client was shut down; connect a new one")]
+    #[non_exhaustive]
+    #[error("lock {name} cannot be acquired: the client was shut down; connect a new one", name = quoted(lock))]
     Shutdown {
         /// The lock's name.
         lock: String,
@@ -253,7 +283,7 @@ pub enum Error {
 }
 
 /// Why a hold was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(
     feature = "serde",
@@ -275,8 +305,9 @@ pub enum LostReason {
 }
 
 impl LostReason {
-    /// The word in fields of spans and labels of metrics.
-    pub(crate) const fn label(self) -> &'static str {
+    /// Returns the word in spans, in labels of metrics and in serde's form, such as `lease_expired`. `Display` is a sentence.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::LeaseExpired => "lease_expired",
             Self::UnknownToServer => "unknown_to_server",
@@ -328,7 +359,7 @@ fn again(source: &RedisError) -> &'static str {
 fn for_lock(lock: &str) -> String {
     match lock {
         "" => String::new(),
-        lock => format!(" for lock {lock:?}"),
+        lock => format!(" for lock {}", quoted(lock)),
     }
 }
 
@@ -340,8 +371,38 @@ fn range(least: &Duration, most: &Duration) -> String {
 }
 
 impl Error {
+    /// Returns the name of the lock. `None`: the error concerns no lock, or all locks of a client.
+    #[must_use]
+    pub fn lock(&self) -> Option<&str> {
+        match self {
+            Self::Lost { lock, .. }
+            | Self::NotReplicated { lock, .. }
+            | Self::UpgradeConflict { lock }
+            | Self::OwnerWaiting { lock }
+            | Self::EventsMissed { lock, .. }
+            | Self::InvalidDuration { lock, .. }
+            | Self::Unsupported { lock, .. }
+            | Self::Deadlock { lock, .. }
+            | Self::QueueFull { lock, .. }
+            | Self::PolicyMismatch { lock, .. }
+            | Self::NotTogether { lock, .. }
+            | Self::InvalidName { lock, .. }
+            | Self::InvalidPermits { lock, .. }
+            | Self::InvalidOwner { lock, .. }
+            | Self::Unavailable { lock, .. }
+            | Self::Server { lock, .. }
+            | Self::Shutdown { lock } => Some(lock.as_str()).filter(|lock| *lock != ALL_LOCKS),
+            Self::InvalidPrefix { .. }
+            | Self::InvalidLabel { .. }
+            | Self::InvalidQuorum { .. }
+            | Self::Connect { .. }
+            | Self::Runtime { .. }
+            | Self::ForeignKey { .. } => None,
+        }
+    }
+
     pub(crate) fn of_server(lock: &str, source: RedisError) -> Self {
-        let lock = shown(lock);
+        let lock = lock.to_owned();
         if is_transient(&source) || is_end_of_runtime(&source) {
             return Self::Unavailable { lock, source };
         }
@@ -361,7 +422,18 @@ impl Error {
     }
 }
 
-/// Shortens a name for an error, because a name may be a mebibyte long.
+/// In an error, where another one names its lock: no lock has an empty name.
+pub(crate) const ALL_LOCKS: &str = "";
+
+/// A lock's name in a message.
+fn quoted(lock: &str) -> String {
+    match lock {
+        ALL_LOCKS => "*".to_owned(),
+        lock => format!("{:?}", shown(lock)),
+    }
+}
+
+/// Shortens a name for a message, because a name may be a mebibyte long.
 pub(crate) fn shown(name: &str) -> String {
     const SHOWN_CHARS: usize = 80;
     match name.char_indices().nth(SHOWN_CHARS) {

@@ -1,6 +1,6 @@
 //! The bounds of durations and numbers, and the errors for durations outside of them.
 
-use super::error::{Error, shown};
+use super::error::Error;
 use super::mode::{Admission, Policy};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) fn check_permits(lock: &str, admission: Admission, weight: u32) -> Re
     let check = |what, given, most| match given {
         1.. if given <= most => Ok(()),
         _ => Err(Error::InvalidPermits {
-            lock: shown(lock),
+            lock: lock.to_owned(),
             what,
             given,
             most,
@@ -65,7 +65,7 @@ pub(crate) fn check_duration(
         return Ok(());
     }
     Err(Error::InvalidDuration {
-        lock: shown(lock),
+        lock: lock.to_owned(),
         what,
         given,
         least,

@@ -1,6 +1,7 @@
 //! How a request acquires the lock: its mode, the lock's policy, how long the caller waits, and what told it of the
 //! grant.
 
+use std::fmt;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,12 +20,19 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word in fields of spans and labels of metrics.
-    pub(crate) const fn label(self) -> &'static str {
+    /// Returns `read` or `write`: the word in spans, in labels of metrics and in serde's form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
         }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
@@ -45,7 +53,7 @@ pub trait Access: sealed::Sealed + Send + Sync + 'static {
     /// The mode as a value. Who holds permits reads.
     const MODE: Mode;
     /// The word in spans and in the labels of metrics.
-    const LABEL: &'static str = Self::MODE.label();
+    const LABEL: &'static str = Self::MODE.as_str();
 }
 
 impl Access for Read {
@@ -89,6 +97,25 @@ pub enum Policy {
     /// First come, first served, and at most so many readers at a time:
     /// [`RwLock::max_readers`](crate::RwLock::max_readers), [`Client::semaphore`](crate::Client::semaphore).
     Bounded,
+}
+
+impl Policy {
+    /// Returns the word in serde's form, such as `writer_first`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fifo => "fifo",
+            Self::WriterFirst => "writer_first",
+            Self::ReaderFirst => "reader_first",
+            Self::Bounded => "bounded",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// What a request says of its lock: the policy, and how many permits the readers share.

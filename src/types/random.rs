@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 /// 62 random bits.
 pub(crate) fn number() -> u64 {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "__testing")]
     if let Some(number) = seeded::next() {
         return number;
     }
@@ -12,7 +12,7 @@ pub(crate) fn number() -> u64 {
 }
 
 /// The seam for simulations.
-#[cfg(feature = "testing")]
+#[cfg(feature = "__testing")]
 pub(crate) mod seeded {
     use std::cell::Cell;
 

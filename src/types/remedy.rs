@@ -4,7 +4,8 @@ use super::rights::{besides, broad};
 use redis::{ErrorKind, RedisError};
 
 /// Removes the arguments of a command from the error of a login. A server repeats those of a command that it does not know,
-/// and those of a login have the password. A program that logs in itself, such as the command `fairlock`, needs it too.
+/// and those of a login have the password. The command `fairlock`, which logs in itself,
+/// needs this too.
 pub fn without_arguments(error: RedisError) -> RedisError {
     let what = error
         .detail()

@@ -46,7 +46,7 @@ pub enum Task {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: &'static [Self] = &[
         Self::Connect,
         Self::Introduce,
         Self::Look,
@@ -130,7 +130,7 @@ pub enum Role {
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Service, Self::Reader, Self::Evictor];
+    pub const ALL: &'static [Self] = &[Self::Service, Self::Reader, Self::Evictor];
 
     /// Returns the user's name in SECURITY.md.
     pub fn name(self) -> &'static str {

@@ -8,7 +8,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::collections::BTreeSet;
 
 fn remedy() -> &'static str {
-    fairlock::remedy(&RedisError::from((
+    fairlock::__cli::remedy(&RedisError::from((
         ErrorKind::Server(ServerErrorKind::NoPerm),
         "denied",
     )))
@@ -28,7 +28,7 @@ fn sorted(rules: &[String]) -> Vec<&String> {
 
 #[test]
 fn the_page_has_the_rules_of_the_list() {
-    for role in Role::ALL {
+    for &role in Role::ALL {
         let page = rules(role.name());
         let begin = ["on", ">SECRET", "resetkeys", "resetchannels", "-@all"];
         assert_eq!(page[..5], begin, "{}", role.name());
@@ -74,7 +74,7 @@ async fn the_errors_remedy_and_the_guide_name_all_rights_of_the_list() {
         let commands: Vec<String> = cat.arg("CAT").arg(category).query_async(&mut redis).await.unwrap();
         named.extend(commands);
     }
-    for task in Task::ALL {
+    for &task in Task::ALL {
         if matches!(task, Task::Cluster | Task::Functions) && server.is_before_7().await {
             println!("skipped: {task:?} needs Redis 7");
             continue;

@@ -7,7 +7,6 @@
 
 use crate::json;
 use crate::locks::Found;
-use crate::text;
 use fairlock::{Holder, Waiter};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -102,7 +101,7 @@ impl Forest<'_> {
             branches.push(json!({
                 "client": json::client(&waiter.client),
                 "owner": waiter.owner.to_string(),
-                "mode": text::mode(waiter.mode),
+                "mode": waiter.mode.as_str(),
                 "upgrade": waiter.upgrade,
                 "waited_ms": json::ms(waiter.waited),
                 "holds": locks,
@@ -115,13 +114,13 @@ impl Forest<'_> {
             json!({
                 "client": json::client(&holder.client),
                 "owner": holder.owner.to_string(),
-                "mode": text::mode(holder.mode),
+                "mode": holder.mode.as_str(),
                 "held_ms": json::ms(holder.held_for),
             })
         };
         json!({
             "lock": lock.name,
-            "mode": lock.status.mode.map(text::mode),
+            "mode": lock.status.mode.map(fairlock::Mode::as_str),
             "holding": lock.status.holding,
             "waiting": lock.status.waiting,
             // Its waiters stand in another place, or would stand too deep.

@@ -93,7 +93,7 @@ impl Feed {
             match event {
                 Ok(event) => {
                     looks.history.borrow_mut().event(&event, Instant::now());
-                    let from = who(looks, client, &event.client).await;
+                    let from = who(looks, client, &event.client_id).await;
                     self.say(Some(&event.lock), &json::event(&event, from.as_ref()));
                 }
                 Err(error) => self.say(None, &missed(&error.to_string())),
@@ -185,7 +185,7 @@ pub(crate) async fn of_lock(
     clients.learn(lock).await;
     let stream = stream::unfold((events, clients), async |(mut events, mut clients)| {
         let text = match timeout(ALIVE, events.next()).await {
-            Ok(Some(Ok(event))) => text(None, &json::event(&event, clients.who(&event.client).await)),
+            Ok(Some(Ok(event))) => text(None, &json::event(&event, clients.who(&event.client_id).await)),
             Ok(Some(Err(error))) => text(None, &missed(&error.to_string())),
             Ok(None) => return None,
             Err(_) => ":\n\n".to_owned(),

@@ -6,7 +6,6 @@
 
 use crate::clients::Known;
 use crate::locks::Findings;
-use crate::text;
 use fairlock::{ClientInfo, Event, EventKind, Mode, Owner, Status};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -81,7 +80,7 @@ impl History {
             EventKind::Queued => {
                 if self.open.len() < FOLLOWED {
                     let open = Open {
-                        client: event.client.clone(),
+                        client: event.client_id.clone(),
                         queued_at: Some(event.at),
                         since: now,
                     };
@@ -207,7 +206,7 @@ impl Wait {
         serde_json::json!({
             "at": humantime::format_rfc3339_micros(self.at).to_string(),
             "lock": self.lock,
-            "mode": text::mode(self.mode),
+            "mode": self.mode.as_str(),
             "owner": self.owner.to_string(),
             "client": crate::json::client(client),
             "ended": self.ended,

@@ -232,7 +232,7 @@ fn row(lock: &Found) -> Row<'_> {
     // A narrow column: of a semaphore it has the permits that are taken.
     let mode = match (status.mode, text::taken(status)) {
         (Some(Mode::Read), Some(taken)) => taken.fg(color(Mode::Read)),
-        (Some(mode), _) => Span::from(text::mode(mode)).fg(color(mode)),
+        (Some(mode), _) => Span::from(mode.as_str()).fg(color(mode)),
         (None, _) => "free".into(),
     };
     Row::new([
@@ -257,7 +257,7 @@ fn summary(opened: &Opened) -> String {
     let Some(Found { status, .. }) = &opened.found else {
         return format!("{name}: looking");
     };
-    let mode = status.mode.map_or("free", text::mode);
+    let mode = status.mode.map_or("free", Mode::as_str);
     let taken = text::taken(status).map_or(String::new(), |taken| format!(" {taken}"));
     let holds = count(status.holding, "hold", "holds");
     let listed = status.holders.len() + status.waiters.len();
@@ -322,7 +322,7 @@ fn draw_details(frame: &mut Frame, area: Rect, lock: &Found) {
     let status = &lock.status;
     let line = |mode: Mode, client: String, times: String| {
         Line::from_iter([
-            format!("{:<5} ", text::mode(mode)).fg(color(mode)),
+            format!("{:<5} ", mode.as_str()).fg(color(mode)),
             format!("{client}  ").into(),
             times.fg(Color::DarkGray),
         ])

@@ -263,10 +263,10 @@ impl Screen {
         // The day is that of the first line of the screen.
         let time = at.get(11..23).unwrap_or_default();
         let token = event.token.map_or(String::new(), |token| format!("  token {token}"));
-        let kind = crate::json::kind(event.kind);
+        let kind = event.kind.as_str();
         self.tell(format!(
             "{time}  {kind:<8}  {:<5}  {}{token}",
-            text::mode(event.mode),
+            event.mode.as_str(),
             event.owner
         ));
     }

@@ -23,7 +23,7 @@ fn rules(role: Role) -> Vec<String> {
 /// The rules that an error names, as somebody would copy them, and two that `ls` and `doctor` need.
 fn rules_of_the_remedy() -> Vec<String> {
     let denied = RedisError::from((ErrorKind::Server(ServerErrorKind::NoPerm), "denied"));
-    let (_, text) = fairlock::remedy(&denied).split_once("run ").expect("rights");
+    let (_, text) = fairlock::__cli::remedy(&denied).split_once("run ").expect("rights");
     let (rights, rest) = text.split_once(" on keys ").expect("keys");
     let (places, _) = rest.split_once(" (").expect("places");
     let places = places.split(' ').filter(|word| word.starts_with(['~', '&']));

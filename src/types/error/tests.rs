@@ -6,6 +6,20 @@ fn an_error_shows_the_beginning_of_a_long_name() {
     assert!(shown(&"ä".repeat(1000)).ends_with("... (2000 bytes)"));
 }
 
+#[test]
+fn an_error_has_the_whole_name_of_its_lock_and_tells_the_beginning() {
+    let name = "ä".repeat(200);
+    let error = Error::of_server(&name, timed_out());
+    assert_eq!(error.lock(), Some(name.as_str()));
+    assert!(error.to_string().contains("... (400 bytes)\""), "{error}");
+    let of_all = Error::of_server(ALL_LOCKS, timed_out());
+    assert_eq!(of_all.lock(), None);
+    assert!(of_all.to_string().contains("about lock *:"), "{of_all}");
+    let named = Error::of_server("*", timed_out());
+    assert_eq!(named.lock(), Some("*"), "a lock may have that name");
+    assert!(named.to_string().contains("about lock \"*\":"), "{named}");
+}
+
 fn said(words: &str) -> RedisError {
     let reply = redis::parse_redis_value(format!("-{words}\r\n").as_bytes());
     reply.and_then(redis::Value::extract_error).expect_err("an error reply")

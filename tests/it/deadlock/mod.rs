@@ -37,7 +37,7 @@ async fn waits(server: &Server, lock: &RwLock, place: usize) -> JoinHandle<Resul
 
 fn circle(error: Error) -> (String, Vec<Blocked>) {
     match error {
-        Error::Deadlock { lock, circle } => (lock, circle),
+        Error::Deadlock { lock, circle, .. } => (lock, circle),
         other => panic!("no deadlock: {other}"),
     }
 }

@@ -135,7 +135,7 @@ async fn an_event_carries_lock_client_and_the_servers_time() {
     let after = time(&mut redis).await;
     let (granted, released) = (next(&mut events).await, next(&mut events).await);
     for event in [&granted, &released] {
-        assert_eq!((event.lock.as_str(), &event.client), ("a", &holder.client.id));
+        assert_eq!((event.lock.as_str(), &event.client_id), ("a", &holder.client.id));
         assert!((before..=after).contains(&event.at), "{before:?} {event:?} {after:?}");
     }
     assert!(granted.at < released.at);
@@ -152,12 +152,12 @@ async fn the_client_of_an_event_is_known_until_it_has_ended() {
     pass(&lock).await;
     let event = next(&mut events).await;
     eventually("it has introduced itself", async || {
-        let known = listening.client_info(&event.client).await.unwrap();
-        known.is_some_and(|known| known.id == event.client && known.label.as_deref() == Some("billing"))
+        let known = listening.client_info(&event.client_id).await.unwrap();
+        known.is_some_and(|known| known.id == event.client_id && known.label.as_deref() == Some("billing"))
     })
     .await;
     acting.shutdown().await;
-    assert_eq!(listening.client_info(&event.client).await.unwrap(), None);
+    assert_eq!(listening.client_info(&event.client_id).await.unwrap(), None);
     // What cannot be read is no client that has ended.
     let spoil = redis::cmd("SADD").arg("fairlock:client:0a").arg("x").to_owned();
     let () = spoil.query_async(&mut server.redis().await).await.unwrap();

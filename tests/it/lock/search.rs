@@ -106,7 +106,7 @@ async fn a_key_that_cannot_be_a_locks_is_an_error_and_the_stream_goes_on() {
     assert_eq!(items.len(), 3, "{items:?}");
     let foreign: Vec<_> = items.iter().filter_map(|item| item.as_ref().err()).collect();
     assert!(
-        matches!(foreign[..], [Error::ForeignKey { key }] if *key == not_utf8),
+        matches!(foreign[..], [Error::ForeignKey { key, .. }] if *key == not_utf8),
         "{foreign:?}"
     );
     assert!(foreign[0].to_string().contains("\\xff"), "{}", foreign[0]);

@@ -146,7 +146,7 @@ async fn a_second_upgrade_gets_a_conflict_at_once_and_the_first_enters_when_it_l
     let upgrade = upgrading(&server, &first, 1).await;
     let refused = soon("an answer", second.upgrade()).await;
     assert!(
-        matches!(refused, Err(Error::UpgradeConflict { ref lock }) if lock == "a"),
+        matches!(refused, Err(Error::UpgradeConflict { ref lock, .. }) if lock == "a"),
         "{refused:?}"
     );
     let refused = soon("an answer", second.try_upgrade()).await;

@@ -218,7 +218,10 @@ async fn another_policy_than_the_stored_one_is_refused_and_changes_nothing() {
             };
             let refusals = soon("the refusals", refusals).await;
             for refused in refusals {
-                let Err(Error::PolicyMismatch { lock, stored: named }) = refused else {
+                let Err(Error::PolicyMismatch {
+                    lock, stored: named, ..
+                }) = refused
+                else {
                     panic!("{other:?} on {stored:?}: {refused:?}");
                 };
                 assert_eq!((lock.as_str(), named), ("a", stored));

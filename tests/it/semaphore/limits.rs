@@ -26,6 +26,7 @@ async fn numbers_that_cannot_be_are_refused_before_anything_is_sent() {
             what,
             given,
             most,
+            ..
         } = error
         else {
             panic!("{limit} {permits}: {error:?}");

@@ -79,7 +79,7 @@ async fn a_writer_drains_the_semaphore() {
     let server = Server::start().await;
     let semaphore = user(&server, 4).await;
     let (one, two) = (take(semaphore.permits(1)).await, take(semaphore.permits(2)).await);
-    let writer = queued(&server, semaphore.lock().write(), 1).await;
+    let writer = queued(&server, semaphore.rw_lock().write(), 1).await;
     let behind = queued(&server, semaphore.permits(1), 2).await;
     one.release().await.unwrap();
     assert!(!writer.entered());
@@ -172,7 +172,7 @@ async fn an_operator_evicts_a_holder_of_permits_whom_the_status_names() {
     let guard = take(semaphore.permits(3)).await;
     let owner = operator.status().await.unwrap().holders[0].owner;
     assert_eq!(owner, guard.owner());
-    assert_eq!(operator.lock().evict(&owner).await.unwrap(), 1);
+    assert_eq!(operator.rw_lock().evict(&owner).await.unwrap(), 1);
     assert_eq!(soon("the eviction", guard.lost()).await, LostReason::Evicted);
     take(operator.permits(4)).await.release().await.unwrap();
 }

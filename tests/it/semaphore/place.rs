@@ -16,7 +16,7 @@ async fn a_queue_that_is_full_refuses_at_once_and_tells_how_many_wait() {
     let inside = write(&lock).await;
     let first = queued(&server, lock.write().max_queue(1), 1).await;
     let refused = lock.write().max_queue(1).acquire_fair().await;
-    assert!(matches!(&refused, Err(Error::QueueFull { lock, waiting: 1 }) if lock == "a"));
+    assert!(matches!(&refused, Err(Error::QueueFull { lock, waiting: 1, .. }) if lock == "a"));
     let refused = lock.read().max_queue(0).enqueue().await;
     assert!(matches!(refused, Err(Error::QueueFull { waiting: 1, .. })));
     assert_eq!(server.queued("a").await, 1);

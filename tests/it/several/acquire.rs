@@ -90,7 +90,7 @@ async fn permits_are_acquired_among_locks_in_the_order_of_names() {
     inside.release().await.unwrap();
     let all = soon("all of them", all).await.unwrap().unwrap();
     assert_eq!(gpus.status().await.unwrap().used, 2);
-    assert!(all.fencing_token(gpus.lock()).is_some());
+    assert!(all.fencing_token(gpus.rw_lock()).is_some());
     all.release().await.unwrap();
     assert_eq!(gpus.status().await.unwrap().used, 0);
 }
@@ -100,7 +100,13 @@ async fn of_a_lock_named_twice_both_requests_are_checked() {
     let s = Setting::new().await;
     let [four, eight] = [4, 8].map(|permits| s.client.semaphore("gpu", permits));
     let before = s.server.script_calls().await;
-    let asked = s.client.all().write(four.lock()).permits(&four, 99).try_acquire().await;
+    let asked = s
+        .client
+        .all()
+        .write(four.rw_lock())
+        .permits(&four, 99)
+        .try_acquire()
+        .await;
     assert!(
         matches!(asked, Err(Error::InvalidPermits { given: 99, .. })),
         "{asked:?}"
@@ -123,11 +129,11 @@ async fn of_a_lock_named_twice_both_requests_are_checked() {
 async fn a_semaphore_named_twice_is_acquired_once_with_the_most_permits() {
     let s = Setting::new().await;
     let gpus = s.client.semaphore("gpu", 4);
-    let all = s.client.all().permits(&gpus, 1).permits(&gpus, 3).read(gpus.lock());
+    let all = s.client.all().permits(&gpus, 1).permits(&gpus, 3).read(gpus.rw_lock());
     let all = all.try_acquire().await.unwrap().expect("they are free");
     assert_eq!(gpus.status().await.unwrap().used, 3);
     all.release().await.unwrap();
-    let alone = s.client.all().permits(&gpus, 4).write(gpus.lock());
+    let alone = s.client.all().permits(&gpus, 4).write(gpus.rw_lock());
     let alone = alone.try_acquire().await.unwrap().expect("it is free");
     assert_eq!(gpus.status().await.unwrap().mode, Some(Mode::Write));
     alone.release().await.unwrap();
@@ -171,7 +177,7 @@ async fn the_owner_of_all_reenters_each_lock() {
     let held = s.mine[2].with_owner(&mine).write().acquire_fair().await.unwrap();
     let by_handle = s.client.all().write(&s.mine[2].with_owner(&mine)).try_acquire().await;
     assert_eq!(by_handle.unwrap().expect("it reenters").owner(), mine);
-    let by_request = s.client.all().owner(&mine).write(&s.mine[2]).try_acquire().await;
+    let by_request = s.client.all().with_owner(&mine).write(&s.mine[2]).try_acquire().await;
     assert!(by_request.unwrap().is_some());
     held.release().await.unwrap();
 }

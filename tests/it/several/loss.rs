@@ -8,7 +8,7 @@ use fairlock::{Error, LostReason, Owner};
 /// The lock that was lost, and why.
 fn loss<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, LostReason) {
     match result {
-        Err(Error::Lost { lock, reason }) => (lock, reason),
+        Err(Error::Lost { lock, reason, .. }) => (lock, reason),
         other => panic!("not a loss: {other:?}"),
     }
 }
@@ -19,7 +19,7 @@ async fn a_lock_that_is_lost_while_the_request_waits_for_the_next_ends_the_wait(
     let [a, b, c] = &s.mine;
     let held = s.others[2].write().acquire_fair().await.unwrap();
     let mine = Owner::new();
-    let all = s.client.all().owner(&mine).write(a).write(b).write(c);
+    let all = s.client.all().with_owner(&mine).write(a).write(b).write(c);
     let all = tokio::spawn(all.acquire_fair());
     s.server.until_queued("c", 1).await;
     assert_eq!(s.others[0].evict(&mine).await.unwrap(), 1);

@@ -41,7 +41,7 @@ impl Held for AllGuard {
     /// It tells of one loss. The others are still held, but for what `max_hold` ends.
     fn loss_of(&self, lock: u64) -> Option<LostReason> {
         match self.while_held(pending::<()>()).now_or_never()? {
-            Err(Error::Lost { lock: name, reason }) => {
+            Err(Error::Lost { lock: name, reason, .. }) => {
                 (name == name_of_lock(lock) || reason == LostReason::MaxHold).then_some(reason)
             }
             _ => None,

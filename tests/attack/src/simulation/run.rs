@@ -247,7 +247,8 @@ impl Run {
                 .map_err(|error| format!("a stranger cannot leave: {error}"))?;
             let probed = tokio::time::timeout(patience, probe(&lock)).await;
             match probed {
-                Ok(Ok(())) => {}
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => return Err(format!("lock {number} is busy, though nobody uses it")),
                 Ok(Err(error)) => return Err(format!("a probe of lock {number}: {error}")),
                 Err(_) => return Err(format!("a probe of lock {number} waits for ever")),
             }
@@ -260,8 +261,8 @@ impl Run {
     }
 }
 
-/// A fresh upgrade, a named owner, a try: of a lock that nobody uses all must enter.
-async fn probe(lock: &RwLock) -> Result<(), Error> {
+/// A fresh upgrade, a named owner, a try: of a lock that nobody uses all must enter. `false`: the try found it busy.
+async fn probe(lock: &RwLock) -> Result<bool, Error> {
     let reading = lock.read().acquire_fair().await?;
     reading.upgrade().await?.release().await?;
     reading.release().await?;
@@ -271,12 +272,12 @@ async fn probe(lock: &RwLock) -> Result<(), Error> {
         .await?
         .release()
         .await?;
-    match lock.write().try_acquire().await? {
-        Some(guard) => guard.release().await,
-        None => Err(Error::OwnerWaiting {
-            lock: "busy, though nobody uses it".to_owned(),
-        }),
+    let tried = lock.write().try_acquire().await?;
+    let entered = tried.is_some();
+    if let Some(guard) = tried {
+        guard.release().await?;
     }
+    Ok(entered)
 }
 
 /// One history.

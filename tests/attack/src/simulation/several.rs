@@ -31,7 +31,7 @@ impl User {
     /// Several locks in one guard, some of them named twice.
     pub(super) async fn take_together(&mut self) {
         let owner = owner(1 << 61 | self.dice.number() >> 4);
-        let mut asked = self.client.all().owner(&owner);
+        let mut asked = self.client.all().with_owner(&owner);
         let (mut shares, mut limits) = (BTreeMap::new(), BTreeMap::new());
         for _ in 0..1 + self.dice.below(4) {
             let (number, limit) = (self.dice.below(self.habits.locks), self.limit());

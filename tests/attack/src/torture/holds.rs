@@ -23,7 +23,7 @@ impl Task {
         let semaphore = self.client.semaphore(name.as_str(), PERMITS);
         let stay = Duration::from_micros(self.random.u64(..4000));
         if self.random.u64(..100) < 3 {
-            let guard = self.enter(semaphore.lock().write()).await?;
+            let guard = self.enter(semaphore.rw_lock().write()).await?;
             self.hold(&name, &guard).stay(&guard, stay).await;
             return guard.release().await;
         }
