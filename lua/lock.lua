@@ -3,7 +3,7 @@
 -- ARGV[1]: options, letters: s this is a cluster; a by ASKING; e somebody listens to events; t try; u upgrade; q vote
 -- of a quorum; w, r policy; n and a limit: policy, m and a number: the longest queue
 -- begin() reads the state once, save() writes it once. PROTOCOL.md explains the fields.
-local BATCH = 1024         -- grants a call, so that a script takes a millisecond or two
+local BATCH = 1024         -- grants a call, so that a script takes milliseconds
 local EXPIRY_BATCH = 200   -- expired requests a call
 local GRACE = 1000         -- ms of lease for a grant that nobody heard
 local RETENTION = 30000    -- ms for which the keys outlive the last deadline, at least
@@ -103,17 +103,17 @@ local function begin(keys, args, only_reads)
   if s and #s >= PACKED then
     layout, policy, flags, reads, writes, waiting, seq, token, first, near, keep, cap, at = unpack_state(FORMAT, s)
   end
-  if layout == LAYOUT then
+  if layout == LAYOUT and (policy ~= BOUNDED or #s >= PACKED + 8) then
     sole, more, up = flags, 0, 0
     if flags > 1 then sole, more, up = flags % 2, flags % 4 >= 2 and 1 or 0, flags >= 4 and 1 or 0 end
     if policy == BOUNDED then limit, used, at = unpack_state('<I4I4', s, at) end
     holder, used_before, waited_before = sub(s, at), reads + writes + waiting > 0, waiting
     return
   end
-  local other = s and byte(s)
+  local other = s and byte(s) ~= LAYOUT and byte(s)   -- of ours it is too short: it is damaged
   policy, sole, more, up, reads, writes, waiting = 0, 0, 0, 0, 0, 0, 0
   seq, token, first, near, keep, cap, holder, born = 0, 0, 0, 0, 0, 0, '', true
-  if not s and call('EXISTS', LOCK, QUEUE, LEASES) > 0 then
+  if not other and call('EXISTS', LOCK, QUEUE, LEASES) > 0 then
     local fields = call('HMGET', LOCK, 'policy', 'seq')
     other = fields[2] and fields[1] ~= int(LAYOUT) and (match(fields[1] or '', '^%d+') or 1)
     if not other and not only_reads then

@@ -27,15 +27,18 @@ if sole == 1 then
 elseif not complete() then
   start_over()
 elseif not free() then
-  local leases = {}
+  local leases, nearest = {}, false
   known = requests[1] and call('ZMSCORE', LEASES, unpack(requests)) or known
   for i = 1, #requests do
     if known[i] then
+      nearest = nearest or tonumber(known[i]) <= near
       leases[#leases + 1] = int(extended(ARGV[2 * i + 1], known[i]))
       leases[#leases + 1] = requests[i]
     end
   end
   if leases[1] then call('ZADD', LEASES, unpack(leases)) end
+  -- Otherwise all clients would be told that moment, and would look then.
+  if nearest then near = tonumber(call('ZRANGE', LEASES, '0', '0', 'WITHSCORES')[2]) end
 end
 
 -- After the clock was stepped back, deadlines lie too far ahead.

@@ -8,7 +8,9 @@
 local refused = begin(KEYS, ARGV, true)
 if refused then return refused end
 local from, waiters_most, holders_most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local holding = sole == 1 and { holder, near } or call('ZDIFF', 2, LEASES, QUEUE, 'WITHSCORES')
+-- A writer alone is found without a walk through the queue: each client with a named waiter looks for deadlocks by this.
+local alone = sole == 0 and writes == 1 and reads == 0 and call('ZSCORE', LEASES, holder)
+local holding = sole == 1 and { holder, near } or alone and { holder, alone } or call('ZDIFF', 2, LEASES, QUEUE, 'WITHSCORES')
 -- Servers write a round score as 1.8e+12.
 local holders, waiters = {}, {}
 for i = 1, min(#holding, 2 * holders_most), 2 do

@@ -42,6 +42,9 @@
 #[doc = "[`Error::Shutdown`]: crate::Error::Shutdown"]
 #[doc = "[`Error::Server`]: crate::Error::Server"]
 #[doc = "[`Status`]: crate::Status"]
+#[doc = "[`Place`]: crate::Place"]
+#[doc = "[`Leader`]: crate::Leader"]
+#[doc = "[`Blocked`]: crate::Blocked"]
 #[doc = "[`Event`]: crate::Event\n\n"]
 #[doc = include_str!("../docs/programs.md")]
 pub mod programs {}

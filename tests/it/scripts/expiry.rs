@@ -125,3 +125,20 @@ async fn a_pulled_back_clock_keeps_no_crowd_alive_for_longer_than_a_lease() {
     let last = dead.iter().filter_map(|request| state.deadline(request)).max();
     assert!(last <= Some(state.now_ms + LEASE_MS), "{last:?}");
 }
+
+/// All clients would be told a deadline that was renewed long ago, and would look at that moment.
+#[tokio::test]
+async fn a_renewal_of_the_nearest_deadline_tells_the_next_one() {
+    let (_server, lock) = lock().await;
+    for (request, lease_ms) in [("w1:1", 900_000), ("w2:1", 300_000), ("w3:1", 600_000)] {
+        lock.ask(Ask {
+            lease_ms,
+            ..ask(request)
+        })
+        .await;
+    }
+    let (next_ms, _) = lock.renew_for(&["w2:1"], 1_200_000).await;
+    assert!((300_001..=600_000).contains(&next_ms), "{next_ms}");
+    let (next_ms, _) = lock.renew_for(&["w1:1", "w3:1"], 1_500_000).await;
+    assert!((900_001..=1_200_000).contains(&next_ms), "{next_ms}");
+}

@@ -45,3 +45,27 @@ async fn a_status_lists_holders_and_a_page_of_waiters_and_writes_nothing() {
     assert_eq!(texts(&seen[7])[0], "r3:1");
     assert_eq!(texts(&seen[7]).len(), 3, "one waiter");
 }
+
+/// Each client with a waiter of a named owner looks for deadlocks by a status.
+#[tokio::test]
+async fn a_status_of_a_writer_does_not_walk_through_the_queue() {
+    let (_server, lock) = lock().await;
+    let walks = async || {
+        let mut redis = lock.redis.clone();
+        let stats = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async::<String>(&mut redis)
+            .await;
+        stats.expect("INFO").contains("cmdstat_zdiff")
+    };
+    lock.acquire_all(&["w1:1:x", "w2:1", "r3:1"]).await;
+    let seen = status(&lock, 0, 10, 10).await;
+    assert_eq!(texts(&seen[6])[0], "w1:1:x");
+    assert!(!walks().await);
+    lock.release(&["w1:1:x"]).await;
+    lock.release(&["w2:1"]).await;
+    lock.acquire("w4:1").await;
+    let seen = status(&lock, 0, 10, 10).await;
+    assert_eq!(texts(&seen[6])[0], "r3:1");
+    assert!(walks().await, "readers are found no other way");
+}
