@@ -23,11 +23,15 @@
 //! request, guard and stream is gone, of the async API too, and everything that was dropped is released or its lease is over.
 //! Async and blocking clients share the queues.
 //!
-//! For what has no blocking form, [`Client::block_on`] runs any future of the async API, reached by [`Client::inner`],
-//! [`RwLock::inner`] and [`Guard::inner`].
+//! For what has no blocking form, such as elections and several locks in one guard, [`Client::block_on`] runs any future of
+//! the async API, reached by [`Client::inner`], [`RwLock::inner`] and [`Guard::inner`].
 //!
 //! Do not call this from an async task, because it blocks the task's thread. Use the async API there, or
 //! `tokio::task::spawn_blocking`.
+
+mod semaphore;
+
+pub use semaphore::{PermitGuard, Semaphore};
 
 use crate::types::mode::{Access, Policy, Read, Write};
 use crate::types::owner::Owner;
@@ -256,6 +260,15 @@ impl RwLock {
         }
     }
 
+    /// Returns the same lock, which at most so many readers hold at a time: see [`crate::RwLock::max_readers`].
+    #[must_use]
+    pub fn max_readers(&self, readers: u32) -> Self {
+        Self {
+            inner: self.inner.max_readers(readers),
+            background: self.background.clone(),
+        }
+    }
+
     /// Reads the state of the lock at this moment.
     ///
     /// # Errors
@@ -363,6 +376,12 @@ impl<M> Guard<M> {
         self.inner().fencing_token()
     }
 
+    /// Returns the owner: see [`crate::Guard::owner`].
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.inner().owner()
+    }
+
     /// Whether the lock is certainly still held, without I/O: see [`crate::Guard::is_held`].
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -397,6 +416,15 @@ impl Guard<Read> {
     pub fn upgrade(&self) -> Result<WriteGuard, Error> {
         let upgraded = self.background.block_on(self.inner().upgrade())?;
         Ok(Guard::new(upgraded, self.background.clone()))
+    }
+
+    /// The same if this owner is the only reader now, and `None` otherwise: see [`crate::ReadGuard::try_upgrade`].
+    ///
+    /// # Errors
+    /// Those of [`crate::ReadGuard::try_upgrade`].
+    pub fn try_upgrade(&self) -> Result<Option<WriteGuard>, Error> {
+        let upgraded = self.background.block_on(self.inner().try_upgrade())?;
+        Ok(upgraded.map(|guard| Guard::new(guard, self.background.clone())))
     }
 }
 

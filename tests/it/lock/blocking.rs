@@ -44,6 +44,36 @@ fn threads_wait_in_turn_and_a_dropped_guard_has_left() {
 }
 
 #[test]
+fn threads_share_permits_and_bounded_locks() {
+    let server = server();
+    let client = Client::connect(server.url()).unwrap();
+    let gpus = client.semaphore("gpus", 3);
+    let two = gpus.permits(2).acquire_fair().unwrap();
+    assert_eq!((two.permits(), gpus.status().unwrap().used), (2, 2));
+    assert!(gpus.permits(2).try_acquire().unwrap().is_none());
+    drop(gpus.permits(1).try_acquire().unwrap().unwrap());
+    assert_eq!(gpus.status().unwrap().used, 2, "a drop has released");
+    drop(two);
+    let pages = client.rw_lock("pages").max_readers(1);
+    let reads = pages.read().acquire_fair().unwrap();
+    assert!(pages.read().try_acquire().unwrap().is_none());
+    let status = pages.status().unwrap();
+    assert_eq!((status.limit, status.holders[0].owner), (Some(1), reads.owner()));
+}
+
+#[test]
+fn a_thread_tries_to_upgrade() {
+    let server = server();
+    let [mine, theirs] = [(); 2].map(|()| lock(&server, "a"));
+    let reading = mine.read().acquire_fair().unwrap();
+    let other = theirs.read().acquire_fair().unwrap();
+    assert!(reading.try_upgrade().unwrap().is_none());
+    drop(other);
+    let writing = reading.try_upgrade().unwrap().unwrap();
+    assert!(writing.fencing_token() > reading.fencing_token());
+}
+
+#[test]
 fn a_thread_learns_of_a_loss() {
     let server = server();
     let owner = Owner::new();
