@@ -236,7 +236,8 @@ impl<M> Guard<M> {
         let mut backoff = Backoff::new();
         let (mut sent_before, mut may_be_sealed) = (false, false);
         loop {
-            let call = session.call(&request.lock, lease);
+            // A call that left the line would stand behind whatever came meanwhile, and never get to its head.
+            let call = session.call(&request.lock, lease).patient_until(held_until);
             let rest = request.claim().lease_to_seal(now);
             let left = match rest {
                 Some(rest) => Box::pin(call.renew(&[(request.name.as_str(), rest.into())])).await,

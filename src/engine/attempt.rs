@@ -328,7 +328,7 @@ impl Attempt {
                 return Err(self.shut_down());
             }
             let sent = clock::now();
-            let call = self.session().call(&request.lock, self.lease);
+            let call = self.session().call(&request.lock, self.lease).patient_until(until);
             let lease = request.claim().lease_to_ask(sent);
             match call.downgrade(&from.name, &request.name, lease).await {
                 Ok((told, next)) => {

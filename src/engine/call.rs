@@ -14,12 +14,14 @@ use crate::protocol::snapshot::Snapshot;
 use crate::state::registry::Registry;
 use crate::transport::link::{How, Lane};
 use crate::transport::route::Route;
+use crate::types::clock;
 use crate::types::error::is_refusal;
 use crate::types::timers::GRACE;
 use redis::{RedisError, Value};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// One call of a script: its lock, and how long its reply may take.
 pub(crate) struct Call<'a> {
@@ -28,7 +30,7 @@ pub(crate) struct Call<'a> {
     pub(crate) channel: Channel,
     pub(crate) lock: &'a Lock,
     pub(crate) limit: Duration,
-    /// How long the call may wait before it is sent: at least `limit`.
+    /// How long a user's call may wait before it is sent: at least `limit`.
     pub(crate) patience: Duration,
     /// Some client listens to events of this lock.
     pub(crate) listened: bool,
@@ -37,6 +39,12 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// The same call, which keeps its place in line until then.
+    pub(crate) fn patient_until(self, until: Instant) -> Self {
+        let patience = until.saturating_duration_since(clock::now()).max(self.limit);
+        Self { patience, ..self }
+    }
+
     pub(crate) async fn acquire(&self, ask: &AskToAcquire<'_>) -> Result<(Acquired, Look), RedisError> {
         let reply = self.reply(Lane::Users, Ask::Acquire(ask)).await?;
         Acquired::read(&reply, ask.only_now)
@@ -132,8 +140,13 @@ impl Call<'_> {
     }
 
     async fn reply(&self, lane: Lane, ask: Ask<'_>) -> Result<Value, RedisError> {
+        let patience = match lane {
+            Lane::Users => self.patience,
+            // It asks for the rest of a time, which is another one later.
+            Lane::Background => self.limit,
+        };
         let how = How {
-            patience: self.patience,
+            patience,
             ..How::plainly(lane, self.limit)
         };
         let key = &self.lock.state;

@@ -8,10 +8,12 @@ use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
 use crate::types::clock;
+use crate::types::error::timed_out;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 /// Releases what was dropped, until the last handle of the client is gone.
@@ -59,6 +61,7 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     let names: Vec<_> = requests.iter().map(|request| request.name.as_str()).collect();
     let now = clock::now();
     let gone_by = requests.iter().map(|request| request.claim().gone_by(now)).max();
+    let gone_by = gone_by.unwrap_or(now);
     let shortest = requests
         .iter()
         .map(|request| request.claim().lease())
@@ -68,17 +71,28 @@ async fn release_chunk(session: &Session, requests: &[Arc<Request>]) {
     loop {
         let released = {
             let slots = session.route.background(&first.lock.state);
-            // The semaphore is never closed. The slot is not kept over a pause: a refused lock holds up no other lock.
-            let _slot = slots.releasing.acquire().await;
-            // A new one each time: who listens to events may have come meanwhile.
-            session.call(&first.lock, shortest).release(&names).await
+            // The semaphore is never closed. The slot is not kept over a pause: a refused lock holds up no other lock. Calls
+            // in line have their slots for as long as the server is away, and their leases may be longer than these.
+            let slot = timeout(
+                gone_by.saturating_duration_since(clock::now()),
+                slots.releasing.acquire(),
+            );
+            match slot.await {
+                // A new one each time: who listens to events may have come meanwhile. As for a guard's release, it keeps its
+                // place in line.
+                Ok(_slot) => {
+                    let call = session.call(&first.lock, shortest).patient_until(gone_by);
+                    call.release(&names).await
+                }
+                Err(_) => Err(timed_out()),
+            }
         };
         match released {
             Ok((_, next)) => {
                 follow_up(session, &first.lock, next);
                 break;
             }
-            Err(error) if Some(clock::now()) < gone_by && session.repeats(&error) => {
+            Err(error) if clock::now() < gone_by && session.repeats(&error) => {
                 tracing::debug!(lock = %first.lock.name, requests = names.len(), %error, "release failed, retrying");
             }
             Err(error) => {

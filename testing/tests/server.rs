@@ -709,3 +709,94 @@ async fn a_downgrade_does_not_outlast_an_outage() {
         .expect("it ends while the server is away");
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
 }
+
+/// A note of a wait lasts for two minutes at most, and a circle may close at any time.
+#[tokio::test(start_paused = true)]
+async fn a_circle_around_an_owner_that_has_waited_for_long_is_found() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let [x, y] = ["x", "y"].map(|name| client.rw_lock(name));
+    let (old, young) = (Owner::new(), Owner::new());
+    let held = x.with_owner(&old).write().await.unwrap();
+    let theirs = y.with_owner(&young).write().await.unwrap();
+    let waits = tokio::spawn(y.with_owner(&old).write().acquire_fair());
+    sleep(Duration::from_secs(600)).await;
+    let closes = timeout(HOUR, x.with_owner(&young).write().acquire_fair()).await;
+    let told = closes.expect("a look that finds the circle");
+    assert!(matches!(told, Err(Error::Deadlock { .. })), "{told:?}");
+    drop((held, theirs));
+    waits.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// The server has lost them all, and their leases are long.
+#[tokio::test(start_paused = true)]
+async fn all_holds_of_a_lock_are_checked_after_a_restart() {
+    let server = Server::new();
+    let client = server.client().await.unwrap();
+    let pool = client.semaphore("pool", 3);
+    let lease = Duration::from_secs(600);
+    let mut holds = Vec::new();
+    for _ in 0..3 {
+        holds.push(pool.permits(1).lease(lease).acquire_fair().await.unwrap());
+    }
+    server.flush_all();
+    server.disconnect();
+    for guard in &holds {
+        let lost = timeout(Duration::from_secs(5), guard.lost()).await;
+        assert_eq!(lost.expect("within seconds"), LostReason::UnknownToServer);
+    }
+}
+
+/// They are released by one call, which is repeated for as long as any of them may be there.
+#[tokio::test(start_paused = true)]
+async fn the_longest_lease_of_what_is_dropped_together_decides_how_long_its_release_is_tried() {
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let take = async |lease| {
+        let permit = client.semaphore("pool", 2).permits(1).lease(Duration::from_secs(lease));
+        permit.acquire_fair().await.unwrap()
+    };
+    let holds = (take(1).await, take(600).await);
+    server.stop();
+    drop(holds);
+    sleep(Duration::from_secs(30)).await;
+    server.start();
+    let both = other.semaphore("pool", 2);
+    let both = timeout(Duration::from_secs(5), both.permits(2).acquire_fair()).await;
+    both.expect("both were released").unwrap().release().await.unwrap();
+}
+
+/// What the server keeps of an introduction expires after 90 s.
+#[tokio::test(start_paused = true)]
+async fn a_client_is_known_by_its_label_for_as_long_as_it_lives() {
+    let server = Server::new();
+    let labelled = Client::builder().label("billing").connect(server.endpoint());
+    let client = labelled.await.unwrap();
+    sleep(HOUR).await;
+    let guard = client.rw_lock("a").write().await.unwrap();
+    let status = client.rw_lock("a").status().await.unwrap();
+    let holder = status.holders[0].client.to_string();
+    assert!(holder.contains("billing"), "{holder}");
+    guard.release().await.unwrap();
+}
+
+/// Calls in line have all slots of the releaser for as long as the server is away.
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_while_the_server_is_away_does_not_wait_for_the_longer_leases_of_others() {
+    let server = Server::new();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let held = other.rw_lock("a").write().await.unwrap();
+    let mut holds = Vec::new();
+    for number in 0..64 {
+        let write = client.rw_lock(format!("{number}")).write().lease(HOUR);
+        holds.push(write.acquire_fair().await.unwrap());
+    }
+    let waits = client.rw_lock("a").write().try_acquire_for(Duration::from_secs(5));
+    let waits = tokio::spawn(waits);
+    sleep(Duration::from_secs(1)).await;
+    server.stop();
+    drop(holds);
+    let given_up = timeout(Duration::from_secs(60), waits).await;
+    drop(given_up.expect("at the end of its own lease").unwrap());
+    drop(held);
+}

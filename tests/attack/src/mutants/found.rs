@@ -398,4 +398,8 @@ pub const ALL: &[Bug] = &[
         "a reader who wrote a client", &["conformance::python::what_the_client_in_python_believes"]),
     bug("Three scenarios about other layouts made no other layout, so that each script could have named any.",
         "a reader who wrote mutants", &["tests/conformance/scenarios/layouts.json a lock of a later layout is refused by the number in the field policy"]),
+    bug("A release left its line of calls each second, and acquires, which wait there for a lease, passed it. No test had a line of more than a second.",
+        "a reader of the client", &["testing/tests/network.rs releases_and_downgrades_keep_their_places_in_a_line_of_acquires"]),
+    bug("Who gave up in an outage waited for the slots of the releaser as long as others' leases lasted. Leases of such tests were alike.",
+        "a reader of the client", &["testing/tests/server.rs who_gives_up_while_the_server_is_away_does_not_wait_for_the_longer_leases_of_others"]),
 ];
