@@ -19,7 +19,7 @@ use crate::types::deadlock::Blocked;
 use crate::types::error::is_transient;
 use crate::types::limits::{MOST_LEASE, call_limit};
 use crate::types::owner::Owner;
-use futures::stream::{self, TryStreamExt as _};
+use futures::stream::{self, StreamExt as _};
 use redis::{Cmd, RedisError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -34,6 +34,8 @@ const LONGEST_PAUSE: u32 = 64;
 const LEAST_NOTE: Duration = Duration::from_secs(60);
 /// The notes that are written at the same time.
 const AT_ONCE: usize = 32;
+/// The looks without a reply after which a round ends. Each takes the time limit of a call.
+const MOST_MISSES: usize = 8;
 
 /// What the search reads: the server, or the world of a test.
 pub(super) trait Reader {
@@ -41,6 +43,8 @@ pub(super) trait Reader {
     async fn wait(&self, lock: &Arc<Lock>, request: &str) -> Result<Option<Wait>, RedisError>;
     /// What these owners have noted.
     async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError>;
+    /// Whether other locks may be read although one was not, for that reason: a node of a cluster is away.
+    fn has_others(&self, error: &RedisError) -> bool;
 }
 
 /// Looks for deadlocks, for ever.
@@ -50,6 +54,7 @@ pub(super) async fn find_deadlocks(session: &Session) {
         session,
         period,
         rounds: HashMap::new(),
+        missed: HashMap::new(),
     };
     loop {
         session.shared.owner_waits.notified().await;
@@ -69,6 +74,9 @@ pub(super) async fn find_deadlocks(session: &Session) {
     }
 }
 
+/// An owner, and the key and the command of its note.
+type ToSend = (String, (String, Cmd));
+
 /// By owner, the holds that its users have.
 type Holds<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
@@ -77,6 +85,8 @@ struct Detector<'a> {
     period: Duration,
     /// For how many whole time-outs each request of a named owner has waited.
     rounds: HashMap<u64, u32>,
+    /// The requests whose look is to be repeated, and how often it has had no reply.
+    missed: HashMap<u64, u32>,
 }
 
 impl Detector<'_> {
@@ -103,29 +113,67 @@ impl Detector<'_> {
                 by_lock.entry(&request.lock.state).or_default().push(request);
             }
         }
+        let due = self.due(by_lock.into_values().collect());
         self.note(&by_owner, &holds).await?;
-        let is_due = |request: &&Arc<Request>| is_look_due(self.rounds[&request.number]);
-        for requests in by_lock.values().filter(|requests| requests.iter().any(is_due)) {
-            match self.look(requests, &holds).await {
-                // A lock that cannot be read hides its own circles, and no others.
-                Err(error) if !is_transient(&error) => tracing::warn!(%error, "no look for deadlocks at a lock"),
-                looked => looked?,
+        self.look_at_all(&due, &holds).await?;
+        Ok(!waiting.is_empty())
+    }
+
+    /// The locks to look from in this round, by the requests that wait there. Each is due again until a look has a reply.
+    fn due<'a>(&mut self, mut locks: Vec<Vec<&'a Arc<Request>>>) -> Vec<Vec<&'a Arc<Request>>> {
+        let is_due = |request: &&Arc<Request>| {
+            is_look_due(self.rounds[&request.number]) || self.missed.contains_key(&request.number)
+        };
+        locks.retain(|requests| requests.iter().any(is_due));
+        let misses = |request: &&Arc<Request>| self.missed.get(&request.number).copied().unwrap_or_default();
+        // First those that have had a reply, because the others may keep the round waiting.
+        locks.sort_by_key(|requests| requests.iter().map(misses).max());
+        self.missed = locks
+            .iter()
+            .flatten()
+            .map(|request| (request.number, misses(request)))
+            .collect();
+        locks
+    }
+
+    /// A lock that cannot be read hides its own circles, and no others.
+    async fn look_at_all(&mut self, locks: &[Vec<&Arc<Request>>], holds: &Holds<'_>) -> Result<(), RedisError> {
+        let mut without_reply = 0;
+        for requests in locks {
+            match self.look(requests, holds).await {
+                Err(error) if is_transient(&error) => {
+                    for request in requests {
+                        *self.missed.entry(request.number).or_default() += 1;
+                    }
+                    without_reply += 1;
+                    if without_reply == MOST_MISSES || !self.session.has_others(&error) {
+                        return Err(error);
+                    }
+                    continue;
+                }
+                Err(error) => tracing::warn!(%error, "no look for deadlocks at a lock"),
+                Ok(()) => {}
+            }
+            for request in requests {
+                self.missed.remove(&request.number);
             }
         }
-        Ok(!waiting.is_empty())
+        Ok(())
     }
 
     /// Writes the notes of owners that wait, and deletes those of owners that wait no more.
     async fn note(&self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>, holds: &Holds<'_>) -> Result<(), RedisError> {
         let sent = self.session.send_all(self.to_note(waiting, holds)).await;
-        // After an error all of them are written again.
-        let is_kept = |owner: &str| sent.is_ok() && waiting.contains_key(owner);
-        self.session.notes().retain(|owner, _| is_kept(owner));
-        sent
+        // What failed is written again.
+        let is_sent = |owner: &str| sent.as_ref().is_ok_and(|failed| !failed.contains(owner));
+        self.session
+            .notes()
+            .retain(|owner, _| is_sent(owner) && waiting.contains_key(owner.as_str()));
+        sent.map(drop)
     }
 
     /// The commands for that.
-    fn to_note(&self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>, holds: &Holds<'_>) -> Vec<(String, Cmd)> {
+    fn to_note(&self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>, holds: &Holds<'_>) -> Vec<ToSend> {
         let prefix = &self.session.shared.prefix;
         // A note outlives the time until it is written again, also where rounds take much longer than their period.
         let lasts = self.period.saturating_mul(2 * LONGEST_PAUSE);
@@ -137,7 +185,9 @@ impl Detector<'_> {
         };
         let mut notes = self.session.notes();
         let over = notes.keys().filter(|owner| !waiting.contains_key(owner.as_str()));
-        let mut commands: Vec<_> = over.map(|owner| waits::forget(prefix, owner)).collect();
+        let mut commands: Vec<_> = over
+            .map(|owner| (owner.clone(), waits::forget(prefix, owner)))
+            .collect();
         for (owner, requests) in waiting {
             let held: Vec<&str> = holds.get(owner).into_iter().flatten().copied().collect();
             // Or it may have taken a lock that was free, or left one.
@@ -146,7 +196,8 @@ impl Detector<'_> {
                 let waits = requests
                     .iter()
                     .map(|request| (request.name.as_str(), &*request.lock.state));
-                commands.push(waits::note(prefix, owner, waits, held.iter().copied(), lasts));
+                let note = waits::note(prefix, owner, waits, held.iter().copied(), lasts);
+                commands.push(((*owner).to_owned(), note));
                 // Before it is sent, so that a client that ends meanwhile deletes it.
                 notes.insert((*owner).to_owned(), held.into_iter().map(str::to_owned).collect());
             }
@@ -164,7 +215,7 @@ impl Detector<'_> {
         });
         let mine: Vec<_> = mine.collect();
         let waits: Vec<_> = mine.iter().map(|(_, wait)| wait).collect();
-        let mut graph = graph_of(self.session, &waits).await?;
+        let (mut graph, unread) = graph_of(self.session, &waits).await?;
         for (_, wait) in &mine {
             let holds = holds.get(wait.owner.as_str()).into_iter().flatten();
             graph.tell(&wait.request, holds.map(|hold| (*hold).to_owned()));
@@ -176,7 +227,7 @@ impl Detector<'_> {
                 self.tell(request, &circle).await;
             }
         }
-        Ok(())
+        unread.map_or(Ok(()), Err)
     }
 
     /// Ends the wait of the youngest request of a circle.
@@ -212,14 +263,15 @@ fn is_look_due(rounds: u32) -> bool {
 }
 
 /// The first reading: all waits that are older than the youngest of these, as far as holders and notes lead from them.
-async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<Graph, RedisError> {
-    let mut graph = Graph::default();
+/// And why it had to leave a wait out.
+async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<(Graph, Option<RedisError>), RedisError> {
+    let (mut graph, mut unread) = (Graph::default(), None);
     let Some(youngest) = mine
         .iter()
         .copied()
         .reduce(|a, b| if a.is_older_than(b) { b } else { a })
     else {
-        return Ok(graph);
+        return Ok((graph, unread));
     };
     let mut asked = BTreeSet::new();
     let mut open: Vec<String> = Vec::new();
@@ -238,8 +290,14 @@ async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<Graph, RedisEr
             waits
         });
         for (request, lock) in noted.collect::<Vec<_>>() {
-            let Some(wait) = reader.wait(&lock, &request).await? else {
-                continue;
+            let wait = match reader.wait(&lock, &request).await {
+                Ok(Some(wait)) => wait,
+                Ok(None) => continue,
+                Err(error) if reader.has_others(&error) => {
+                    unread = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             if wait.is_older_than(youngest) && graph.len() < MOST_WAITS {
                 let holders = wait.holding_owners();
@@ -252,7 +310,7 @@ async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<Graph, RedisEr
             }
         }
     }
-    Ok(graph)
+    Ok((graph, unread))
 }
 
 /// The second reading: whether each edge is still there, in the order of the first reading.
@@ -275,18 +333,27 @@ impl Session {
     /// Deletes the notes of this client's owners: nobody waits any more.
     pub(super) async fn forget_notes(&self) -> Result<(), RedisError> {
         let notes = std::mem::take(&mut *self.notes());
-        let forget = |owner: &String| waits::forget(&self.shared.prefix, owner);
-        self.send_all(notes.keys().map(forget).collect()).await
+        let forget = |owner: &String| (owner.clone(), waits::forget(&self.shared.prefix, owner));
+        self.send_all(notes.keys().map(forget).collect()).await.map(drop)
     }
 
-    async fn send_all(&self, commands: Vec<(String, Cmd)>) -> Result<(), RedisError> {
+    /// Returns the owners whose commands had no reply. The other nodes of a cluster get theirs all the same.
+    async fn send_all(&self, commands: Vec<ToSend>) -> Result<BTreeSet<String>, RedisError> {
         let limit = call_limit(self.shared.lease);
-        let send = async |(key, command): (String, Cmd)| {
+        let send = |(owner, (key, command)): ToSend| async move {
             let call = self.route.command(Lane::Background, limit, &key, &command);
-            call.await.map(drop)
+            (owner, call.await)
         };
-        let commands = stream::iter(commands.into_iter().map(Ok));
-        commands.try_for_each_concurrent(AT_ONCE, send).await
+        let mut sent = stream::iter(commands.into_iter().map(send)).buffer_unordered(AT_ONCE);
+        let mut failed = BTreeSet::new();
+        while let Some((owner, reply)) = sent.next().await {
+            match reply {
+                Ok(_) => {}
+                Err(error) if self.has_others(&error) => _ = failed.insert(owner),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(failed)
     }
 
     async fn look(&self, lock: &Lock, request: &str) -> Result<Snapshot, RedisError> {
@@ -310,6 +377,10 @@ impl Reader for Session {
         let noted = owners.iter().zip(texts);
         let notes = noted.filter_map(|(owner, text)| Some(waits::read(prefix, owner, &text?)));
         Ok(notes.collect())
+    }
+
+    fn has_others(&self, error: &RedisError) -> bool {
+        is_transient(error) && self.route.is_cluster()
     }
 }
 

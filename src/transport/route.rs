@@ -139,6 +139,11 @@ impl Route {
         }
     }
 
+    /// Whether keys lie on several servers.
+    pub(crate) fn is_cluster(&self) -> bool {
+        !matches!(self, Self::Server(_))
+    }
+
     /// Keeps all connections up. Never ends.
     pub(crate) async fn run(&self) {
         match self {

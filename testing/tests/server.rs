@@ -800,3 +800,29 @@ async fn who_gives_up_while_the_server_is_away_does_not_wait_for_the_longer_leas
     drop(given_up.expect("at the end of its own lease").unwrap());
     drop(held);
 }
+
+/// A look comes at 1, 2, 4, ... seconds, so the next one may be far away.
+#[tokio::test(start_paused = true)]
+async fn a_look_for_a_deadlock_that_had_no_reply_is_repeated_soon() {
+    let server = Server::new();
+    let client = Client::builder().lease(Duration::from_secs(600));
+    let client = client.connect(server.endpoint()).await.unwrap();
+    let [one, two] = ["x", "y"].map(|name| client.rw_lock(name));
+    let (mine, theirs) = (Owner::new(), Owner::new());
+    let held = (
+        one.with_owner(&mine).write().await.unwrap(),
+        two.with_owner(&theirs).write().await.unwrap(),
+    );
+    let first = tokio::spawn(one.with_owner(&theirs).write().acquire_fair());
+    sleep(Duration::from_millis(100)).await;
+    let closes = tokio::spawn(two.with_owner(&mine).write().acquire_fair());
+    sleep(Duration::from_millis(100)).await;
+    server.stop();
+    sleep(Duration::from_secs(70)).await;
+    server.start();
+    let told = timeout(Duration::from_secs(10), closes).await;
+    let told = told.expect("a look").unwrap();
+    assert!(matches!(told, Err(Error::Deadlock { .. })), "{told:?}");
+    drop(held);
+    first.await.unwrap().unwrap().release().await.unwrap();
+}

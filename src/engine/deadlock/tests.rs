@@ -5,6 +5,7 @@ use crate::protocol::key::Lock;
 use crate::protocol::snapshot::{RawState, Snapshot, SnapshotHolder};
 use crate::protocol::waits::Note;
 use crate::state::waits::Wait;
+use crate::types::error::timed_out;
 use crate::types::mode::Policy;
 use fairlock_support::random::{self, Rng};
 use redis::RedisError;
@@ -85,10 +86,16 @@ impl World {
 
     /// Whether an owner is the youngest of a circle, now.
     fn is_youngest(&self, owner: usize) -> bool {
+        self.is_youngest_without(owner, None)
+    }
+
+    /// The same, of circles without that lock.
+    fn is_youngest_without(&self, owner: usize, lock: Option<usize>) -> bool {
         let mine = self.waits(owner).map_or(0, |(_, place)| place.ticket);
         let mut next = owner;
         for _ in 0..OWNERS {
-            match self.waits(next).map(|(lock, place)| (self.holds(lock), place.ticket)) {
+            let waits = self.waits(next).filter(|(waits_for, _)| Some(*waits_for) != lock);
+            match waits.map(|(lock, place)| (self.holds(lock), place.ticket)) {
                 Some((Some(holder), ticket)) if ticket <= mine => next = holder,
                 _ => return false,
             }
@@ -139,6 +146,8 @@ fn lock_of(lock: usize) -> Arc<Lock> {
 struct Moving {
     world: RefCell<World>,
     steps: usize,
+    /// The locks of a node that is away.
+    away: Option<usize>,
 }
 
 impl Moving {
@@ -153,7 +162,11 @@ impl Moving {
 
 impl Reader for Moving {
     async fn wait(&self, lock: &Arc<Lock>, request: &str) -> Result<Option<Wait>, RedisError> {
-        let seen = self.moved().seen(lock.name.parse().expect("a number"), request);
+        let number = lock.name.parse().expect("a number");
+        if self.away == Some(number) {
+            return Err(timed_out());
+        }
+        let seen = self.moved().seen(number, request);
         Ok(Wait::read(lock, request, &seen))
     }
 
@@ -176,6 +189,10 @@ impl Reader for Moving {
         };
         Ok(noted.map(note).collect())
     }
+
+    fn has_others(&self, _: &RedisError) -> bool {
+        self.away.is_some()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -196,7 +213,8 @@ async fn look(moving: &Moving, owner: usize, judged: &mut Judged) {
     let Ok(Some(mine)) = moving.wait(&lock_of(lock), &request).await else {
         return;
     };
-    let graph = graph_of(moving, &[&mine]).await.expect("an answer");
+    let (graph, unread) = graph_of(moving, &[&mine]).await.expect("an answer");
+    assert!(unread.is_none() || moving.away.is_some());
     let is_youngest = moving.world.borrow().is_youngest(owner);
     let Some(circle) = graph.circle(&mine) else { return };
     match is_still(moving, &circle).await.expect("an answer") {
@@ -217,6 +235,7 @@ async fn nobody_is_told_of_a_circle_that_was_none_or_whose_youngest_it_is_not() 
         let moving = Moving {
             world: RefCell::new(world),
             steps: n % 5,
+            away: None,
         };
         for owner in 0..OWNERS {
             look(&moving, owner, &mut judged).await;
@@ -236,11 +255,12 @@ async fn in_a_world_that_stands_still_the_youngest_of_each_circle_is_told() {
         let moving = Moving {
             world: RefCell::new(world),
             steps: 0,
+            away: random.usize(..=LOCKS).checked_sub(1),
         };
         for owner in 0..OWNERS {
             let mut judged = Judged::default();
             look(&moving, owner, &mut judged).await;
-            let expected = usize::from(moving.world.borrow().is_youngest(owner));
+            let expected = usize::from(moving.world.borrow().is_youngest_without(owner, moving.away));
             assert_eq!(judged.told, expected, "owner {owner}");
             circles += expected;
         }

@@ -361,3 +361,41 @@ async fn a_circle_over_two_nodes_of_a_cluster_is_found() {
     second.release().await.unwrap();
     drop(soon("the older one", older).await.unwrap().unwrap());
 }
+
+/// One waits there, and the note of another owner would lie there. No node takes over.
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn a_circle_on_the_other_nodes_is_found_while_a_node_of_the_cluster_is_away() {
+    let mut cluster = fairlock_support::cluster::Cluster::of(3, 0).await;
+    let (away, names) = (cluster.lock_on(0).await, cluster.locks_on(1, 2).await);
+    let builder = Client::builder().lease(LONG).deadlock_timeout(SOON);
+    let client = soon("to connect", builder.connect(cluster.urls())).await.unwrap();
+    // By the node that has their notes.
+    let (mut there, mut owners) = (Vec::new(), Vec::new());
+    while there.is_empty() || owners.len() < 2 {
+        let owner = Owner::new();
+        let note = format!("fairlock:waits:{}", owner.uuid().simple());
+        let slot: u16 = fairlock_support::cluster::ask(&cluster.nodes[1], &["CLUSTER", "KEYSLOT", &note]).await;
+        match cluster.owner(slot, &cluster.nodes[1]).await {
+            Some(0) => there.push(owner),
+            _ => owners.push(owner),
+        }
+    }
+    let lock = |n: usize, owner: &Owner| client.rw_lock(&*names[n]).with_owner(owner);
+    let _held = write(&client.rw_lock(&*away)).await;
+    let waits = tokio::spawn(client.rw_lock(&*away).with_owner(&there[0]).write().acquire_fair());
+    cluster.nodes[0].until_queued(&away, 1).await;
+    let (_first, second) = (write(&lock(0, &owners[0])).await, write(&lock(1, &owners[1])).await);
+    cluster.nodes[0].kill();
+    let noted = tokio::spawn(lock(0, &there[0]).write().acquire_fair());
+    cluster.nodes[1].until_queued(&names[0], 1).await;
+    let older = tokio::spawn(lock(1, &owners[0]).write().acquire_fair());
+    cluster.nodes[1].until_queued(&names[1], 1).await;
+    let closes = soon("the deadlock", lock(0, &owners[1]).write().acquire_fair()).await;
+    let told: Vec<_> = circle(closes.expect_err("a circle")).1;
+    assert!(told.iter().any(|blocked| blocked.owner == owners[0]), "{told:?}");
+    second.release().await.unwrap();
+    drop(soon("the older one", older).await.unwrap().unwrap());
+    waits.abort();
+    noted.abort();
+}
