@@ -21,6 +21,10 @@ use tokio::time::{Instant, sleep, timeout};
 /// How long the sentinels may take to name a server that calls itself the master.
 const LOOKUP_TIMEOUT: Duration = CONNECT_TIMEOUT;
 
+/// How long a sentinel may still name the master before a switch. Sentinels tell each other every two seconds. One that
+/// tells of a switch and is then cut off from the others hears of no switch back.
+const FORMER_FOR: Duration = Duration::from_secs(30);
+
 pub(crate) struct Sentinel {
     lookups: tokio::sync::Mutex<Lookups>,
     master: Mutex<Master>,
@@ -41,8 +45,8 @@ struct Master {
     address: String,
     /// How often the master has changed.
     term: u64,
-    /// The master before the last switch that a sentinel told of. Another one may name it for some seconds more.
-    former: Option<String>,
+    /// The master before the last switch that a sentinel told of, and when. Another one may name it for [`FORMER_FOR`].
+    former: Option<(String, Instant)>,
 }
 
 impl Sentinel {
@@ -62,7 +66,9 @@ impl Sentinel {
         let client = self.look_up().await;
         let client = client.map_err(|error| self.unless_first(without_arguments(error)))?;
         let address = client.get_connection_info().addr().to_string();
-        let term = self.is_master(address).map_err(|error| self.unless_first(error))?;
+        let term = self
+            .is_master(address, clock::now())
+            .map_err(|error| self.unless_first(error))?;
         Ok((client, term))
     }
 
@@ -103,9 +109,10 @@ impl Sentinel {
         io::Error::new(io::ErrorKind::NotConnected, format!("no master at the moment: {error}")).into()
     }
 
-    fn is_master(&self, address: String) -> Result<u64, RedisError> {
+    fn is_master(&self, address: String, now: Instant) -> Result<u64, RedisError> {
         let mut master = self.known();
-        if master.former.as_ref() == Some(&address) {
+        let refused = master.former.as_ref();
+        if refused.is_some_and(|(former, since)| *former == address && now < *since + FORMER_FOR) {
             let error = format!("a sentinel still names the former master, {address}");
             return Err(io::Error::new(io::ErrorKind::NotConnected, error).into());
         }
@@ -122,13 +129,13 @@ impl Sentinel {
     /// service, so only an address that this client uses matters.
     fn leave(&self, former: String, next: &str) {
         let mut master = self.known();
-        if master.former.as_deref() == Some(next) {
+        if master.former.as_ref().is_some_and(|(former, _)| former == next) {
             master.former = None;
         }
         if master.address == former {
             master.address.clear();
             master.term += 1;
-            master.former = Some(former);
+            master.former = Some((former, clock::now()));
             self.switched.notify_waiters();
         }
     }
@@ -303,7 +310,7 @@ mod tests {
     #[test]
     fn the_former_master_is_refused_until_a_sentinel_says_that_it_is_the_master_again() {
         let sentinel = Sentinel::new(client(vec!["redis://127.0.0.1:1".to_owned()]));
-        let named = |address: &str| sentinel.is_master(address.to_owned()).ok();
+        let named = |address: &str| sentinel.is_master(address.to_owned(), clock::now()).ok();
         assert_eq!(named("a"), Some(1));
         sentinel.leave("of another service".to_owned(), "a");
         assert_eq!(named("a"), Some(1));
@@ -318,5 +325,36 @@ mod tests {
         // Before anybody named it.
         sentinel.leave("b".to_owned(), "a");
         assert_eq!(named("a"), Some(7));
+    }
+
+    /// The sentinel that told of the switch is cut off from the others, which have gone back.
+    #[test]
+    fn a_former_master_that_is_still_named_after_a_while_is_the_master() {
+        let sentinel = Sentinel::new(client(vec!["redis://127.0.0.1:1".to_owned()]));
+        let now = clock::now();
+        let named = |address: &str, after| sentinel.is_master(address.to_owned(), now + after).ok();
+        assert_eq!(named("a", Duration::ZERO), Some(1));
+        sentinel.leave("a".to_owned(), "b");
+        assert_eq!(named("b", Duration::ZERO), Some(3));
+        assert_eq!(named("a", FORMER_FOR / 2), None);
+        // The switch was heard after `now`, and a machine may be slow.
+        assert_eq!(named("a", FORMER_FOR + Duration::from_secs(3600)), Some(4));
+    }
+
+    /// It may have become the master again while nobody listened.
+    #[tokio::test]
+    async fn a_new_subscription_to_a_sentinel_forgets_the_former_master() {
+        let [server, _master] = watched().await;
+        let sentinel = Sentinel::new(client(vec![server.url()]));
+        let (master, _) = servers::soon("a master", sentinel.master()).await.expect("a master");
+        let address = master.get_connection_info().addr().to_string();
+        sentinel.leave(address.clone(), "elsewhere");
+        assert!(sentinel.is_master(address.clone(), clock::now()).is_err());
+        let forgotten = servers::eventually("it is forgotten", async || sentinel.known().former.is_none());
+        tokio::select! {
+            () = sentinel.watch() => {}
+            () = forgotten => {}
+        }
+        assert!(sentinel.is_master(address, clock::now()).is_ok());
     }
 }
