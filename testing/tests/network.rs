@@ -221,3 +221,53 @@ async fn a_server_that_closes_each_connection_is_connected_to_with_pauses() {
     assert!((10..300).contains(&connects), "{connects} connects in a minute");
     drop(client);
 }
+
+/// The holder has renewed its lease since the waiter asked, so the waiter looks again and again.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_with_a_long_lease_waits_for_a_dead_holder_no_longer_than_its_lease() {
+    let server = Server::new();
+    let way = Way::to(&server);
+    let dying = Client::connect(way.endpoint()).await.unwrap();
+    let living = Client::builder().lease(Duration::from_secs(24 * 3600));
+    let living = living.connect(server.endpoint()).await.unwrap();
+    let held = dying.rw_lock("a").write().acquire_fair().await.unwrap();
+    let waits = tokio::spawn(living.rw_lock("a").write().acquire_fair());
+    sleep(Duration::from_secs(60)).await;
+    assert!(held.is_held() && !waits.is_finished());
+    let connects = way.faults().connects;
+    way.faults().silent = connects;
+    way.faults().refuses = true;
+    let next = timeout(Duration::from_secs(20), waits).await;
+    drop(next.expect("after the holder's lease of 10 s").unwrap().unwrap());
+}
+
+/// The link sends the head of a line, and the rest has to wait for replies.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_while_others_stand_in_line_does_not_pass_them() {
+    const LEASE: Duration = Duration::from_secs(600);
+    let server = Server::new();
+    let (way, other) = (Way::to(&server), server.client().await.unwrap());
+    let client = Client::builder().lease(LEASE).connect(way.endpoint()).await.unwrap();
+    let held = other.rw_lock("a").write().acquire_fair().await.unwrap();
+    let waiting = async || other.rw_lock("a").status().await.unwrap().waiting;
+    way.faults().refuses = true;
+    server.disconnect();
+    sleep(Duration::from_millis(100)).await;
+    let mut calls = Vec::new();
+    for _ in 0..600 {
+        calls.push(tokio::spawn(client.rw_lock("a").write().acquire_fair()));
+    }
+    sleep(Duration::from_millis(1)).await;
+    way.faults().delay = Duration::from_millis(500);
+    way.faults().refuses = false;
+    while waiting().await == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let queued = waiting().await;
+    assert!(queued < 600, "{queued} were sent at once");
+    let newcomer = client.rw_lock("a").write().enqueue().await.unwrap();
+    assert_eq!(newcomer.ahead(), 600, "it passed some");
+    drop(newcomer);
+    calls.iter().for_each(|call| call.abort());
+    drop(held);
+}

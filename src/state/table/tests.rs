@@ -204,6 +204,19 @@ fn an_end_that_a_look_has_found_is_taken_too() {
 }
 
 #[test]
+fn a_look_at_a_lock_puts_no_planned_follow_up_off() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    let request = request(1, "a", now);
+    table.insert(Arc::clone(&request), now);
+    request.claim().on_reply(now, Answer::Granted { token: 5 });
+    table.follow_up(&request.lock, next(now, 900));
+    let early = now + Duration::from_millis(100);
+    table.schedule_check(&request.lock, early);
+    table.take_due(early);
+    assert_eq!(table.arm(), Some(now + Duration::from_millis(900)));
+}
+
+#[test]
 fn a_follow_up_outlives_the_requests_of_its_lock() {
     let (mut table, now) = (Table::default(), Instant::now());
     let request = request(1, "a", now);

@@ -415,3 +415,44 @@ fn on_message(shared: &Shared, confirmed: &Mutex<HashMap<String, Instant>>, chan
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::key::Lock;
+    use crate::protocol::name::RequestName;
+    use crate::protocol::reply::Answer;
+    use crate::state::claim::{Claim, Outcome};
+    use crate::state::request::Request;
+    use crate::state::shared::Identity;
+    use crate::types::mode::{Admission, Mode};
+    use tokio::sync::mpsc;
+
+    #[test]
+    fn a_message_over_a_new_channel_proves_nothing_that_was_asked_for_before_it() {
+        let (releases, _released) = mpsc::unbounded_channel();
+        let shared = Shared::new(Identity::new(), "p".to_owned(), Duration::from_secs(9), &releases);
+        let now = clock::now();
+        for is_new in [true, false] {
+            let lock = Arc::new(Lock::new("p", "a".into()));
+            let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
+            let number = shared.next_number();
+            let name = RequestName::write(Mode::Write, shared.id, number, None);
+            let request = Arc::new(Request::new(number, name.clone(), lock, Admission::FIFO, claim));
+            shared.registry.insert(Arc::clone(&request), now);
+            let queued = Answer::Queued {
+                ticket: 7,
+                seq: 7,
+                ahead: 0,
+            };
+            request.claim().on_reply(now, queued);
+            let since = if is_new { now + Duration::from_secs(1) } else { now };
+            let channel = "p:{a}:channel";
+            let confirmed = Mutex::new(HashMap::from([(channel.to_owned(), since)]));
+            let message = format!("9 {name}\n{}", request.lock.state);
+            on_message(&shared, &confirmed, channel.as_bytes(), message.as_bytes());
+            let outcome = request.claim().poll_outcome(now + Duration::from_secs(1));
+            assert_eq!(matches!(outcome, Some(Outcome::Renew)), is_new, "{outcome:?}");
+        }
+    }
+}

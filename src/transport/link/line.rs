@@ -232,3 +232,28 @@ impl Link {
         let _ = sent.answer.send(reply.map(|reply| (connection, reply)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::backend::Backend;
+    use super::super::Lane;
+    use super::*;
+    use std::pin::pin;
+    use std::task::Waker;
+
+    /// Nothing sends them, because nothing drives the link.
+    #[tokio::test]
+    async fn calls_that_have_left_do_not_stay_in_a_line_that_does_not_move() {
+        let client = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
+        let link = Link::idle(Backend::of(&client).expect("a server"), None);
+        let (sent, command) = (AtomicBool::new(false), redis::cmd("TIME"));
+        let how = How::plainly(Lane::Users, Duration::from_secs(3600));
+        for _ in 0..1_000 {
+            let order = Order::command(&command, &sent);
+            let mut call = pin!(link.call(&how, &order));
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let left = link.side().line.calls.len();
+        assert!(left <= 2, "{left} calls");
+    }
+}

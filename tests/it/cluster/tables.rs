@@ -1,5 +1,6 @@
 //! What a client knows of the cluster: seeds, the table of slots, and what is no cluster.
 
+use crate::lateness::in_time;
 use crate::observe::{LONG, ms};
 use crate::server::{Server, eventually, free_port, soon};
 use crate::users::passes;
@@ -197,4 +198,53 @@ async fn a_cluster_without_sharded_channels_is_refused() {
     let error = Client::connect(old).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("a cluster needs Redis 7"), "{error}");
+}
+
+/// The client has heard of the other nodes from it.
+#[tokio::test]
+async fn a_client_of_one_seed_follows_the_cluster_when_that_node_dies() {
+    let mut cluster = Cluster::start().await;
+    let seed = [cluster.nodes[0].url()];
+    let client = soon("to connect", Client::builder().lease(LONG).connect(seed))
+        .await
+        .unwrap();
+    let name = cluster.lock_on(0).await;
+    let slot = cluster.slot(&name).await;
+    let lock = client.rw_lock(&*name);
+    lock.write().acquire_fair().await.unwrap().release().await.unwrap();
+    cluster.nodes[0].kill();
+    eventually("a replica has taken over", async || {
+        cluster.owner(slot, &cluster.nodes[3]).await == Some(3)
+    })
+    .await;
+    let guard = soon("the lock", lock.write().acquire_fair()).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// In a partition the minority keeps an old table.
+#[tokio::test]
+async fn of_two_tables_the_one_of_the_later_epoch_is_followed() {
+    in_time(async || {
+        let [old, new] = [Cluster::of(1, 0).await, Cluster::of(1, 0).await];
+        let later = &new.nodes[0];
+        for command in [
+            &["CLUSTER", "RESET", "HARD"][..],
+            &["CLUSTER", "SET-CONFIG-EPOCH", "1000"],
+            &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"],
+        ] {
+            ask::<Value>(later, command).await;
+        }
+        eventually("it is up", async || new.info(later).await.contains("cluster_state:ok")).await;
+        for (name, seeds) in [
+            ("a", [old.nodes[0].url(), later.url()]),
+            ("b", [later.url(), old.nodes[0].url()]),
+        ] {
+            let client = soon("to connect", Client::builder().lease(LONG).connect(seeds)).await;
+            let guard = client.unwrap().rw_lock(name).write().acquire_fair().await.unwrap();
+            let keys = later.keys().await;
+            assert!(keys.iter().any(|key| key.contains(&format!("{{{name}}}"))), "{keys:?}");
+            drop(guard);
+        }
+    })
+    .await;
 }

@@ -2,7 +2,8 @@
 
 use super::{Line, Setting};
 use crate::lateness::in_time;
-use crate::observe::{View, keys, ms, until_free};
+use crate::observe::{LONG, View, client, keys, ms, until_free};
+use crate::proxy::Proxy;
 use crate::server::{Server, eventually, soon};
 use crate::users::passes;
 use fairlock::Owner;
@@ -74,6 +75,20 @@ async fn a_release_whose_reply_is_lost_is_confirmed_and_done_once() {
     assert_eq!(View::of(&s.server, "a").await.holds, 1);
     guard.release().await.unwrap();
     until_free(&s.server, "a").await;
+}
+
+/// The server has no functions, so the first call that needs a script's text stands in line.
+#[tokio::test]
+async fn a_release_in_line_whose_reply_is_lost_is_confirmed_too() {
+    let server = Server::start().await;
+    server.refuse_functions().await;
+    let proxy = Proxy::to(server.port()).await;
+    let far = client(proxy.url(), LONG).await;
+    let guard = far.rw_lock("a").write().acquire_fair().await.unwrap();
+    proxy.lose_replies(1);
+    guard.release().await.unwrap();
+    assert_eq!(proxy.replies_to_lose(), 0, "it was lost");
+    until_free(&server, "a").await;
 }
 
 #[tokio::test]
