@@ -780,27 +780,6 @@ async fn a_client_is_known_by_its_label_for_as_long_as_it_lives() {
     guard.release().await.unwrap();
 }
 
-/// Calls in line have all slots of the releaser for as long as the server is away.
-#[tokio::test(start_paused = true)]
-async fn who_gives_up_while_the_server_is_away_does_not_wait_for_the_longer_leases_of_others() {
-    let server = Server::new();
-    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
-    let held = other.rw_lock("a").write().await.unwrap();
-    let mut holds = Vec::new();
-    for number in 0..64 {
-        let write = client.rw_lock(format!("{number}")).write().lease(HOUR);
-        holds.push(write.acquire_fair().await.unwrap());
-    }
-    let waits = client.rw_lock("a").write().try_acquire_for(Duration::from_secs(5));
-    let waits = tokio::spawn(waits);
-    sleep(Duration::from_secs(1)).await;
-    server.stop();
-    drop(holds);
-    let given_up = timeout(Duration::from_secs(60), waits).await;
-    drop(given_up.expect("at the end of its own lease").unwrap());
-    drop(held);
-}
-
 /// A look comes at 1, 2, 4, ... seconds, so the next one may be far away.
 #[tokio::test(start_paused = true)]
 async fn a_look_for_a_deadlock_that_had_no_reply_is_repeated_soon() {

@@ -400,8 +400,6 @@ pub const ALL: &[Bug] = &[
         "a reader who wrote mutants", &["tests/conformance/scenarios/layouts.json a lock of a later layout is refused by the number in the field policy"]),
     bug("A release left its line of calls each second, and acquires, which wait there for a lease, passed it. No test had a line of more than a second.",
         "a reader of the client", &["testing/tests/network.rs releases_and_downgrades_keep_their_places_in_a_line_of_acquires"]),
-    bug("Who gave up in an outage waited for the slots of the releaser as long as others' leases lasted. Leases of such tests were alike.",
-        "a reader of the client", &["testing/tests/server.rs who_gives_up_while_the_server_is_away_does_not_wait_for_the_longer_leases_of_others"]),
     bug("A node of a cluster that was away ended each search for deadlocks, on all nodes. The test of a cluster killed none.",
         "a reader of the client", &["deadlock::a_circle_on_the_other_nodes_is_found_while_a_node_of_the_cluster_is_away"]),
     bug("Looks for deadlocks in an outage were counted as looks, so that the next one came a minute later. The test of an outage closed its circle after it.",
