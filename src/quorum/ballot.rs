@@ -90,7 +90,7 @@ impl Ballot {
 
     /// One driver for each server.
     pub(super) fn drivers(self: &Arc<Self>) -> Drivers {
-        let drive = |at| -> BoxFuture<'static, ()> { Box::pin(vote(Arc::clone(self), at)) };
+        let drive = |at| -> BoxFuture<'static, ()> { Box::pin(drive(Arc::clone(self), at)) };
         (0..self.members.servers.len()).map(drive).collect()
     }
 
@@ -130,7 +130,15 @@ impl Ballot {
     pub(super) fn lose(&self, reason: LostReason) {
         // In this order: whoever sets the record now finds the end.
         self.abandon(End::Lost(reason));
-        self.tell(HoldEnd::Lost(reason));
+        self.tell_loss();
+    }
+
+    /// A hold that its user has left is not lost.
+    fn tell_loss(&self) {
+        let lost = self.tally().phase.lost();
+        if let Some(reason) = lost {
+            self.tell(HoldEnd::Lost(reason));
+        }
     }
 
     pub(super) fn is_unattended(&self) -> bool {
@@ -141,10 +149,7 @@ impl Ballot {
     pub(super) fn observe(&self, hold: Box<Hold>) {
         *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
         // A loss between the grant and this found no record.
-        let lost = self.tally().phase.lost();
-        if let Some(reason) = lost {
-            self.tell(HoldEnd::Lost(reason));
-        }
+        self.tell_loss();
     }
 
     /// Tells the record how the hold ended.
@@ -320,9 +325,6 @@ impl Ballot {
             }
             let (session, lock) = (&handle.session, &self.wish.lock);
             if session.call(lock, self.wish.lease).renew(&[]).await.is_err() {
-                if session.is_closed() {
-                    return;
-                }
                 backoff.pause().await;
                 continue;
             }
@@ -379,8 +381,18 @@ enum Placed {
     Void,
 }
 
+/// Drives the vote of one server until the ballot is over, or the quorum is shut down. The servers' clients do not tell a
+/// driver of a shutdown while it has no request there: in a recess, after an eviction, or before the first connection.
+async fn drive(ballot: Arc<Ballot>, at: usize) {
+    tokio::select! {
+        biased;
+        () = ballot.members.closing() => ballot.lose(LostReason::Shutdown),
+        () = vote(&ballot, at) => {}
+    }
+}
+
 /// Drives the vote of one server: asks, places, and asks again after a loss, until the ballot is over.
-async fn vote(ballot: Arc<Ballot>, at: usize) {
+async fn vote(ballot: &Ballot, at: usize) {
     let handle = ballot.members.servers[at].connected().await;
     let mut backoff = Backoff::new();
     'ask: while ballot.ask(at, handle).await {

@@ -43,6 +43,7 @@ pub(super) struct Members {
     /// The runtime of the client's tasks.
     runtime: tokio::runtime::Handle,
     closed: AtomicBool,
+    closing: Notify,
     _counted: QuorumServers,
 }
 
@@ -77,6 +78,7 @@ impl Members {
             owners: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
             closed: AtomicBool::new(false),
+            closing: Notify::new(),
         })
     }
 
@@ -173,6 +175,16 @@ impl Members {
         self.closed.store(true, Ordering::SeqCst);
         // See `connect`.
         fence(Ordering::SeqCst);
+        self.closing.notify_waiters();
+    }
+
+    /// Waits until the quorum is shut down.
+    pub(super) async fn closing(&self) {
+        // Created before the check, so that no shutdown is missed.
+        let closing = self.closing.notified();
+        if !self.is_closed() {
+            closing.await;
+        }
     }
 }
 

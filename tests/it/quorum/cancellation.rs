@@ -5,14 +5,15 @@ use crate::server::{Server, connected, eventually, soon};
 use fairlock::{Client, Error};
 use fairlock_support::scripts::ACQUIRE;
 use futures::future::{FutureExt, join_all};
+use std::ops::Range;
 use std::time::Duration;
 use tokio::runtime::Builder;
 
 /// Polls a request behind one holder until it has taken its ticket and a task goes on for it.
-async fn waits_in_a_task<F: Future + Unpin>(fleet: &Fleet, request: &mut F) {
+async fn waits_in_a_task<F: Future + Unpin>(fleet: &Fleet, servers: Range<usize>, request: &mut F) {
     tokio::select! {
         _ = &mut *request => panic!("two writers"),
-        () = fleet.until(fleet.all(), "x", 1, 1) => {}
+        () = fleet.until(servers, "x", 1, 1) => {}
     }
     for _ in 0..20 {
         assert!((&mut *request).now_or_never().is_none(), "two writers");
@@ -122,10 +123,12 @@ async fn a_shutdown_ends_a_waiter_that_reaches_no_majority() {
 }
 
 /// Its tasks went on for it, and nobody polls it when its quorum ends.
-#[tokio::test]
-async fn a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls() {
-    let mut fleet = Fleet::start(3).await;
-    let _holder = fleet.quorum().await.rw_lock("x").write().acquire_fair().await.unwrap();
+async fn a_shutdown_ends_all_tasks(mut fleet: Fleet, reached: usize) {
+    for server in &mut fleet.0[reached..] {
+        server.kill();
+    }
+    let holders = fleet.quorum_by(Fleet::builder()).await;
+    let _holder = holders.rw_lock("x").write().acquire_fair().await.unwrap();
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -134,14 +137,25 @@ async fn a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls() {
     let connecting = Fleet::builder().connect(fleet.urls());
     let quorum = runtime.spawn(connecting).await.unwrap().unwrap();
     let mut request = Box::pin(quorum.rw_lock("x").write().lease(Duration::from_secs(1)).acquire_fair());
-    waits_in_a_task(&fleet, &mut request).await;
-    fleet.0[1].kill();
-    fleet.0[2].kill();
+    waits_in_a_task(&fleet, 0..reached, &mut request).await;
+    for server in &mut fleet.0[1..reached] {
+        server.kill();
+    }
     fleet.until([0], "x", 1, 0).await;
     soon("the shutdown", quorum.shutdown()).await;
     eventually("its tasks end", async || runtime.metrics().num_alive_tasks() == 0).await;
     drop(request);
     runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_tasks_of_a_waiter_that_nobody_polls() {
+    a_shutdown_ends_all_tasks(Fleet::start(3).await, 3).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_tasks_of_a_waiter_that_never_reached_a_server() {
+    a_shutdown_ends_all_tasks(Fleet::start(3).await, 2).await;
 }
 
 /// One server grants, another one is busy, and the third one was never reached.
@@ -166,7 +180,7 @@ async fn a_bounded_hold_begins_when_its_user_gets_the_guard() {
     let holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
     let bound = Duration::from_secs(3);
     let mut request = Box::pin(b.rw_lock("x").write().max_hold(bound).acquire_fair());
-    waits_in_a_task(&fleet, &mut request).await;
+    waits_in_a_task(&fleet, fleet.all(), &mut request).await;
     holder.release().await.unwrap();
     fleet.until(fleet.all(), "x", 1, 0).await;
     tokio::time::sleep(bound + Duration::from_millis(200)).await;

@@ -2,7 +2,8 @@
 
 use super::{Fleet, LEASE, PREFIX, entered, key, lost_because, write};
 use crate::server::{connected, eventually, soon};
-use fairlock::{Client, LostReason, Owner};
+use fairlock::{Client, Error, LostReason, Owner};
+use std::time::Duration;
 
 impl Fleet {
     /// Evicts the owner at one server, as `fairlock evict` does.
@@ -65,4 +66,22 @@ async fn a_waiter_evicted_at_a_majority_gets_the_error_and_the_next_one_its_turn
     fleet.until(fleet.all(), "x", 1, 1).await;
     holder.release().await.unwrap();
     assert!(entered("the next one enters", next).await.is_held());
+}
+
+/// It has left its places, so no client of a server tells its drivers of anything.
+#[tokio::test]
+async fn a_shutdown_ends_a_waiter_that_was_evicted_where_a_server_was_never_reached() {
+    let mut fleet = Fleet::start(3).await;
+    fleet.0[2].kill();
+    let (a, b) = (fleet.quorum_by(Fleet::builder()), fleet.quorum_by(Fleet::builder()));
+    let (a, b, owner) = (a.await, b.await, Owner::new());
+    let _holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
+    let waiting = b.rw_lock("x").with_owner(&owner).write().lease(Duration::from_secs(1));
+    let waiter = tokio::spawn(waiting.acquire_fair());
+    fleet.until([0, 1], "x", 1, 1).await;
+    fleet.evict(1, "x", &owner).await;
+    fleet.until([0], "x", 1, 0).await;
+    soon("the shutdown", b.shutdown()).await;
+    let waited = soon("the waiter ends", waiter).await.unwrap();
+    assert!(matches!(waited, Err(Error::Shutdown { .. })), "{waited:?}");
 }

@@ -67,6 +67,17 @@ fn a_recess_ends_a_conflict() {
     assert!(tally.weigh(|| back + LEASE, trusted));
 }
 
+/// Its drivers would wait for the end of the recess.
+#[test]
+fn a_request_that_is_over_is_in_no_recess() {
+    let now = Instant::now();
+    let mut tally = answered(now, &[QUEUED(5), QUEUED(6)]);
+    let recess = tally.recess_at().unwrap();
+    assert!(tally.weigh(|| recess, |_| Some(now)) && tally.is_in_recess());
+    tally.phase = Phase::Over(End::Lost(LostReason::Evicted));
+    assert!(!tally.is_in_recess());
+}
+
 #[test]
 fn a_try_that_is_refused_by_more_than_a_minority_is_busy() {
     let now = Instant::now();

@@ -406,4 +406,10 @@ pub const ALL: &[Bug] = &[
         "a reader of the client", &["testing/tests/server.rs a_look_for_a_deadlock_that_had_no_reply_is_repeated_soon"]),
     bug("A master that had been replaced and came back was refused for as long as the client listened to a sentinel that was cut off. The tests let that one tell of the switch back.",
         "a reader of the client", &["src/transport/sentinel.rs a_former_master_that_is_still_named_after_a_while_is_the_master"]),
+    bug("After the shutdown of a quorum `acquire_fair` never returned, if one server had evicted the waiter and another was never reached. No test had both.",
+        "a reader from outside", &["quorum::eviction::a_shutdown_ends_a_waiter_that_was_evicted_where_a_server_was_never_reached"]),
+    bug("The task of a quorum's waiter outlived the shutdown if a server was never reached. Each server of the test had been reached.",
+        "a reader from outside", &["quorum::cancellation::a_shutdown_ends_the_tasks_of_a_waiter_that_never_reached_a_server"]),
+    bug("A quorum's release that all servers heard after the lease was told as confirmed. Only the lock of one server had that test.",
+        "a reader from outside", &["testing/tests/suspended.rs a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_confirmed"]),
 ];
