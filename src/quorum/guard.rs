@@ -227,8 +227,9 @@ impl<M> QuorumGuard<M> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock had been lost before: others may have been inside at the same time.
-    /// [`Error::Unavailable`] or [`Error::Server`] if no majority confirmed. Then the client repeats the release in the background until the
-    /// leases must have ended. [`Error::Runtime`] outside of a runtime with timers. Then too the client releases in the
+    /// [`Error::Unavailable`] or [`Error::Server`] if no majority confirmed, also because the leases ended before the servers
+    /// heard of the release. Then the client repeats the release in the background until the leases must have ended.
+    /// [`Error::Runtime`] outside of a runtime with timers. Then too the client releases in the
     /// background.
     pub async fn release(self) -> Result<(), Error> {
         runtime::check_timers()?;
@@ -259,10 +260,10 @@ impl<M> QuorumGuard<M> {
                 calls.push(Either::Right(withdrawn(Arc::clone(handle), request, until)));
             }
         }
-        let (mut kept, mut unknown, mut why) = (0, 0, None);
+        let (mut kept, mut late, mut unknown, mut why) = (0, 0, 0, None);
         let limit = call_limit(self.ballot.wish.lease);
         while kept < majority {
-            let next = match kept + absent >= majority {
+            let next = match kept + absent + late >= majority {
                 // It is free at a majority: what is missing is the proof that a majority kept it.
                 true => timeout(limit, calls.next()).await.unwrap_or_default(),
                 false => calls.next().await,
@@ -270,6 +271,7 @@ impl<M> QuorumGuard<M> {
             match next {
                 Some(Ok(Left::Held)) => kept += 1,
                 Some(Ok(Left::Absent)) => absent += 1,
+                Some(Ok(Left::Late)) => late += 1,
                 Some(Ok(Left::Unknown)) => unknown += 1,
                 Some(Err(error)) => why = Some(error),
                 None => break,
@@ -286,7 +288,9 @@ impl<M> QuorumGuard<M> {
             self.ballot.tell(HoldEnd::Lost(reason));
             return Err(self.lost_because(reason));
         }
-        if kept + absent >= majority {
+        // A silent server may have kept the hold: the loss of a minority fails no release. A late answer proves nothing.
+        let may_have_kept = counted.saturating_sub(unknown + late) >= majority;
+        if kept >= majority || may_have_kept && kept + absent + late >= majority {
             self.ballot.tell(HoldEnd::Released);
             return Ok(());
         }
@@ -350,9 +354,11 @@ impl Leaving {
                         // After a sending without a reply: the server executed that one, and a late copy of the acquire may
                         // have come since.
                         (_, Some(_)) if sent_before => Left::Held,
-                        // The lease may have ended meanwhile, which is no loss: the user had left.
-                        (_, Some(_)) if self.certain <= Some(clock::look()) => Left::Absent,
-                        (_, Some(_)) => Left::Unknown,
+                        (_, Some(_)) => match self.certain {
+                            Some(certain) if certain <= clock::look() => Left::Late,
+                            Some(_) => Left::Unknown,
+                            None => Left::Absent,
+                        },
                         (_, None) => Left::Absent,
                     });
                 }
@@ -376,7 +382,10 @@ enum Left {
     Held,
     /// The hold counted the vote, and the server does not know it.
     Unknown,
-    /// The hold did not count the vote, and it was none; or the lease may have ended during the release.
+    /// The server does not know the vote, whose lease may have ended during the release. That is no loss, because the user
+    /// had left; but the vote may have been lost before.
+    Late,
+    /// The hold did not count the vote, and it was none.
     Absent,
 }
 

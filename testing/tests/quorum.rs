@@ -3,7 +3,7 @@
 use fairlock::{Client, Error, Quorum};
 use fairlock_testing::Server;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
 async fn a_fencing_token_makes_no_vote_longer_than_its_max_hold() {
@@ -103,4 +103,62 @@ async fn a_server_that_does_not_know_the_vote_knows_no_token() {
     servers[2].thaw();
     let (_, guard) = token.await.unwrap().unwrap();
     assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_for_the_token_proves_the_hold_from_its_sending() {
+    let (servers, guard) = held_by_three().await;
+    let begun = Instant::now();
+    servers.iter().for_each(Server::freeze);
+    let token = tokio::spawn(async move { guard.fencing_token().await.map(|token| (token, guard)) });
+    sleep(Duration::from_millis(400)).await;
+    servers.iter().for_each(Server::thaw);
+    let (_, guard) = token.await.unwrap().unwrap();
+    servers.iter().for_each(Server::stop);
+    guard.lost().await;
+    let (held, lease) = (begun.elapsed(), Duration::from_secs(10));
+    assert!(held > lease * 9 / 10 && held < lease, "{held:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_a_majority_knows_is_told_without_the_servers() {
+    let (servers, guard) = held_by_three().await;
+    let token = guard.fencing_token().await.unwrap();
+    servers.iter().for_each(Server::freeze);
+    let again = timeout(Duration::from_millis(10), guard.fencing_token()).await;
+    assert_eq!(again.expect("at once").unwrap(), token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_majority_ends_after_one_lease() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let quorum = quorum_of(&servers).await.unwrap();
+    servers[1].stop();
+    servers[2].stop();
+    let begun = Instant::now();
+    let acquired = timeout(Duration::from_secs(3600), quorum.rw_lock("a").write().acquire_fair()).await;
+    let (took, lease) = (begun.elapsed(), Duration::from_secs(10));
+    let acquired = acquired.expect("within a lease");
+    assert!(matches!(acquired, Err(Error::Unavailable { .. })), "{acquired:?}");
+    assert!(took >= lease && took < lease + Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_of_another_quorum_is_not_taken_for_one_that_is_away() {
+    let servers: Vec<_> = (0..5).map(|_| Server::new()).collect();
+    let others = servers[2..].iter().map(Server::endpoint);
+    let _other = Quorum::builder("other").connect(others).await.unwrap();
+    let refused = quorum_of(&servers[..3]).await;
+    assert!(matches!(refused, Err(Error::Connect { .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_that_was_shut_down_connects_to_no_further_server() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    servers[2].stop();
+    let quorum = quorum_of(&servers).await.unwrap();
+    quorum.shutdown().await;
+    servers[2].start();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(quorum.reached(), (2, 3));
 }

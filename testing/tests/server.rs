@@ -329,6 +329,20 @@ fn a_blocking_client_works_in_real_time() {
     guard.release().unwrap();
 }
 
+/// The page says: two seconds at most. The release itself would go on for a lease.
+#[test]
+fn a_blocking_guard_that_is_dropped_waits_for_no_server_that_is_away() {
+    let (server, lease) = (Server::new(), Duration::from_secs(60));
+    let builder = Client::builder().lease(lease);
+    let client = fairlock::blocking::Client::connect_with(builder, server.endpoint()).unwrap();
+    let guard = client.rw_lock("a").write().acquire_fair().unwrap();
+    let begun = std::time::Instant::now();
+    server.freeze();
+    drop(guard);
+    assert!(begun.elapsed() < lease / 2, "{:?}", begun.elapsed());
+    server.thaw();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_left_delays_its_owner_for_one_call_and_not_each_time() {
     let server = Server::new();

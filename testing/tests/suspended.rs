@@ -64,6 +64,26 @@ async fn a_release_that_reached_its_server_after_the_lease_is_not_confirmed() {
     assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
 }
 
+/// The same at a majority.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_confirmed() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let lock = quorum(&servers).await.rw_lock("a");
+    let guard = lock.write().lease(LEASE).acquire_fair().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(guard.votes(), 3);
+    servers.iter().for_each(Server::freeze);
+    let mut release = pin!(guard.release());
+    begin(&mut release).await;
+    suspend(LEASE);
+    for server in &servers {
+        server.expire("a");
+        server.thaw();
+    }
+    let late = release.await;
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_loss_hears_of_it_within_seconds_though_all_timers_stood_still() {
     let server = Server::new();

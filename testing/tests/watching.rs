@@ -1,6 +1,6 @@
 //! What holders, candidates and observers are told of others, and how soon. Time is paused in all tests.
 
-use fairlock::Owner;
+use fairlock::{Election, FencingToken, Leaders, Owner};
 use fairlock_testing::Server;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -111,4 +111,87 @@ async fn a_changed_hold_keeps_the_lease_and_the_delay_of_its_request() {
         assert!(holder.lease_left > lease, "{:?}", holder.lease_left);
     }
     drop((writing, reading));
+}
+
+/// An observer that has settled, and the leader's election.
+async fn observed(server: &Server) -> (Leaders, Election) {
+    let election = server.client().await.unwrap().election("leader").lease(SETTLED * 60);
+    let observing = server.client().await.unwrap().election("leader");
+    let mut leaders = observing.observe().await.unwrap();
+    assert!(leaders.next().await.unwrap().unwrap().is_none());
+    assert!(timeout(SETTLED, leaders.next()).await.is_err(), "nobody leads");
+    (leaders, election)
+}
+
+/// The term of the leader that the observer is told next.
+async fn told(leaders: &mut Leaders, within: Duration) -> Option<FencingToken> {
+    let told = timeout(within, leaders.next()).await.expect("in time");
+    told.unwrap().unwrap().map(|leader| leader.term)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_told_soon_of_a_leader_that_was_evicted_or_expired() {
+    let server = Server::new();
+    let (mut leaders, election) = observed(&server).await;
+    let lock = server.client().await.unwrap().rw_lock("leader");
+    for evicted in [true, false] {
+        let leading = election.campaign().await.unwrap();
+        assert_eq!(told(&mut leaders, SOON).await, Some(leading.term()));
+        assert!(timeout(SETTLED, leaders.next()).await.is_err(), "nothing changes");
+        match evicted {
+            true => assert_eq!(lock.evict(&leading.owner()).await.unwrap(), 1),
+            false => assert_eq!(server.expire("leader"), 1),
+        }
+        assert_eq!(told(&mut leaders, SOON).await, None, "evicted: {evicted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_told_of_the_same_leader_again_after_an_error() {
+    let server = Server::new();
+    let (mut leaders, election) = observed(&server).await;
+    let leading = election.campaign().await.unwrap();
+    assert_eq!(told(&mut leaders, SOON).await, Some(leading.term()));
+    server.stop();
+    let error = timeout(SETTLED * 6, leaders.next()).await.expect("within a minute");
+    error.unwrap().expect_err("the server is away");
+    server.start();
+    loop {
+        let told = timeout(SETTLED * 6, leaders.next()).await.expect("within a minute");
+        match told.unwrap() {
+            Ok(leader) => break assert_eq!(leader.unwrap().term, leading.term()),
+            Err(error) => assert!(matches!(error, fairlock::Error::Unavailable { .. }), "{error}"),
+        }
+    }
+}
+
+/// The events of a term that began and ended before the first look come after it.
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_not_told_of_a_leader_that_had_left() {
+    let server = Server::new();
+    let election = server.client().await.unwrap().election("leader");
+    let mut leaders = server
+        .client()
+        .await
+        .unwrap()
+        .election("leader")
+        .observe()
+        .await
+        .unwrap();
+    sleep(SOON).await;
+    election.campaign().await.unwrap().resign().await.unwrap();
+    sleep(SOON).await;
+    assert_eq!(told(&mut leaders, SOON).await, None);
+    assert!(timeout(SOON, leaders.next()).await.is_err(), "nothing changes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_finds_out_by_its_next_look_what_no_event_tells() {
+    let server = Server::new();
+    let (mut leaders, election) = observed(&server).await;
+    let leading = election.campaign().await.unwrap();
+    assert_eq!(told(&mut leaders, SOON).await, Some(leading.term()));
+    assert!(timeout(SETTLED, leaders.next()).await.is_err(), "nothing changes");
+    assert!(server.forget("leader"));
+    assert_eq!(told(&mut leaders, Duration::from_secs(35)).await, None);
 }
