@@ -2,6 +2,7 @@
 
 use super::acquire::QuorumAcquire;
 use super::members::{Member, Members};
+use super::rules;
 use super::status::QuorumStatus;
 use crate::engine::runtime;
 use crate::protocol::key::Lock;
@@ -89,8 +90,9 @@ impl QuorumLock {
         if answers >= self.members.majority() {
             return Ok(status);
         }
-        let failed = status.servers.into_iter().find_map(|(_, answer)| answer.err());
-        Err(failed.unwrap_or(Error::Shutdown { lock }))
+        let spare = status.servers.len() - self.members.majority();
+        let failed = status.servers.into_iter().filter_map(|(_, answer)| answer.err());
+        Err(rules::failure(failed.collect(), spare).unwrap_or(Error::Shutdown { lock }))
     }
 
     async fn status_at(&self, member: &Member) -> (String, Result<Status, Error>) {

@@ -2,6 +2,7 @@
 //! them at a time, to see that the checks of `tests/attack` notice it.
 
 use crate::protocol::order::FIRST_PLACE;
+use crate::types::error::Error;
 #[cfg(feature = "__testing")]
 use seam::{Rule, is_broken};
 
@@ -12,6 +13,18 @@ pub(super) fn majority(servers: usize) -> usize {
         return servers / 2;
     }
     servers / 2 + 1
+}
+
+/// Why no majority is left, by what the other servers said. A minority that refuses is not why. `spare`: how many servers
+/// may fail.
+pub(super) fn failure(errors: Vec<Error>, spare: usize) -> Option<Error> {
+    let (mut silences, mut refusals): (Vec<_>, Vec<_>) = errors
+        .into_iter()
+        .partition(|error| matches!(error, Error::Unavailable { .. }));
+    if refusals.len() > spare {
+        return refusals.pop();
+    }
+    silences.pop()
 }
 
 /// Whether a grant counts. `is_over`: the quarantine of its server is over. `is_old`: the grant was asked for before that. A

@@ -359,15 +359,12 @@ impl Tally {
             return false;
         }
         let refusals = self.votes.iter_mut().filter_map(|vote| vote.refused.take());
-        let (silences, mut errors): (Vec<_>, Vec<_>) = refusals
-            .map(|refusal| refusal.error)
-            .partition(|error| matches!(error, Error::Unavailable { .. }));
-        // A minority that refuses cannot deny what the others say, nor is it why a majority is missing.
-        let is_busy = silences.len() + errors.len() <= spare;
-        if errors.len() <= spare {
-            errors = silences;
-        }
-        self.phase = Phase::Over(if is_busy { End::Busy } else { End::Failed(errors.pop()) });
+        let errors: Vec<_> = refusals.map(|refusal| refusal.error).collect();
+        // A minority that refuses cannot deny what the others say.
+        self.phase = Phase::Over(match errors.len() <= spare {
+            true => End::Busy,
+            false => End::Failed(rules::failure(errors, spare)),
+        });
         true
     }
 

@@ -4,7 +4,7 @@ use super::races::connected;
 use super::{Fleet, LEASE, PREFIX, entered, key, lost_because, write};
 use crate::proxy::Proxy;
 use crate::server::{connected as client_of, eventually, soon};
-use fairlock::{Client, LostReason, Policy, Quorum};
+use fairlock::{Client, Error, LostReason, Policy, Quorum};
 use fairlock_support::packed::run_out;
 use fairlock_support::scripts::ACQUIRE;
 use futures::future::join_all;
@@ -413,4 +413,25 @@ async fn a_waiter_without_a_majority_holds_nobody_up() {
     fleet.until(fleet.all(), "x", 1, 1).await;
     soon("a release", holder.release()).await.unwrap();
     let _ = entered("the waiter", waiter).await;
+}
+
+/// One server refuses while two are away, and two refuse while one is away.
+#[tokio::test]
+async fn a_status_tells_why_a_majority_is_missing() {
+    for refusing in [vec![0], vec![1, 2]] {
+        let mut fleet = Fleet::start(3).await;
+        let lock = fleet.quorum().await.rw_lock("x");
+        for at in fleet.all() {
+            if !refusing.contains(&at) {
+                fleet.0[at].kill();
+                continue;
+            }
+            let mut set = redis::cmd("SET");
+            set.arg(key("x")).arg("no hash");
+            set.exec_async(&mut fleet.0[at].redis().await).await.unwrap();
+        }
+        let error = soon("the status", lock.status()).await.expect_err("no majority");
+        let is_silence = matches!(error, Error::Unavailable { .. });
+        assert_eq!(is_silence, refusing.len() < 2, "{error}");
+    }
 }
