@@ -210,3 +210,43 @@ impl Member {
         self.handle()?.session.route.trusted_from(now)
     }
 }
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::key::Lock;
+    use crate::quorum::ballot::{Ballot, Wish};
+    use crate::quorum::tally::End;
+    use crate::types::clock;
+    use crate::types::mode::{Admission, Mode, When};
+
+    #[tokio::test]
+    async fn a_ballot_that_is_over_has_no_ticket() {
+        let lease = Duration::from_secs(10);
+        let plan = Plan {
+            name: "test".to_owned(),
+            prefix: "p".to_owned(),
+            lease,
+            longest_lease: lease,
+            label: None,
+        };
+        let members = Members::new(plan, vec![]);
+        let wish = Wish {
+            lock: Arc::new(Lock::new("p", "a".into())),
+            mode: Mode::Write,
+            admission: Admission::FIFO,
+            owner: None,
+            lease,
+            max_hold: Duration::MAX,
+            when: When::InTurn,
+        };
+        let state = Arc::clone(&wish.lock.state);
+        let ballot = Ballot::new(Arc::clone(&members), wish);
+        let ticket = members.take_ticket(&state, 5);
+        ballot.tally().take_ticket(ticket, clock::now());
+        assert_eq!(members.take_ticket(&state, 5), 6, "another one has 5");
+        members.return_ticket(&state, 6);
+        ballot.close(End::Left);
+        assert!(members.tickets.lock().unwrap().is_empty());
+    }
+}

@@ -53,3 +53,18 @@ impl Drop for OwnersToken {
         }
     }
 }
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_of_an_owner_whose_requests_are_over() {
+        let (owners, owner) = (Arc::<Owners>::default(), Owner::new());
+        let one = owners.token_of(&"a".into(), owner);
+        let other = owners.token_of(&"a".into(), owner);
+        assert!(Arc::ptr_eq(&one, &other));
+        drop((one, other));
+        assert!(owners.0.lock().unwrap().is_empty());
+    }
+}

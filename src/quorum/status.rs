@@ -88,11 +88,11 @@ mod tests {
     use crate::types::owner::ClientId;
     use std::collections::HashMap;
 
-    /// One server's status, with one writer whose lease ends so many ms after the reading, or so many before it.
-    fn with_a_writer(request: &str, ends_in_ms: i64) -> (String, Result<Status, Error>) {
+    /// One server's status, with writers whose leases end so many ms after the reading, or so many before it.
+    fn with_writers(requests: &[&str], ends_in_ms: i64) -> (String, Result<Status, Error>) {
         const NOW_MS: u64 = 1_000_000;
-        let holder = SnapshotHolder {
-            request: request.to_owned(),
+        let holder = |request: &&str| SnapshotHolder {
+            request: (*request).to_owned(),
             deadline_ms: NOW_MS.saturating_add_signed(ends_in_ms),
             read_holds: 0,
             token: 1,
@@ -102,9 +102,9 @@ mod tests {
             mode: Some(Mode::Write),
             policy: Policy::Fifo,
             write_holds: 1,
-            holding: 1,
+            holding: requests.len(),
             waiting: 0,
-            holders: vec![holder],
+            holders: requests.iter().map(holder).collect(),
             waiters: Vec::new(),
             raw: RawState::default(),
             ahead: None,
@@ -117,7 +117,7 @@ mod tests {
     fn a_hold_whose_lease_is_over_is_no_vote() {
         let request = RequestName::write(Mode::Write, ClientId::new(), 7, None);
         for (ends_in, votes) in [([1, 1, 0], 2), ([1, 0, -5000], 1), ([-1, 0, -1], 0)] {
-            let status = QuorumStatus::of(ends_in.map(|ms| with_a_writer(&request, ms)).into());
+            let status = QuorumStatus::of(ends_in.map(|ms| with_writers(&[request.as_str()], ms)).into());
             let seen: Vec<_> = status
                 .holders
                 .iter()
@@ -126,5 +126,24 @@ mod tests {
             let expected = if votes > 0 { vec![(votes, votes >= 2)] } else { vec![] };
             assert_eq!(seen, expected, "{ends_in:?}");
         }
+    }
+
+    #[test]
+    fn an_owner_that_holds_twice_at_a_server_has_one_vote_there() {
+        let owner = Owner::new().name();
+        let [outer, inner] =
+            [7, 8].map(|number| RequestName::write(Mode::Write, ClientId::new(), number, Some(&owner)));
+        let servers: [&[&str]; 3] = [&[&outer, &inner], &[], &[]];
+        let status = QuorumStatus::of(servers.map(|holders| with_writers(holders, 1)).into());
+        let seen = status.holders.iter().map(|holder| (holder.votes, holder.holds));
+        assert_eq!(seen.collect::<Vec<_>>(), [(1, false)]);
+    }
+
+    /// The servers are in quarantine.
+    #[test]
+    fn nobody_holds_no_lock() {
+        let nobody = format!("w0:0:{}", "0".repeat(32));
+        let status = QuorumStatus::of([1, 1, 1].map(|ms| with_writers(&[nobody.as_str()], ms)).into());
+        assert_eq!(status.holders, []);
     }
 }

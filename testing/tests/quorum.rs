@@ -162,3 +162,14 @@ async fn a_quorum_that_was_shut_down_connects_to_no_further_server() {
     sleep(Duration::from_secs(60)).await;
     assert_eq!(quorum.reached(), (2, 3));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_tells_no_status() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let lock = quorum_of(&servers).await.unwrap().rw_lock("a");
+    servers[2].stop();
+    assert_eq!(lock.status().await.unwrap().servers.len(), 3);
+    servers[1].stop();
+    let status = lock.status().await;
+    assert!(matches!(status, Err(Error::Unavailable { .. })), "{status:?}");
+}

@@ -2,7 +2,8 @@
 
 use super::Fleet;
 use crate::server::{eventually, soon};
-use fairlock::LostReason;
+use fairlock::{Error, LostReason};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
@@ -70,4 +71,52 @@ fn a_release_ends_at_all_servers_after_the_runtime_that_called_it_has_ended() {
     elsewhere.shutdown_background();
     fleet.0[2].thaw();
     home.block_on(fleet.until(fleet.all(), "x", 0, 0));
+}
+
+/// Nobody runs its drivers any more.
+#[test]
+fn a_waiter_in_another_runtime_ends_with_the_runtime_of_its_quorum() {
+    let (home, gone) = (runtime(), runtime());
+    let fleet = home.block_on(Fleet::start(3));
+    let quorum = gone.block_on(fleet.quorum());
+    let lock = quorum.rw_lock("x");
+    let _holder = home.block_on(lock.write().acquire_fair()).unwrap();
+    let waiter = home.spawn(lock.write().acquire_fair());
+    home.block_on(fleet.until(fleet.all(), "x", 1, 1));
+    gone.shutdown_background();
+    let ended = home.block_on(soon("the waiter ends", waiter)).unwrap();
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+}
+
+#[test]
+fn without_timers_each_call_of_a_quorum_is_refused() {
+    fn is_refused<T>(result: Result<T, Error>) -> bool {
+        matches!(result, Err(Error::Runtime { .. }))
+    }
+    let (home, bare) = (runtime(), Builder::new_current_thread().build().unwrap());
+    let fleet = home.block_on(Fleet::start(3));
+    let quorum = home.block_on(fleet.quorum());
+    let lock = quorum.rw_lock("x");
+    let holder = home.block_on(lock.write().acquire_fair()).unwrap();
+    let connect = || is_refused(bare.block_on(Fleet::builder().connect(fleet.urls())));
+    let acquire = || is_refused(bare.block_on(lock.read().acquire_fair()));
+    let status = || is_refused(bare.block_on(lock.status()));
+    let token = || is_refused(bare.block_on(holder.fencing_token()));
+    let mut others = vec![];
+    let calls: [(&str, &dyn Fn() -> bool); 4] = [
+        ("connect", &connect),
+        ("acquire_fair", &acquire),
+        ("status", &status),
+        ("fencing_token", &token),
+    ];
+    for (name, call) in calls {
+        if !catch_unwind(AssertUnwindSafe(call)).unwrap_or(false) {
+            others.push(name);
+        }
+    }
+    let release = AssertUnwindSafe(|| is_refused(bare.block_on(holder.release())));
+    if !catch_unwind(release).unwrap_or(false) {
+        others.push("release");
+    }
+    assert_eq!(others, [""; 0], "neither a panic nor an answer");
 }

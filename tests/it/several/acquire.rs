@@ -183,6 +183,19 @@ async fn the_owner_of_all_reenters_each_lock() {
 }
 
 #[tokio::test]
+async fn all_reenters_what_the_owner_of_its_scope_holds() {
+    let s = Setting::new().await;
+    let owner = Owner::new();
+    let inside = async {
+        let held = s.mine[0].write().acquire_fair().await.unwrap();
+        let all = s.client.all().write(&s.mine[0]).try_acquire().await.unwrap();
+        assert_eq!(all.expect("it reenters").owner(), owner);
+        held.release().await.unwrap();
+    };
+    owner.scope(inside).await;
+}
+
+#[tokio::test]
 async fn what_can_be_refused_is_refused_before_anything_is_sent() {
     let s = Setting::new().await;
     let [a, b, _] = &s.mine;

@@ -59,6 +59,8 @@ fn a_recess_ends_a_conflict() {
     assert!(!tally.weigh(|| now, trusted));
     let recess = tally.recess_at().unwrap();
     assert!(tally.weigh(|| recess, trusted) && tally.is_in_recess());
+    // In the recess the request stands at no server, so the refusal says nothing.
+    assert!(!tally.weigh(|| recess + LEASE, trusted));
     let back = recess + LEASE * 10;
     assert!(tally.on_knock(0, back) && !tally.on_knock(1, back));
     tally.on_refusal(1, conflict(), back, true);

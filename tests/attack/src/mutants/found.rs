@@ -412,4 +412,6 @@ pub const ALL: &[Bug] = &[
         "a reader from outside", &["quorum::cancellation::a_shutdown_ends_the_tasks_of_a_waiter_that_never_reached_a_server"]),
     bug("A quorum's release that all servers heard after the lease was told as confirmed. Only the lock of one server had that test.",
         "a reader from outside", &["testing/tests/suspended.rs a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_confirmed"]),
+    bug("The status of a quorum's lock told the first error: one server that refused hid that two were away. No test had both.",
+        "a reader from outside", &["quorum::faults::a_status_tells_why_a_majority_is_missing"]),
 ];
