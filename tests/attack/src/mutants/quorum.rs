@@ -507,20 +507,6 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::outside::without_timers_each_call_of_a_quorum_is_refused"),
     },
     Mutant {
-        name: "quorum-connect-panics-without-timers", file: "src/quorum/builder.rs",
-        edits: &[("        runtime::check_timers()?;\n        observe", "        observe")],
-        seen: "found here, by a reader from outside",
-        story: "A runtime without timers calls it: it panics, or waits for ever.",
-        check: Check::It("quorum::outside::without_timers_each_call_of_a_quorum_is_refused"),
-    },
-    Mutant {
-        name: "quorum-status-panics-without-timers", file: "src/quorum/lock.rs",
-        edits: &[("        runtime::check_timers()?;\n", "        let _ = runtime::check_timers();\n")],
-        seen: "found here, by a reader from outside",
-        story: "A runtime without timers calls it: it panics, or waits for ever.",
-        check: Check::It("quorum::outside::without_timers_each_call_of_a_quorum_is_refused"),
-    },
-    Mutant {
         name: "quorum-owner-that-holds-twice-has-two-votes", file: "src/quorum/status.rs",
         edits: &[("if seen.contains(&key) {", "if seen.contains(&key) && seen.is_empty() {")],
         seen: "found here, by a reader from outside",
