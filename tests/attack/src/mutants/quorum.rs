@@ -113,8 +113,8 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("quorum::faults::a_hold_that_another_one_interrupted_while_its_process_slept_is_lost"),
     },
     Mutant {
-        name: "quorum-error-of-a-minority", file: "src/quorum/tally.rs",
-        edits: &[("if errors.len() <= spare {", "if errors.is_empty() {")],
+        name: "quorum-error-of-a-minority", file: "src/quorum/rules.rs",
+        edits: &[("if refusals.len() > spare {", "if !refusals.is_empty() {")],
         seen: "torture --quorum 3, 436,000 grants",
         story: "One server has no memory left and another one is away: a try says that the server has no memory, although its page promises that a majority is not there.",
         check: Check::Lib("quorum::tally::tests::refusals::an_error_of_a_minority_is_not_told_when_others_are_away"),
