@@ -49,7 +49,7 @@ async fn until_waiting(lock: &QuorumLock) -> common::Outcome {
         let waits = status
             .servers
             .iter()
-            .filter(|(_, one)| one.as_ref().is_ok_and(|one| one.waiting == 1));
+            .filter(|server| server.status.as_ref().is_ok_and(|one| one.waiting == 1));
         if waits.count() == 3 {
             return Ok(());
         }

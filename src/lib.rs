@@ -177,8 +177,8 @@ pub use protocol::event::{Event, EventKind};
 pub use protocol::snapshot::RawState;
 pub use queued::{Place, Queued};
 pub use quorum::{
-    Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumHolder, QuorumLock, QuorumReadGuard, QuorumStatus,
-    QuorumWriteGuard,
+    Quorum, QuorumAcquire, QuorumBuilder, QuorumGuard, QuorumHolder, QuorumLock, QuorumReadGuard, QuorumServer,
+    QuorumStatus, QuorumWriteGuard,
 };
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;

@@ -67,12 +67,17 @@ impl Quorum {
         QuorumLock::new(Arc::clone(&self.members), Arc::new(lock))
     }
 
-    /// How many of the servers this client has reached at least once, and how many there are.
+    /// How many servers the quorum has.
     #[must_use]
-    pub fn reached(&self) -> (usize, usize) {
+    pub fn servers(&self) -> usize {
+        self.members.servers.len()
+    }
+
+    /// How many of the servers this client has reached at least once.
+    #[must_use]
+    pub fn reached(&self) -> usize {
         let servers = &self.members.servers;
-        let reached = servers.iter().filter(|member| member.handle().is_some());
-        (reached.count(), servers.len())
+        servers.iter().filter(|member| member.handle().is_some()).count()
     }
 
     /// Leaves every queue, releases every hold and ends the background tasks, at all servers: see

@@ -3,11 +3,10 @@
 use super::acquire::QuorumAcquire;
 use super::members::{Member, Members};
 use super::rules;
-use super::status::QuorumStatus;
+use super::status::{QuorumServer, QuorumStatus};
 use crate::engine::runtime;
 use crate::protocol::key::Lock;
 use crate::rw_lock::RwLock;
-use crate::status::Status;
 use crate::types::error::{Error, disconnected};
 use crate::types::mode::{Policy, Read, Write};
 use crate::types::owner::Owner;
@@ -86,16 +85,16 @@ impl QuorumLock {
         }
         let servers = join_all(self.members.servers.iter().map(|member| self.status_at(member))).await;
         let status = QuorumStatus::of(servers);
-        let answers = status.servers.iter().filter(|(_, answer)| answer.is_ok()).count();
+        let answers = status.servers.iter().filter(|server| server.status.is_ok()).count();
         if answers >= self.members.majority() {
             return Ok(status);
         }
         let spare = status.servers.len() - self.members.majority();
-        let failed = status.servers.into_iter().filter_map(|(_, answer)| answer.err());
+        let failed = status.servers.into_iter().filter_map(|server| server.status.err());
         Err(rules::failure(failed.collect(), spare).unwrap_or(Error::Shutdown { lock }))
     }
 
-    async fn status_at(&self, member: &Member) -> (String, Result<Status, Error>) {
+    async fn status_at(&self, member: &Member) -> QuorumServer {
         let status = match member.handle() {
             Some(handle) => RwLock::new(Arc::clone(handle), Arc::clone(&self.lock)).status().await,
             None => {
@@ -103,7 +102,10 @@ impl QuorumLock {
                 Err(Error::of_server(&self.lock.name, away))
             }
         };
-        (member.address.clone(), status)
+        QuorumServer {
+            address: member.address.clone(),
+            status,
+        }
     }
 
     fn request<M>(&self) -> QuorumAcquire<M> {

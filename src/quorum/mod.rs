@@ -22,4 +22,4 @@ pub use acquire::QuorumAcquire;
 pub use builder::{Quorum, QuorumBuilder};
 pub use guard::{QuorumGuard, QuorumReadGuard, QuorumWriteGuard};
 pub use lock::QuorumLock;
-pub use status::{QuorumHolder, QuorumStatus};
+pub use status::{QuorumHolder, QuorumServer, QuorumStatus};

@@ -10,7 +10,7 @@ use crate::types::owner::Owner;
 ///
 /// The servers answer one after the other, so a request may have moved in between: a hold that has just been handed over
 /// may show at fewer servers than a majority.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QuorumStatus {
     /// The owners that hold the lock at a server at least, those at most servers first. An owner with less than a
@@ -18,8 +18,18 @@ pub struct QuorumStatus {
     pub holders: Vec<QuorumHolder>,
     /// The greatest number of waiters at a server.
     pub waiting: usize,
-    /// What each server says, by its address, in the order in which the quorum names them.
-    pub servers: Vec<(String, Result<Status, Error>)>,
+    /// What each server says, in the order in which the quorum names them.
+    pub servers: Vec<QuorumServer>,
+}
+
+/// What one server of a quorum says of a lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QuorumServer {
+    /// The server's address, without its password.
+    pub address: String,
+    /// The lock's status there, or why there is none.
+    pub status: Result<Status, Error>,
 }
 
 /// An owner that holds a lock at some servers.
@@ -37,14 +47,14 @@ pub struct QuorumHolder {
     /// At how many servers the owner holds the lock in that mode.
     pub votes: usize,
     /// Whether these are a majority.
-    pub holds: bool,
+    pub is_majority: bool,
 }
 
 impl QuorumStatus {
-    pub(super) fn of(servers: Vec<(String, Result<Status, Error>)>) -> Self {
+    pub(super) fn of(servers: Vec<QuorumServer>) -> Self {
         let majority = servers.len() / 2 + 1;
         let mut holders: Vec<QuorumHolder> = Vec::new();
-        let answers = || servers.iter().filter_map(|(_, status)| status.as_ref().ok());
+        let answers = || servers.iter().filter_map(|server| server.status.as_ref().ok());
         for status in answers() {
             let mut seen = Vec::new();
             // The nil UUID stands for nobody: the server is in quarantine.
@@ -62,13 +72,13 @@ impl QuorumStatus {
                         client: holder.client.clone(),
                         mode: holder.mode,
                         votes: 1,
-                        holds: false,
+                        is_majority: false,
                     }),
                 }
             }
         }
         for holder in &mut holders {
-            holder.holds = holder.votes >= majority;
+            holder.is_majority = holder.votes >= majority;
         }
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.votes));
         Self {
@@ -89,7 +99,7 @@ mod tests {
     use std::collections::HashMap;
 
     /// One server's status, with writers whose leases end so many ms after the reading, or so many before it.
-    fn with_writers(requests: &[&str], ends_in_ms: i64) -> (String, Result<Status, Error>) {
+    fn with_writers(requests: &[&str], ends_in_ms: i64) -> QuorumServer {
         const NOW_MS: u64 = 1_000_000;
         let holder = |request: &&str| SnapshotHolder {
             request: (*request).to_owned(),
@@ -110,7 +120,10 @@ mod tests {
             ahead: None,
             ticket_us: None,
         };
-        ("a server".to_owned(), Ok(Status::of(&snapshot, 0, &HashMap::new())))
+        QuorumServer {
+            address: "a server".to_owned(),
+            status: Ok(Status::of(&snapshot, 0, &HashMap::new())),
+        }
     }
 
     #[test]
@@ -121,7 +134,7 @@ mod tests {
             let seen: Vec<_> = status
                 .holders
                 .iter()
-                .map(|holder| (holder.votes, holder.holds))
+                .map(|holder| (holder.votes, holder.is_majority))
                 .collect();
             let expected = if votes > 0 { vec![(votes, votes >= 2)] } else { vec![] };
             assert_eq!(seen, expected, "{ends_in:?}");
@@ -135,7 +148,7 @@ mod tests {
             [7, 8].map(|number| RequestName::write(Mode::Write, ClientId::new(), number, Some(&owner)));
         let servers: [&[&str]; 3] = [&[&outer, &inner], &[], &[]];
         let status = QuorumStatus::of(servers.map(|holders| with_writers(holders, 1)).into());
-        let seen = status.holders.iter().map(|holder| (holder.votes, holder.holds));
+        let seen = status.holders.iter().map(|holder| (holder.votes, holder.is_majority));
         assert_eq!(seen.collect::<Vec<_>>(), [(1, false)]);
     }
 

@@ -26,7 +26,7 @@ pub async fn fleet(servers: usize) -> Vec<Server> {
 pub async fn quorum(servers: &[Server], label: &str) -> Quorum {
     let builder = Quorum::builder("billing").longest_lease(LONG).lease(LONG).label(label);
     let quorum = builder.connect(servers.iter().map(Server::url)).await.unwrap();
-    eventually("all servers", async || quorum.reached().0 == servers.len()).await;
+    eventually("all servers", async || quorum.reached() == servers.len()).await;
     quorum
 }
 

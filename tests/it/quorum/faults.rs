@@ -83,7 +83,7 @@ async fn a_release_before_the_last_answer_survives_the_loss_of_a_vote() {
     let ways = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
     let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
     let a = soon("a client", connected(&urls)).await;
-    eventually("all servers", async || a.reached().0 == 3).await;
+    eventually("all servers", async || a.reached() == 3).await;
     ways[2].stall(true);
     let guard = a.rw_lock("x").write().acquire_fair().await.unwrap();
     fleet.0[0].kill();

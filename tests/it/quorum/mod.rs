@@ -50,7 +50,7 @@ impl Fleet {
     /// A client that has reached all servers.
     async fn quorum(&self) -> Quorum {
         let quorum = self.quorum_by(Self::builder()).await;
-        eventually("all servers", async || quorum.reached().0 == self.0.len()).await;
+        eventually("all servers", async || quorum.reached() == self.0.len()).await;
         quorum
     }
 

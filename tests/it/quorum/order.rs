@@ -182,6 +182,6 @@ async fn a_status_says_which_servers_agree() {
     let status = b.rw_lock("x").status().await.unwrap();
     assert_eq!((status.servers.len(), status.waiting, status.holders.len()), (3, 1, 1));
     let holder = &status.holders[0];
-    assert_eq!((holder.votes, holder.holds, holder.mode), (3, true, Mode::Write));
-    assert!(status.servers.iter().all(|(_, status)| status.is_ok()));
+    assert_eq!((holder.votes, holder.is_majority, holder.mode), (3, true, Mode::Write));
+    assert!(status.servers.iter().all(|server| server.status.is_ok()));
 }

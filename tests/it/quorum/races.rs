@@ -153,7 +153,7 @@ async fn a_vote_that_is_given_up_without_a_reply_is_asked_for_under_a_new_name()
 pub(super) async fn connected(urls: &[String]) -> Quorum {
     loop {
         match Fleet::builder().connect(urls).await {
-            Ok(quorum) if quorum.reached().0 == urls.len() => return quorum,
+            Ok(quorum) if quorum.reached() == urls.len() => return quorum,
             // These machines are slow at times.
             Ok(_) | Err(fairlock::Error::Connect { .. }) => {}
             Err(error) => panic!("{error}"),

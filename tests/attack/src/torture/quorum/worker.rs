@@ -145,7 +145,7 @@ async fn probe(quorum: &Quorum, reporter: &Reporter) {
                 if status
                     .holders
                     .iter()
-                    .any(|holder| holder.holds && holder.owner == owner) =>
+                    .any(|holder| holder.is_majority && holder.owner == owner) =>
             {
                 reporter.wrong(format!("{name} was released, and a majority keeps it: {status:?}"));
                 break;
