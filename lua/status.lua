@@ -8,7 +8,7 @@
 local refused = begin(KEYS, ARGV, true)
 if refused then return refused end
 local from, waiters_most, holders_most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
--- A writer alone is found without a walk through the queue: each client with a named waiter looks for deadlocks by this.
+-- A writer alone is found without a walk through the queue: each client with a named waiter looks for deadlocks here.
 local alone = sole == 0 and writes == 1 and reads == 0 and call('ZSCORE', LEASES, holder)
 local holding = sole == 1 and { holder, near } or alone and { holder, alone } or call('ZDIFF', 2, LEASES, QUEUE, 'WITHSCORES')
 -- Servers write a round score as 1.8e+12.

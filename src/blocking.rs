@@ -24,7 +24,7 @@
 //! Async and blocking clients share the queues.
 //!
 //! For what has no blocking form, such as elections and several locks in one guard, [`Client::block_on`] runs any future of
-//! the async API, reached by [`Client::inner`], [`RwLock::inner`] and [`Guard::inner`].
+//! the async API, reached by [`Client::inner`], [`RwLock::inner`], [`Semaphore::inner`] and [`Guard::inner`].
 //!
 //! Do not call this from an async task, because it blocks the task's thread. Use the async API there, or
 //! `tokio::task::spawn_blocking`.

@@ -164,7 +164,7 @@ impl Client {
     /// The call changes nothing.
     ///
     /// # Errors
-    /// Those of [`RwLock::status`]; they name the lock `*`.
+    /// Those of [`RwLock::status`]; they name no lock.
     pub async fn client_info(&self, id: &str) -> Result<Option<ClientInfo>, Error> {
         runtime::check_timers()?;
         let session = &self.handle.session;

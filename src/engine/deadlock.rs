@@ -34,7 +34,8 @@ const LONGEST_PAUSE: u32 = 64;
 const LEAST_NOTE: Duration = Duration::from_secs(60);
 /// The notes that are written at the same time.
 const AT_ONCE: usize = 32;
-/// The looks without a reply after which a round ends. Each takes the time limit of a call.
+/// The looks without a reply after which a round ends, and the waits without one after which a look ends. Each wait takes
+/// the time limit of a call.
 const MOST_MISSES: usize = 8;
 
 /// What the search reads: the server, or the world of a test.
@@ -119,20 +120,25 @@ impl Detector<'_> {
         Ok(!waiting.is_empty())
     }
 
-    /// The locks to look from in this round, by the requests that wait there. Each is due again until a look has a reply.
+    /// The locks to look from in this round, by the requests that wait there. A lock without a reply is due again, after
+    /// pauses that double.
     fn due<'a>(&mut self, mut locks: Vec<Vec<&'a Arc<Request>>>) -> Vec<Vec<&'a Arc<Request>>> {
         let is_due = |request: &&Arc<Request>| {
-            is_look_due(self.rounds[&request.number]) || self.missed.contains_key(&request.number)
+            let rounds = self.rounds[&request.number];
+            let missed = self.missed.get(&request.number);
+            is_look_due(rounds) || missed.is_some_and(|misses| is_repeat_due(rounds, *misses))
         };
         locks.retain(|requests| requests.iter().any(is_due));
         let misses = |request: &&Arc<Request>| self.missed.get(&request.number).copied().unwrap_or_default();
         // First those that have had a reply, because the others may keep the round waiting.
         locks.sort_by_key(|requests| requests.iter().map(misses).max());
-        self.missed = locks
+        let due: Vec<_> = locks
             .iter()
             .flatten()
             .map(|request| (request.number, misses(request)))
             .collect();
+        self.missed.retain(|number, _| self.rounds.contains_key(number));
+        self.missed.extend(due);
         locks
     }
 
@@ -164,7 +170,7 @@ impl Detector<'_> {
     /// Writes the notes of owners that wait, and deletes those of owners that wait no more.
     async fn note(&self, waiting: &BTreeMap<&str, Vec<&Arc<Request>>>, holds: &Holds<'_>) -> Result<(), RedisError> {
         let sent = self.session.send_all(self.to_note(waiting, holds)).await;
-        // What failed is written again.
+        // What failed to be written is written again. A note that could not be deleted expires.
         let is_sent = |owner: &str| sent.as_ref().is_ok_and(|failed| !failed.contains(owner));
         self.session
             .notes()
@@ -262,10 +268,14 @@ fn is_look_due(rounds: u32) -> bool {
     rounds.is_power_of_two() && rounds < LONGEST_PAUSE || rounds.is_multiple_of(LONGEST_PAUSE)
 }
 
+fn is_repeat_due(rounds: u32, misses: u32) -> bool {
+    rounds.is_multiple_of(2_u32.saturating_pow(misses).min(LONGEST_PAUSE))
+}
+
 /// The first reading: all waits that are older than the youngest of these, as far as holders and notes lead from them.
 /// And why it had to leave a wait out.
 async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<(Graph, Option<RedisError>), RedisError> {
-    let (mut graph, mut unread) = (Graph::default(), None);
+    let (mut graph, mut unread, mut misses) = (Graph::default(), None, 0);
     let Some(youngest) = mine
         .iter()
         .copied()
@@ -294,7 +304,11 @@ async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<(Graph, Option
                 Ok(Some(wait)) => wait,
                 Ok(None) => continue,
                 Err(error) if reader.has_others(&error) => {
+                    misses += 1;
                     unread = Some(error);
+                    if misses == MOST_MISSES {
+                        return Ok((graph, unread));
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),

@@ -227,10 +227,9 @@ impl<M> QuorumGuard<M> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock had been lost before: others may have been inside at the same time.
-    /// [`Error::Unavailable`] or [`Error::Server`] if no majority confirmed, also because the leases ended before the servers
-    /// heard of the release. Then the client repeats the release in the background until the leases must have ended.
-    /// [`Error::Runtime`] outside of a runtime with timers. Then too the client releases in the
-    /// background.
+    /// [`Error::Unavailable`] or [`Error::Server`] if no majority confirmed: servers that hear of the release after the lease
+    /// confirm nothing. The client repeats what was not answered in the background until the leases must have ended.
+    /// [`Error::Runtime`] outside of a runtime with timers. Then too the client releases in the background.
     pub async fn release(self) -> Result<(), Error> {
         runtime::check_timers()?;
         let until = self.held_until().map_err(|reason| self.lost_because(reason))?;
@@ -343,7 +342,8 @@ impl Leaving {
         let (session, lease) = (Arc::clone(&self.handle.session), request.claim().lease());
         let (mut backoff, mut sent_before) = (Backoff::new(), false);
         loop {
-            let call = session.call(&request.lock, lease);
+            // As for a guard of one server: a call that left the line would come again behind whatever came meanwhile.
+            let call = session.call(&request.lock, lease).patient_until(until);
             match call.release(&[request.name.as_str()]).await {
                 Ok((stood, next)) => {
                     self.request = None;

@@ -371,7 +371,8 @@ fn range(least: &Duration, most: &Duration) -> String {
 }
 
 impl Error {
-    /// Returns the name of the lock. `None`: the error concerns no lock, or all locks of a client.
+    /// Returns the name of the lock; of [`Error::InvalidName`] the beginning. `None`: the error concerns no lock, or all locks
+    /// of a client.
     #[must_use]
     pub fn lock(&self) -> Option<&str> {
         match self {

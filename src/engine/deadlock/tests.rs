@@ -1,6 +1,6 @@
 //! The search in a world that moves between any two of its readings.
 
-use super::{Reader, graph_of, is_look_due, is_still};
+use super::{MOST_MISSES, Reader, graph_of, is_look_due, is_repeat_due, is_still};
 use crate::protocol::key::Lock;
 use crate::protocol::snapshot::{RawState, Snapshot, SnapshotHolder};
 use crate::protocol::waits::Note;
@@ -9,7 +9,7 @@ use crate::types::error::timed_out;
 use crate::types::mode::Policy;
 use fairlock_support::random::{self, Rng};
 use redis::RedisError;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 const OWNERS: usize = 4;
@@ -272,4 +272,54 @@ async fn in_a_world_that_stands_still_the_youngest_of_each_circle_is_told() {
 fn looks_come_at_one_two_and_four_time_outs_and_then_every_64() {
     let due: Vec<_> = (1..300).filter(|rounds| is_look_due(*rounds)).collect();
     assert_eq!(due, [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]);
+}
+
+#[test]
+fn looks_without_a_reply_come_again_after_pauses_that_double() {
+    for (misses, pause) in [(0, 1), (1, 2), (3, 8), (6, 64), (7, 64), (u32::MAX, 64)] {
+        let due: Vec<_> = (1..130).filter(|rounds| is_repeat_due(*rounds, misses)).collect();
+        assert_eq!((due[0], due.len()), (pause, 129 / pause as usize), "{misses} misses");
+    }
+}
+
+/// An owner that holds what another one waits for, and has noted 100 waits at a node that is away.
+#[derive(Default)]
+struct Away {
+    asked: Cell<usize>,
+}
+
+impl Reader for Away {
+    async fn wait(&self, _: &Arc<Lock>, _: &str) -> Result<Option<Wait>, RedisError> {
+        self.asked.set(self.asked.get() + 1);
+        Err(timed_out())
+    }
+
+    async fn notes(&self, _: &[String]) -> Result<Vec<Note>, RedisError> {
+        let waits = (10..110).map(|n| (format!("w0a:{n}:{}", name(0)), lock_of(n)));
+        let (waits, holds) = (waits.collect(), Vec::new());
+        Ok(vec![Note { waits, holds }])
+    }
+
+    fn has_others(&self, _: &RedisError) -> bool {
+        true
+    }
+}
+
+/// Each wait that cannot be read takes the time limit of a call.
+#[tokio::test]
+async fn a_look_ends_when_many_waits_have_no_reply() {
+    let mut world = World::new(random::seeded(), true);
+    world.locks[0] = [0, 1]
+        .map(|owner| Place {
+            owner,
+            request: format!("w0a:{}:{}", owner + 1, name(owner)),
+            ticket: owner as u64 + 1,
+        })
+        .into();
+    let request = &world.locks[0][1].request;
+    let mine = Wait::read(&lock_of(0), request, &world.seen(0, request)).expect("it waits");
+    let away = Away::default();
+    let (_, unread) = graph_of(&away, &[&mine]).await.expect("what can be read");
+    assert!(unread.is_some());
+    assert_eq!(away.asked.get(), MOST_MISSES);
 }

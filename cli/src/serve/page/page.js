@@ -248,7 +248,7 @@ async function lookAtLock(isMine) {
   const permits = lock.limit === null ? "" : `, ${lock.used}/${lock.limit} permits`;
   byId("lock-blame").href = `#blockers=${encodeURIComponent(name)}`;
   byId("lock-blame").hidden = !state.site.blockers || lock.waiting === 0;
-  byId("lock-state").textContent = `${how}, ${count(lock.holding, "hold", "holds")}${permits}, ${lock.waiting} waiting${lock.policy ? `, ${lock.policy}` : ""}`;
+  byId("lock-state").textContent = `${how}, ${count(lock.holding, "hold", "holds")}${permits}, ${lock.waiting} waiting${lock.policy ? `, ${lock.policy.replace("_", "-")}` : ""}`;
   rows(byId("lock-holders"), lock.holders, requestKey, holder => [
     node([holder.mode, holder.permits, holder.holds], () => share(holder)),
     text(client(holder.client) + (holder.votes === undefined ? "" : `, at ${holder.votes} of ${lock.servers.length} servers`), "who"),
