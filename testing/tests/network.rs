@@ -260,9 +260,13 @@ async fn a_call_that_comes_while_others_stand_in_line_does_not_pass_them() {
     sleep(Duration::from_millis(1)).await;
     way.faults().delay = Duration::from_millis(500);
     way.faults().refuses = false;
-    while waiting().await == 0 {
-        sleep(Duration::from_millis(10)).await;
-    }
+    let first = async {
+        while waiting().await == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let connected = timeout(Duration::from_secs(60), first).await;
+    connected.expect("it is connected again");
     let queued = waiting().await;
     assert!(queued < 600, "{queued} were sent at once");
     let newcomer = client.rw_lock("a").write().enqueue().await.unwrap();

@@ -5,7 +5,7 @@ use crate::observe::{LONG, ms};
 use crate::server::{Server, eventually, free_port, soon};
 use crate::users::passes;
 use fairlock::{Client, Error};
-use fairlock_support::cluster::{Cluster, ask};
+use fairlock_support::cluster::{Cluster, ask, connected};
 use redis::Value;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -205,9 +205,7 @@ async fn a_cluster_without_sharded_channels_is_refused() {
 async fn a_client_of_one_seed_follows_the_cluster_when_that_node_dies() {
     let mut cluster = Cluster::start().await;
     let seed = [cluster.nodes[0].url()];
-    let client = soon("to connect", Client::builder().lease(LONG).connect(seed))
-        .await
-        .unwrap();
+    let client = connected(Client::builder().lease(LONG), &seed).await;
     let name = cluster.lock_on(0).await;
     let slot = cluster.slot(&name).await;
     let lock = client.rw_lock(&*name);
@@ -239,8 +237,8 @@ async fn of_two_tables_the_one_of_the_later_epoch_is_followed() {
             ("a", [old.nodes[0].url(), later.url()]),
             ("b", [later.url(), old.nodes[0].url()]),
         ] {
-            let client = soon("to connect", Client::builder().lease(LONG).connect(seeds)).await;
-            let guard = client.unwrap().rw_lock(name).write().acquire_fair().await.unwrap();
+            let client = connected(Client::builder().lease(LONG), &seeds).await;
+            let guard = client.rw_lock(name).write().acquire_fair().await.unwrap();
             let keys = later.keys().await;
             assert!(keys.iter().any(|key| key.contains(&format!("{{{name}}}"))), "{keys:?}");
             drop(guard);

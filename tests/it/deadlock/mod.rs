@@ -345,9 +345,8 @@ async fn a_client_that_ends_leaves_no_note() {
 async fn a_circle_over_two_nodes_of_a_cluster_is_found() {
     let cluster = fairlock_support::cluster::Cluster::start().await;
     let names = [cluster.lock_on(0).await, cluster.lock_on(1).await];
-    let nodes = cluster.nodes.iter().take(3).map(Server::url).collect::<Vec<_>>();
     let builder = Client::builder().lease(LONG).deadlock_timeout(SOON);
-    let client = soon("to connect", builder.connect(nodes)).await.unwrap();
+    let client = fairlock_support::cluster::connected(builder, &cluster.urls()[..3]).await;
     let owners = [Owner::new(), Owner::new()];
     let lock = |n: usize, owner: usize| client.rw_lock(&*names[n]).with_owner(&owners[owner]);
     let (_first, second) = (write(&lock(0, 0)).await, write(&lock(1, 1)).await);
@@ -365,11 +364,11 @@ async fn a_circle_over_two_nodes_of_a_cluster_is_found() {
 /// One waits there, and the note of another owner would lie there. No node takes over.
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn a_circle_on_the_other_nodes_is_found_while_a_node_of_the_cluster_is_away() {
+async fn a_circle_on_the_other_nodes_is_found_while_a_node_of_a_cluster_is_away() {
     let mut cluster = fairlock_support::cluster::Cluster::of(3, 0).await;
     let (away, names) = (cluster.lock_on(0).await, cluster.locks_on(1, 2).await);
     let builder = Client::builder().lease(LONG).deadlock_timeout(SOON);
-    let client = soon("to connect", builder.connect(cluster.urls())).await.unwrap();
+    let client = fairlock_support::cluster::connected(builder, &cluster.urls()).await;
     // By the node that has their notes.
     let (mut there, mut owners) = (Vec::new(), Vec::new());
     while there.is_empty() || owners.len() < 2 {

@@ -3,13 +3,12 @@
 use super::races::connected;
 use super::{Fleet, LEASE};
 use crate::proxy::Proxy;
-use crate::server::{Server, eventually, program, soon};
+use crate::server::{eventually, soon};
 use fairlock::{Error, Quorum};
-use fairlock_support::clock::FakeClock;
 use futures::future::join_all;
 use std::time::Duration;
 
-fn why<T>(result: Result<T, Error>) -> String {
+pub(super) fn why<T>(result: Result<T, Error>) -> String {
     result.err().map_or_else(String::new, |error| error.to_string())
 }
 
@@ -148,29 +147,4 @@ async fn a_server_of_another_quorum_behind_an_address_takes_no_seat() {
         assert_eq!(heard, 1, "by the connection that is still right");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-}
-
-#[tokio::test]
-async fn servers_whose_clocks_are_a_longest_lease_apart_make_no_quorum() {
-    let mut fleet = Fleet::start(2).await;
-    let Some(clock) = FakeClock::find(fleet.0[0].dir().join("clock")) else {
-        println!("skipped: no libfaketime; `make clock` gets it");
-        return;
-    };
-    fleet
-        .0
-        .push(Server::start_program(&clock.command(&program()), &[]).await);
-    let ahead_ms = i64::try_from(LEASE.as_millis()).unwrap();
-    // Some ms pass between the replies.
-    clock.step(ahead_ms / 2).unwrap();
-    fleet.quorum_by(Fleet::builder()).await;
-    clock.step(ahead_ms * 2).unwrap();
-    let apart = loop {
-        match Fleet::builder().connect(fleet.urls()).await {
-            Err(Error::Connect { source, .. }) if source.is_timeout() => {}
-            apart => break apart,
-        }
-    };
-    assert!(matches!(apart, Err(Error::InvalidQuorum { .. })), "{apart:?}");
-    assert!(why(apart).contains("the clocks of its servers"));
 }

@@ -76,7 +76,8 @@ async fn a_shutdown_ends_a_waiter_that_was_evicted_where_a_server_was_never_reac
     let (a, b) = (fleet.quorum_by(Fleet::builder()), fleet.quorum_by(Fleet::builder()));
     let (a, b, owner) = (a.await, b.await, Owner::new());
     let _holder = a.rw_lock("x").write().acquire_fair().await.unwrap();
-    let waiting = b.rw_lock("x").with_owner(&owner).write().lease(Duration::from_secs(1));
+    // A late reply does not cost it its place. The recess comes after little more than this.
+    let waiting = b.rw_lock("x").with_owner(&owner).write().lease(Duration::from_secs(5));
     let waiter = tokio::spawn(waiting.acquire_fair());
     fleet.until([0, 1], "x", 1, 1).await;
     fleet.evict(1, "x", &owner).await;

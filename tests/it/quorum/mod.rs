@@ -10,6 +10,7 @@ mod order;
 mod outside;
 mod races;
 mod rights;
+mod skewed;
 mod storm;
 mod tokens;
 
@@ -55,14 +56,7 @@ impl Fleet {
     }
 
     async fn quorum_by(&self, builder: QuorumBuilder) -> Quorum {
-        loop {
-            match builder.clone().connect(self.urls()).await {
-                Ok(quorum) => return quorum,
-                // These machines are slow at times.
-                Err(Error::Connect { source, .. }) if source.is_timeout() => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
+        soon("a client", connected_to_a_majority(builder, self.urls())).await
     }
 
     async fn quorums<const N: usize>(&self) -> [Quorum; N] {
@@ -116,6 +110,17 @@ impl Fleet {
 
     fn all(&self) -> std::ops::Range<usize> {
         0..self.0.len()
+    }
+}
+
+async fn connected_to_a_majority(builder: QuorumBuilder, urls: Vec<String>) -> Quorum {
+    loop {
+        match builder.clone().connect(urls.clone()).await {
+            Ok(quorum) => return quorum,
+            // These machines are slow at times.
+            Err(Error::Connect { source, .. }) if source.is_timeout() => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

@@ -75,16 +75,21 @@ struct Writer {
 
 /// Three writers, each with the vote of the server of its number: the ways of each to the others are stalled.
 async fn with_a_vote_each(fleet: &Fleet) -> Vec<Writer> {
-    let mut writers = Vec::new();
-    for at in 0..3 {
+    let client = async || {
         let ways: Vec<_> = join_all(fleet.0.iter().map(|server| Proxy::to(server.port()))).await;
         let urls: Vec<_> = ways.iter().map(Proxy::url).collect();
-        let quorum = soon("a client", connected(&urls)).await;
+        (soon("a client", connected(&urls)).await, ways)
+    };
+    // Before the first way is stalled: what is asked for over a stalled one is given up soon.
+    let clients = join_all((0..3).map(|_| client())).await;
+    let mut writers = Vec::new();
+    for (at, (quorum, ways)) in clients.into_iter().enumerate() {
         let others = ways.iter().enumerate().filter(|(to, _)| *to != at);
         others.for_each(|(_, way)| way.stall(true));
         let replies = ways[at].script_replies();
         let waits = write(&quorum.rw_lock("x"));
-        eventually("it has a vote", async || ways[at].script_replies() > replies).await;
+        fleet.until([at], "x", 1, 0).await;
+        eventually("it knows of its vote", async || ways[at].script_replies() > replies).await;
         writers.push(Writer {
             _quorum: quorum,
             ways,
@@ -117,6 +122,12 @@ async fn three_writers_with_a_vote_each_all_enter() {
     fleet.until(fleet.all(), "x", 0, 0).await;
 }
 
+/// `None`: nobody has a name there.
+fn client_and_number(name: &str) -> Option<(&str, u64)> {
+    let (client, number) = name.split_once(':')?;
+    Some((client, number.parse().expect("a number")))
+}
+
 /// A copy of a call that gives a vote up may still be on its way, and would end a later grant of the same request.
 #[tokio::test]
 async fn a_vote_that_is_given_up_without_a_reply_is_asked_for_under_a_new_name() {
@@ -138,8 +149,8 @@ async fn a_vote_that_is_given_up_without_a_reply_is_asked_for_under_a_new_name()
     eventually("a vote that was given up has a new name", async || {
         let mut renamed = false;
         for (at, name) in held.iter().enumerate() {
-            let (client, _) = name.split_once(':').unwrap();
-            let is_new = |other: &String| other != name && other.starts_with(client);
+            let (client, number) = client_and_number(name).expect("a holder");
+            let is_new = |other: &String| client_and_number(other).is_some_and(|new| new.0 == client && new.1 > number);
             renamed |= names(at).await.iter().any(is_new);
         }
         renamed

@@ -34,7 +34,7 @@ fn run(server: &Path) -> Output {
         suite.args(PART);
     }
     // Not all of these builds can be preloaded with libfaketime.
-    println!("skipped on {}: replicas with a clock of their own", server.display());
+    println!("skipped on {}: servers with a clock of their own", server.display());
     suite.args(["--skip", "skewed::"]);
     let version = Command::new(server).arg("--version").output().unwrap();
     if String::from_utf8_lossy(&version.stdout).contains(" v=6.") {

@@ -2,7 +2,7 @@
 
 use crate::server::PATIENCE;
 use crate::server::{Server, eventually};
-use fairlock::Client;
+use fairlock::{Client, ClientBuilder};
 use futures::future::join_all;
 use redis::Value;
 use std::time::{Duration, Instant};
@@ -24,6 +24,18 @@ pub async fn ask<T: redis::FromRedisValue>(node: &Server, command: &[&str]) -> T
     cmd.arg(&command[1..]);
     let reply = cmd.query_async(&mut node.redis().await).await;
     reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// A client of a cluster that is up. Its connecting may take longer than the two seconds that it allows.
+pub async fn connected(builder: ClientBuilder, seeds: &[String]) -> Client {
+    let begun = Instant::now();
+    loop {
+        match builder.clone().connect(seeds.to_vec()).await {
+            Ok(client) => return client,
+            Err(error) if begun.elapsed() < PATIENCE => println!("once more: {error}"),
+            Err(error) => panic!("the cluster is up, but: {error}"),
+        }
+    }
 }
 
 async fn start_node() -> Server {
@@ -138,21 +150,18 @@ impl Cluster {
     }
 
     pub async fn locks_on(&self, node: usize, count: usize) -> Vec<String> {
-        let owners = self.owners(&self.nodes[0]).await;
-        let port = self.nodes[node].port();
-        let ours: Vec<_> = owners.iter().filter(|(.., owner)| *owner == port).collect();
         let mut names = Vec::new();
-        for i in 0.. {
+        for i in 0..100_000 {
             let name = format!("lock {i}");
-            let slot = self.slot(&name).await;
-            if ours.iter().any(|(from, to, _)| (*from..=*to).contains(&slot)) {
+            // The first node may learn of an owner meanwhile.
+            if self.owner(self.slot(&name).await, &self.nodes[0]).await == Some(node) {
                 names.push(name);
             }
             if names.len() == count {
-                break;
+                return names;
             }
         }
-        names
+        panic!("node {node} owns {} of {count} locks", names.len());
     }
 
     /// Where each node is.
@@ -161,14 +170,7 @@ impl Cluster {
     }
 
     pub async fn client(&self, lease: Duration) -> Client {
-        let begun = Instant::now();
-        loop {
-            match Client::builder().lease(lease).connect(self.urls()).await {
-                Ok(client) => return client,
-                Err(error) if begun.elapsed() < PATIENCE => println!("once more: {error}"),
-                Err(error) => panic!("the cluster is up, but: {error}"),
-            }
-        }
+        connected(Client::builder().lease(lease), &self.urls()).await
     }
 
     /// As `redis-cli --cluster reshard` does it.

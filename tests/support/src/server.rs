@@ -289,18 +289,21 @@ impl Server {
 
     /// Requests that wait for the lock.
     pub async fn queued(&self, lock: &str) -> usize {
-        let mut redis = self.redis().await;
-        let key = format!("fairlock:{{{lock}}}:q");
-        redis::cmd("ZCARD")
-            .arg(key)
-            .query_async(&mut redis)
-            .await
-            .expect("ZCARD")
+        self.try_queued(lock).await.expect("ZCARD")
     }
 
-    /// Waits until so many requests are queued.
+    async fn try_queued(&self, lock: &str) -> redis::RedisResult<usize> {
+        let mut count = redis::cmd("ZCARD");
+        count.arg(format!("fairlock:{{{lock}}}:q"));
+        count.query_async(&mut self.redis().await).await
+    }
+
+    /// Waits until so many requests are queued. A node of a cluster may say for a moment that the cluster is down.
     pub async fn until_queued(&self, lock: &str, n: usize) {
-        eventually(&format!("{n} queued for {lock}"), async || self.queued(lock).await == n).await;
+        eventually(&format!("{n} queued for {lock}"), async || {
+            self.try_queued(lock).await.is_ok_and(|queued| queued == n)
+        })
+        .await;
     }
 }
 

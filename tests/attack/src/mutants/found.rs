@@ -401,7 +401,7 @@ pub const ALL: &[Bug] = &[
     bug("A release left its line of calls each second, and acquires, which wait there for a lease, passed it. No test had a line of more than a second.",
         "a reader of the client", &["testing/tests/network.rs releases_and_downgrades_keep_their_places_in_a_line_of_acquires"]),
     bug("A node of a cluster that was away ended each search for deadlocks, on all nodes. The test of a cluster killed none.",
-        "a reader of the client", &["deadlock::a_circle_on_the_other_nodes_is_found_while_a_node_of_the_cluster_is_away"]),
+        "a reader of the client", &["deadlock::a_circle_on_the_other_nodes_is_found_while_a_node_of_a_cluster_is_away"]),
     bug("Looks for deadlocks in an outage were counted as looks, so that the next one came a minute later. The test of an outage closed its circle after it.",
         "a reader of the client", &["testing/tests/server.rs a_look_for_a_deadlock_that_had_no_reply_is_repeated_soon"]),
     bug("A master that had been replaced and came back was refused for as long as the client listened to a sentinel that was cut off. The tests let that one tell of the switch back.",

@@ -519,7 +519,7 @@ mod tests {
                 Check::Model | Check::Losses | Check::Orphans | Check::Crowds | Check::Simulate => continue,
             };
             assert!(
-                of(&file).contains(&format!("fn {test}")),
+                of(&file).contains(&format!("fn {test}(")),
                 "{}: {file} has no test {test}",
                 mutant.name
             );

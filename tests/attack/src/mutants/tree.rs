@@ -194,7 +194,8 @@ impl Tree {
                 SIMULATION_PATIENCE
             }
             Check::It(test) | Check::Lib(test) | Check::Attack(test) | Check::Testing(_, test) | Check::Cli(test) => {
-                command.arg(test);
+                // The names of others may begin with this one.
+                command.args(["--exact", test]);
                 PATIENCE
             }
             Check::Loom(test) => {
