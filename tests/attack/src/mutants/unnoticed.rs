@@ -205,7 +205,7 @@ pub const ALL: &[Mutant] = &[
         "One owner of several waits at a node that is away, and circles without it are not found.",
         Check::Lib("engine::deadlock::tests::in_a_world_that_stands_still_the_youngest_of_each_circle_is_told")),
     unnoticed("a-look-in-an-outage-is-a-look", "src/engine/deadlock.rs",
-        &[("is_look_due(self.rounds[&request.number]) || self.missed.contains_key(&request.number)", "is_look_due(self.rounds[&request.number])")],
+        &[("missed.is_some_and(|misses| is_repeat_due(rounds, *misses))", "missed.is_some_and(|misses| is_repeat_due(rounds, *misses) && rounds == 0)")],
         "A circle closes in an outage, and the next look after it is a minute away.",
         Check::Testing("server", "a_look_for_a_deadlock_that_had_no_reply_is_repeated_soon")),
     unnoticed("a-former-master-for-ever", "src/transport/sentinel.rs",
