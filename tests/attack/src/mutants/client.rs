@@ -422,7 +422,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "releaser-gives-up", file: "src/engine/release.rs",
-        edits: &[("Err(error) if Some(clock::now()) < gone_by && ", "Err(error) if Some(clock::now()) < gone_by && requests.is_empty() && ")],
+        edits: &[("Err(error) if clock::now() < gone_by && ", "Err(error) if clock::now() < gone_by && requests.is_empty() && ")],
         seen: "CURATOR-678",
         story: "What was dropped is released once; if that fails, others wait for its lease.",
         check: Check::It("failover::replicas::a_release_that_the_server_refuses_for_a_while_is_sent_again"),
@@ -818,7 +818,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "refused-releases-keep-their-turns", file: "src/engine/release.rs",
-        edits: &[("            let _slot = slots.releasing.acquire().await;\n", "            std::mem::forget(slots.releasing.acquire().await);\n")],
+        edits: &[("                Ok(_slot) => {\n", "                Ok(slot) => {\n                    std::mem::forget(slot);\n")],
         seen: "found here, by reading",
         story: "Releases that the server refuses, of one lock, take all turns: other dropped guards are left to their leases.",
         check: Check::It("faults::load::a_lock_that_the_server_refuses_holds_up_no_other_release"),
@@ -955,7 +955,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "max-hold-of-all-counts-from-each-lock", file: "src/all.rs",
-        edits: &[("self.ask(owned.write(), left)?", "self.ask(owned.write().max_hold(self.max_hold.unwrap_or(Duration::MAX)), left)?")],
+        edits: &[("self.ask(owned.write(), leaver)?", "self.ask(owned.write().max_hold(self.max_hold.unwrap_or(Duration::MAX)), leaver)?")],
         seen: "invented",
         story: "The limit of a hold on several locks begins with the first of them: a long wait for the second ends the first.",
         check: Check::It("several::loss::max_hold_counts_from_the_guard_of_all_and_not_from_the_first_lock"),
@@ -1449,7 +1449,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "back-to-the-former-master", file: "src/transport/sentinel.rs",
-        edits: &[("            master.former = Some(former);\n", "            drop(former);\n")],
+        edits: &[("            master.former = Some((former, clock::now()));\n", "            drop(former);\n")],
         seen: "found here, by a reader from outside",
         story: "After a switch the client goes back to the former master, which another sentinel still names.",
         check: Check::Lib("transport::sentinel::tests::the_former_master_is_refused_until_a_sentinel_says_that_it_is_the_master_again"),
@@ -1470,7 +1470,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "one-lock-stops-the-search", file: "src/engine/deadlock.rs",
-        edits: &[("Err(error) if !is_transient(&error) => tracing::warn!(%error, \"no look for deadlocks at a lock\"),", "Err(error) if !is_transient(&error) && requests.is_empty() => tracing::warn!(%error, \"no look for deadlocks at a lock\"),")],
+        edits: &[("Err(error) => tracing::warn!(%error, \"no look for deadlocks at a lock\"),", "Err(error) => return Err(error),")],
         seen: "found here, by a reader from outside",
         story: "One lock cannot be read, and its client looks for no deadlock for 64 time-outs.",
         check: Check::It("deadlock::a_lock_that_cannot_be_read_hides_no_circle_of_others"),

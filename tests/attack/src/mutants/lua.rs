@@ -303,7 +303,7 @@ pub const ALL: &[Mutant] = &[
         "draft",
         "A renewal first ends what is past its deadline. A hold whose renewal comes a millisecond late is lost although nobody wanted the lock."),
     model("renewal-makes-a-hold", "lua/renew.lua",
-        &[("    if known[i] then\n      leases[", "    do\n      leases[")],
+        &[("    if known[i] then\n      nearest = nearest or tonumber(known[i]) <= near\n", "    do\n")],
         "redis-semaphore#175, RedLock.net#48",
         "The renewal of a hold that is over makes its lease again."),
     model("first-lease-for-all", "lua/renew.lua",

@@ -59,7 +59,7 @@ pub const ALL: &[Mutant] = &[
         "Several locks in one guard do not have the delay of the client."),
     // ---- several locks in one guard
     simulate("all-keeps-its-place-at-the-limit", "src/all.rs",
-        &[("acquire.telling(left).lease", "acquire.lease")],
+        &[("acquire.telling(leaver).lease", "acquire.lease")],
         "The limit of a call for several locks is over: the call ends before its request has left the queue."),
     simulate("all-leaks-its-holds-after-an-error", "src/all.rs",
         &[("                next = asking => next?,\n", "                next = asking => match next {\n                    Err(error) => {\n                        all.holds.into_iter().for_each(std::mem::forget);\n                        return Err(error);\n                    }\n                    Ok(next) => next,\n                },\n")],
