@@ -52,7 +52,7 @@ type Ask = Box<dyn FnOnce(When) -> BoxFuture<'static, Result<Option<Hold>, Error
 
 /// A request for several locks that the client has not sent yet: see [`Client::all`](crate::Client::all).
 ///
-/// One owner acquires all locks: the one of [`owner`](Self::owner), else that of the handles, else that of the
+/// One owner acquires all locks: the one of [`with_owner`](Self::with_owner), else that of the handles, else that of the
 /// [`scope`](Owner::scope), else a new one. So a function that gets `lock.with_owner(&all.owner())` reenters. A lock
 /// that is named twice is acquired once: to write if one of the two was to write, else with the most permits. No locks at
 /// all are a guard of nothing.
