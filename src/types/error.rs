@@ -1,5 +1,9 @@
 //! Errors: what can go wrong, and what to do about it.
 
+mod words;
+
+pub(crate) use words::shown;
+
 use super::deadlock::{Blocked, in_words};
 use super::mode::Policy;
 use super::owner::Owner;
@@ -7,6 +11,7 @@ use super::remedy::remedy;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::fmt;
 use std::time::Duration;
+use words::{again, for_lock, quoted, range, short_of, with};
 
 /// Why an operation failed. Each message names the lock and says what to do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -330,46 +335,6 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Tells what a grant lacked, and what to do about it.
-fn short_of(reached: usize, wanted: usize) -> (String, &'static str) {
-    if reached < wanted {
-        let what = format!("reached {reached} of {wanted} replicas");
-        (what, "check that the replicas are up and in step")
-    } else {
-        let what = "did not reach the server's own disk".to_owned();
-        (what, "allow more time than the server's `appendfsync` may take")
-    }
-}
-
-fn with(policy: Policy) -> String {
-    match policy {
-        Policy::Bounded => "with a bound on its readers, as a semaphore or by max_readers".to_owned(),
-        _ => format!("with the policy {policy:?} and without a bound on its readers"),
-    }
-}
-
-/// Tells what to do about a missing reply.
-fn again(source: &RedisError) -> &'static str {
-    match is_end_of_runtime(source) {
-        true => "connect a new client, on a runtime that lives as long as it is used",
-        false => "check that the server is up and reachable, then retry",
-    }
-}
-
-fn for_lock(lock: &str) -> String {
-    match lock {
-        "" => String::new(),
-        lock => format!(" for lock {}", quoted(lock)),
-    }
-}
-
-fn range(least: &Duration, most: &Duration) -> String {
-    match *most {
-        Duration::MAX => format!("at least {least:?}"),
-        _ => format!("between {least:?} and {most:?}"),
-    }
-}
-
 impl Error {
     /// Returns the name of the lock; of [`Error::InvalidName`] the beginning. `None`: the error concerns no lock, or all locks
     /// of a client.
@@ -425,23 +390,6 @@ impl Error {
 
 /// In an error, where another one names its lock: no lock has an empty name.
 pub(crate) const ALL_LOCKS: &str = "";
-
-/// A lock's name in a message.
-fn quoted(lock: &str) -> String {
-    match lock {
-        ALL_LOCKS => "*".to_owned(),
-        lock => format!("{:?}", shown(lock)),
-    }
-}
-
-/// Shortens a name for a message, because a name may be a mebibyte long.
-pub(crate) fn shown(name: &str) -> String {
-    const SHOWN_CHARS: usize = 80;
-    match name.char_indices().nth(SHOWN_CHARS) {
-        None => name.to_owned(),
-        Some((end, _)) => format!("{}... ({} bytes)", &name[..end], name.len()),
-    }
-}
 
 /// Whether the same call may succeed a little later, on this connection or on the next one.
 pub(crate) fn is_transient(error: &RedisError) -> bool {

@@ -48,14 +48,7 @@ async fn an_owners_own_upgrade_that_comes_late_is_no_contention() {
 async fn an_observer_is_told_of_a_new_leader_by_its_event_and_not_by_a_look() {
     let server = Server::new();
     let election = server.client().await.unwrap().election("leader");
-    let mut leaders = server
-        .client()
-        .await
-        .unwrap()
-        .election("leader")
-        .observe()
-        .await
-        .unwrap();
+    let mut leaders = observer(&server).await;
     assert!(leaders.next().await.unwrap().unwrap().is_none());
     for _ in 0..3 {
         assert!(timeout(SETTLED, leaders.next()).await.is_err(), "nothing changes");
@@ -113,11 +106,16 @@ async fn a_changed_hold_keeps_the_lease_and_the_delay_of_its_request() {
     drop((writing, reading));
 }
 
+/// An observer with a client of its own.
+async fn observer(server: &Server) -> Leaders {
+    let election = server.client().await.unwrap().election("leader");
+    election.observe().await.unwrap()
+}
+
 /// An observer that has settled, and the leader's election.
 async fn observed(server: &Server) -> (Leaders, Election) {
     let election = server.client().await.unwrap().election("leader").lease(SETTLED * 60);
-    let observing = server.client().await.unwrap().election("leader");
-    let mut leaders = observing.observe().await.unwrap();
+    let mut leaders = observer(server).await;
     assert!(leaders.next().await.unwrap().unwrap().is_none());
     assert!(timeout(SETTLED, leaders.next()).await.is_err(), "nobody leads");
     (leaders, election)
@@ -170,14 +168,7 @@ async fn an_observer_is_told_of_the_same_leader_again_after_an_error() {
 async fn an_observer_is_not_told_of_a_leader_that_had_left() {
     let server = Server::new();
     let election = server.client().await.unwrap().election("leader");
-    let mut leaders = server
-        .client()
-        .await
-        .unwrap()
-        .election("leader")
-        .observe()
-        .await
-        .unwrap();
+    let mut leaders = observer(&server).await;
     sleep(SOON).await;
     election.campaign().await.unwrap().resign().await.unwrap();
     sleep(SOON).await;
