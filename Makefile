@@ -1,5 +1,5 @@
 # The first commands: `make demo`, `make test` and `make check`. Each sets up what it needs; see .ci/setup.
-.PHONY: help setup servers clock demo services test check matrix slice simulate model explore torture outages scale mutants loom fuzz bench bench-check \
+.PHONY: help setup servers clock demo services test check others matrix slice simulate model explore torture outages scale mutants loom fuzz bench bench-check \
 	bench-page bench-test picture browser conformance python spec lint features msrv deny docs-rs semver package deb release-links publish-check rehearse
 .DEFAULT_GOAL := help
 
@@ -53,10 +53,13 @@ browser: setup ## Open the page of `fairlock serve` in a headless Chromium; inst
 	@.ci/browser
 	$(TESTS) --test cli -- --ignored slow::browser
 
-matrix: setup ## Run all tests on all servers that can be had (see .ci/servers), side by side
-	.ci/servers all
+others: setup ## Run all tests on each server in target/servers, side by side
 	FAIRLOCK_MATRIX=all $(TESTS) --test it -- --nocapture slow::servers::
 	@$(call COMMAND_ON_ALL,)
+
+matrix: ## The same on all servers that can be had: see .ci/servers
+	.ci/servers all
+	@$(MAKE) --no-print-directory others
 
 # What tries to break the lock: tests/attack/README.md. Each takes ARGS, such as ARGS=--help.
 ATTACK = cargo run --profile attack -p fairlock-attack --
@@ -202,3 +205,5 @@ lint: ## What CI checks besides the tests
 	cargo clippy -p fairlock-bench --all-targets -- -D warnings
 	cargo clippy --lib -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features $(FEATURES)
+	@# On its own, because the features are those of the library.
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p fairlock-testing

@@ -46,7 +46,7 @@ pub struct Record {
     /// The server's clock, us.
     pub at_us: u64,
     pub script: Script,
-    /// From ARGV[2] on; of acquire: request, lease in ms, `try`, `queue` or `m` and how long the queue may be, policy (of a
+    /// From `ARGV[2]` on; of acquire: request, lease in ms, `try`, `queue` or `m` and how long the queue may be, policy (of a
     /// bounded lock `n` and its limit), old ticket or `u` and the token of the read hold that upgrades (see [`acquire`]).
     pub args: Vec<String>,
     /// A reply of one number with what it does not tell: [`NOT_TOLD`](crate::model::NOT_TOLD).
@@ -133,7 +133,7 @@ pub fn argv(script: Script, args: &[&str], options: &str) -> Vec<String> {
 
 /// The arguments of acquire: what they say, and how they are sent.
 pub mod acquire {
-    /// ARGV[1] and those after it, from what they say.
+    /// `ARGV[1]` and those after it, from what they say.
     pub fn sent(args: &[&str], more_options: &str) -> Vec<String> {
         let [request, lease_ms, when, policy, ticket] = args else {
             panic!("not the arguments of acquire: {args:?}");
@@ -156,7 +156,7 @@ pub mod acquire {
         sent
     }
 
-    /// What they say, from ARGV[1] and those after it. Quarantine is not among it.
+    /// What they say, from `ARGV[1]` and those after it. Quarantine is not among it.
     pub fn said(argv: &[&str]) -> Option<Vec<String>> {
         let [options, request, lease_ms, rest @ ..] = argv else {
             return None;

@@ -76,7 +76,7 @@ pub enum Draw<'a> {
     Ticket {
         request: &'a str,
     },
-    /// A multiple of [`STEP`], and of [`WINDOW`] if it goes by the clock.
+    /// A multiple of `STEP`, and of `WINDOW` if it goes by the clock.
     VotesTicket {
         request: &'a str,
     },
@@ -141,7 +141,7 @@ impl Choices for AtMost {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub reply: Vec<i64>,
-    /// The reply is one number: see [`bare`].
+    /// The reply is one number: see `bare`.
     pub bare: bool,
     /// In the order in which it happened. Of those evicted in one call none is before the other.
     pub notes: Vec<Note>,
