@@ -1,6 +1,7 @@
 //! A transfer between two accounts that can never deadlock: the client acquires both locks in one order, whoever names
-//! them in which order. The transfer reads, thinks, and writes both accounts in one transaction, which refuses an old fencing
-//! token. So a transfer whose locks were lost on the way changes nothing, and the sum of all accounts never changes.
+//! them in which order. The transfer shows its fencing tokens and reads both accounts in one transaction, thinks, and writes
+//! both in another one. Both refuse an old token. So a transfer whose locks were lost on the way writes nothing once a later
+//! one has read, and the sum of all accounts never changes.
 //!
 //! Run it with `cargo run --example transfer`. It uses the server that `REDIS_URL` names, or starts a private one.
 #![allow(clippy::print_stdout, reason = "an example tells what it does")]
@@ -12,28 +13,48 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 const TRANSFERS: u32 = 100;
 
-/// The bank's table: of each account the amount, and the greatest token that has written it.
+/// The bank's table: of each account the amount, and the greatest token that it has seen.
 #[derive(Default)]
-struct Bank(Mutex<[(Option<FencingToken>, i64); 2]>);
+struct Bank(Mutex<Rows>);
+
+type Rows = [(Option<FencingToken>, i64); 2];
+
+/// Of two accounts the numbers, and the tokens of their locks.
+type Held = [(usize, Option<FencingToken>); 2];
 
 impl Bank {
     fn balance(&self, account: usize) -> i64 {
         self.rows()[account].1
     }
 
-    /// One transaction: it writes all rows or none.
-    fn write(&self, changes: [(usize, Option<FencingToken>, i64); 2]) -> Result<(), &'static str> {
-        let mut rows = self.rows();
-        if changes.iter().any(|(account, token, _)| *token < rows[*account].0) {
-            return Err("a later holder has written");
-        }
-        for (account, token, amount) in changes {
-            rows[account] = (token, amount);
+    /// One transaction: from now on the bank refuses whoever held these locks before.
+    fn read(&self, accounts: Held) -> Result<[i64; 2], &'static str> {
+        let rows = self.shown(accounts)?;
+        Ok(accounts.map(|(account, _)| rows[account].1))
+    }
+
+    /// One transaction: it writes both rows or none.
+    fn write(&self, accounts: Held, amounts: [i64; 2]) -> Result<(), &'static str> {
+        let mut rows = self.shown(accounts)?;
+        for ((account, _), amount) in accounts.into_iter().zip(amounts) {
+            rows[account].1 = amount;
         }
         Ok(())
     }
 
-    fn rows(&self) -> MutexGuard<'_, [(Option<FencingToken>, i64); 2]> {
+    /// The rows, which have seen these tokens.
+    fn shown(&self, accounts: Held) -> Result<MutexGuard<'_, Rows>, &'static str> {
+        let mut rows = self.rows();
+        if accounts.iter().any(|&(account, token)| token < rows[account].0) {
+            return Err("a later holder was here");
+        }
+        for (account, token) in accounts {
+            rows[account].0 = token;
+        }
+        Ok(rows)
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
         self.0.lock().expect("nobody panics")
     }
 }
@@ -50,11 +71,12 @@ async fn transfer(
 ) -> common::Outcome {
     let both = client.all().write(of_from).write(of_to).acquire_fair().await?;
     both.while_held(async {
-        let (left, more) = (bank.balance(from) - amount, bank.balance(to) + amount);
+        let accounts = [(from, both.fencing_token(of_from)), (to, both.fencing_token(of_to))];
+        // Had it not seen the tokens, a late write of a former holder could come before ours, and be undone by it.
+        let [less, more] = bank.read(accounts)?;
         // Without the locks another transfer would write here, and be undone below.
         tokio::task::yield_now().await;
-        let token = |lock| both.fencing_token(lock);
-        bank.write([(from, token(of_from), left), (to, token(of_to), more)])
+        bank.write(accounts, [less - amount, more + amount])
     })
     .await??;
     // The money has moved. A release that fails does not undo that.

@@ -238,7 +238,8 @@ impl<M: Access> Acquire<M> {
     /// requests of a client in the order of these first polls. A request takes its place in the queue when the server
     /// executes it. Two kinds of requests may come later: one whose owner still has another request to leave (see
     /// [`Owner`]), and one whose call got no reply, because the client sends it again. No conflicting later request
-    /// enters earlier, except one of an owner that reenters. If this process is frozen for longer than the lease, the
+    /// enters earlier, except one of an owner that reenters, or of the mode that another
+    /// [`Policy`](crate::Policy) prefers. If this process is frozen for longer than the lease, the
     /// request loses its place. Then it asks again with its old ticket, so that only requests that entered meanwhile
     /// overtake it.
     ///
@@ -280,7 +281,7 @@ impl<M: Access> Acquire<M> {
     /// ```
     ///
     /// # Fairness
-    /// A try never overtakes a waiter, unless its owner is already inside.
+    /// A try never overtakes a waiter, unless its owner is already inside or the [`Policy`](crate::Policy) prefers its mode.
     ///
     /// # Cancel safety
     /// If you drop the future, the client releases the lock in the background if the server granted it.

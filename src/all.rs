@@ -188,7 +188,7 @@ impl AcquireAll {
     /// ```
     ///
     /// # Fairness
-    /// A try never overtakes a waiter, unless its owner is already inside.
+    /// That of [`Acquire::try_acquire`](crate::Acquire::try_acquire).
     ///
     /// # Cancel safety
     /// If you drop the future, the client releases in the background what it holds.

@@ -60,8 +60,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Connect`] if the server cannot be reached within two seconds, refuses the login, or refuses to
-    /// subscribe. A replica serves reads only: a call that writes fails there with [`Error::Server`]. [`Error::Runtime`]
-    /// outside of a tokio runtime with I/O and timers.
+    /// subscribe. A replica serves reads only: the first call that writes fails there with [`Error::Server`]. From then on
+    /// all calls fail with [`Error::Unavailable`], until the address leads to a master. [`Error::Runtime`] outside of a
+    /// tokio runtime with I/O and timers.
     pub async fn connect(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().connect(server).await
     }
@@ -118,8 +119,11 @@ impl Client {
     /// let (from, to) = (client.rw_lock("account:7"), client.rw_lock("account:3"));
     /// let all = client.all().write(&from).write(&to).acquire_fair().await?;
     /// all.while_held(async { /* move the money, in one transaction */ }).await?;
-    /// all.release().await
-    /// # }
+    /// // The money has moved. A release that fails does not undo that.
+    /// if let Err(error) = all.release().await {
+    ///     eprintln!("{error}");
+    /// }
+    /// # Ok(()) }
     /// ```
     ///
     /// The guide [`several_locks`](crate::guide::several_locks) says more.

@@ -36,6 +36,7 @@
 // file lead to the sources, for readers in the repository.
 
 #[doc = "[quorum]: crate::guide::quorum"]
+#[doc = "[failures]: crate::guide::failures#where-exclusion-is-not-kept"]
 #[doc = "[testing]: crate::guide::testing"]
 #[doc = "[tuning]: crate::guide::tuning"]
 #[cfg_attr(feature = "blocking", doc = "[`blocking`]: crate::blocking")]
@@ -210,6 +211,7 @@ pub mod comparison {}
 #[doc = "[quorum]: crate::guide::quorum"]
 #[doc = "[several locks]: crate::guide::several_locks"]
 #[doc = "[semaphores]: crate::guide::semaphores"]
+#[doc = "[failover]: crate::guide::failover"]
 #[doc = "[owners]: crate::guide::owners\n\n"]
 #[doc = include_str!("../docs/migration.md")]
 pub mod migration {}

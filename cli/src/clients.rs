@@ -1,6 +1,6 @@
 //! Who the clients are that events name by their numbers.
 
-use fairlock::{Client, ClientInfo, Status};
+use fairlock::{Client, ClientInfo, Error, Status};
 use std::collections::HashMap;
 
 /// Clients that have said who they are.
@@ -56,10 +56,12 @@ impl Clients {
     }
 
     /// `None`: it has ended, or not said who it is.
-    pub(crate) async fn who(&mut self, id: &str) -> Option<&ClientInfo> {
-        if self.known.get(id).is_none() {
-            self.known.meet(&self.client.client_info(id).await.ok().flatten()?);
+    pub(crate) async fn who(&mut self, id: &str) -> Result<Option<&ClientInfo>, Error> {
+        if self.known.get(id).is_none()
+            && let Some(found) = self.client.client_info(id).await?
+        {
+            self.known.meet(&found);
         }
-        self.known.get(id)
+        Ok(self.known.get(id))
     }
 }

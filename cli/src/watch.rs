@@ -13,6 +13,8 @@ use serde_json::json;
 #[cfg(unix)]
 use std::io;
 
+const LEAVES_OUT: &str = "leaving out events of clients that ended before fairlock could ask who they are";
+
 pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     let client = server.listener().await?;
     let mut events = match &args.name {
@@ -22,7 +24,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
     // Before the first message: after it others may send a signal.
     let interrupted = interrupted(false);
     tokio::pin!(interrupted);
-    let (mut clients, mut leaves_out) = (Clients::of(client.clone()), false);
+    let (mut clients, mut told) = (Clients::of(client.clone()), None);
     if let Some(name) = &args.name {
         clients.learn(name).await;
     }
@@ -43,10 +45,16 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
             None => break Err(ended(&subject)),
             Some(Ok(event)) => {
                 let from = clients.who(&event.client_id).await;
-                if from.is_none() && (args.label.is_some() || args.host.is_some()) && !leaves_out {
-                    complain("leaving out events of clients that ended before fairlock could ask who they are");
-                    leaves_out = true;
+                let why = match &from {
+                    Err(error) => Some(format!("cannot ask who the clients are: {error}")),
+                    Ok(None) if args.label.is_some() || args.host.is_some() => Some(LEAVES_OUT.to_owned()),
+                    Ok(_) => None,
+                };
+                if let Some(why) = why.filter(|why| told.as_ref() != Some(why)) {
+                    complain(&why);
+                    told = Some(why);
                 }
+                let from = from.ok().flatten();
                 match concerns(&event, from, args) {
                     true if args.output.json => json::line(&json::event(&event, from)),
                     true => line(&event, from),

@@ -33,8 +33,12 @@
 //! | `WARN` | `vote lost; asking the server again`: a majority keeps the hold | `lock`, `mode`, `server` |
 //! | `WARN` | `the client's runtime has ended`: waits fail, holds end with their leases | |
 //! | `WARN` | `deadlock`: a request of this client ends with that error | `lock`, `request`, `owners` |
-//! | `WARN` | `the server has restarted`: the quarantine begins | |
+//! | `WARN` | `the server has restarted`: the quarantine begins | `left` |
+//! | `WARN` | `the server refuses the subscription`: grants come by renewals alone, and streams end | `error` |
 //! | `WARN` | `the server refuses to bring events` | `error` |
+//! | `WARN` | `the server refuses to bring grants`, in a cluster: waits for the lock end with that error | `lock`, `error` |
+//! | `WARN` | `the server refuses what a look for deadlocks needs` | `error` |
+//! | `WARN` | `no sentinel to listen to`: the client learns of a new master by refusals | `error` |
 //! | `WARN` | `connection silent, replaced` | `connection` |
 //! | `WARN` | `the server does not vote`, when a client of a quorum connects | `server`, `error` |
 //! | `INFO` | `connected` | `server`, `client`; of a quorum `quorum`, `servers` |

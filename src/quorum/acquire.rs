@@ -48,8 +48,8 @@ impl<M> QuorumAcquire<M> {
         }
     }
 
-    /// Sets the lease of this request: at least 100 ms, at most the quorum's longest lease. The default is the shorter
-    /// one of 10 s and the longest lease.
+    /// Sets the lease of this request: at least 100 ms, at most the quorum's longest lease. The default is that of
+    /// [`QuorumBuilder::lease`](crate::QuorumBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

@@ -19,7 +19,7 @@ pub enum Task {
     /// To hand on within a second what dead waiters are granted. A client works without this: each of them then costs its
     /// lease.
     Unheard,
-    /// [`RwLock::status`](crate::RwLock::status).
+    /// [`RwLock::status`](crate::RwLock::status), and [`Client::client_info`](crate::Client::client_info).
     Status,
     /// Streams of events.
     Events,
@@ -85,7 +85,7 @@ impl Task {
                 "publish",
             ],
             Self::Unheard => &["info", "pubsub|numsub"],
-            Self::Status => &["zdiff", "mget"],
+            Self::Status => &["zdiff", "mget", "get"],
             Self::Events => &[
                 "unsubscribe",
                 "psubscribe",
@@ -105,7 +105,6 @@ impl Task {
                 "cluster|slots",
                 "cluster|info",
                 "asking",
-                "get",
                 "spublish",
                 "ssubscribe",
                 "sunsubscribe",

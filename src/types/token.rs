@@ -9,7 +9,8 @@ use std::str::FromStr;
 /// holds of one owner: a token fences nobody from those.
 ///
 /// Send the token to the resource with every write, and let the resource refuse a token that is smaller than the
-/// greatest one that it has seen. Then a holder that was paused for longer than its lease can do no harm. The guide
+/// greatest one that it has seen. If you write what follows from what you have read, send the token with the read too.
+/// Then a holder that was paused for longer than its lease can do no harm. The guide
 /// [`failures`](crate::guide::failures#where-exclusion-is-not-kept) says how, and when it matters. No lock with a lease
 /// can promise that by itself: see Martin Kleppmann, "How to do distributed locking" (2016).
 ///

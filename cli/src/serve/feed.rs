@@ -185,7 +185,10 @@ pub(crate) async fn of_lock(
     clients.learn(lock).await;
     let stream = stream::unfold((events, clients), async |(mut events, mut clients)| {
         let text = match timeout(ALIVE, events.next()).await {
-            Ok(Some(Ok(event))) => text(None, &json::event(&event, clients.who(&event.client_id).await)),
+            Ok(Some(Ok(event))) => {
+                let from = clients.who(&event.client_id).await.ok().flatten();
+                text(None, &json::event(&event, from))
+            }
             Ok(Some(Err(error))) => text(None, &missed(&error.to_string())),
             Ok(None) => return None,
             Err(_) => ":\n\n".to_owned(),

@@ -3,7 +3,7 @@
 
 use crate::command::{Cli, Ended, ended, said};
 use crate::quorum::fleet;
-use crate::scene::queue;
+use crate::scene::{client, queue};
 use fairlock::redis::{ErrorKind, RedisError, ServerErrorKind};
 use fairlock::rights::Role;
 use fairlock_support::server::{Server, soon};
@@ -50,7 +50,7 @@ async fn run(server: &Server, cli: &Cli, command: &str) -> Ended {
     let arguments: &[&str] = match command {
         "run" => &["run", "free", "--", "true"],
         "show" => &["show", &lock],
-        "watch" => return watch(cli).await,
+        "watch" => return watch(server, cli).await,
         "top" => &["top", "--once"],
         "serve" => return serve(cli).await,
         "blockers" => &["blockers", "mailing"],
@@ -60,12 +60,23 @@ async fn run(server: &Server, cli: &Cli, command: &str) -> Ended {
     cli.run(arguments).await
 }
 
-async fn watch(cli: &Cli) -> Ended {
+/// Ends it once it has said of an event who acts, which it asks of the server.
+async fn watch(server: &Server, cli: &Cli) -> Ended {
     let mut child = cli.command(&["watch"]).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     soon("its first word", stderr.read_line(&mut line)).await.unwrap();
-    let ended = interrupted(child, line.contains("watching all locks")).await;
+    let has_begun = line.contains("watching all locks");
+    // Open to the end: without a reader the command would end.
+    let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
+    if has_begun {
+        let acting = client(server, "printing").await;
+        let guard = acting.rw_lock("watched").write().acquire_fair().await.unwrap();
+        let event = soon("an event", events.next_line()).await.unwrap().unwrap();
+        assert!(said(&event, &["watched", "printing"]), "{event}");
+        guard.release().await.unwrap();
+    }
+    let ended = interrupted(child, has_begun).await;
     Ended { stderr: line, ..ended }
 }
 

@@ -104,6 +104,7 @@ pub async fn serve(server: &Server, url: &str, user: &str) -> Result<(), Error> 
     server.until_queued(user, 1).await;
     let status = lock.status().await?;
     assert_eq!((status.holding, status.waiting), (1, 1));
+    client.client_info("0a").await?;
     let reading = writing.downgrade().await?;
     let waited = waiting.await.expect("no panic")?;
     assert!(lock.write().try_acquire().await?.is_none());

@@ -18,6 +18,7 @@ async fn look(server: &Server, url: &str, user: &str) -> Result<(), Error> {
         let status = client.rw_lock(user).status().await?;
         assert_eq!((status.holding, status.waiting), (2, 1));
     }
+    client.client_info("0a").await?;
     // The place of one waiter.
     let own = redis::Client::open(url).unwrap();
     let own = Lock::through(own.get_multiplexed_async_connection().await.unwrap(), user);
