@@ -1,20 +1,21 @@
 """What a client believes: `python3 beliefs.py`. No server is needed."""
 
 import asyncio
+import contextlib
 import time
 import unittest
 import uuid
 from unittest import mock
 
 from fairlock import _clock
-from fairlock._connection import Address, Disconnected
+from fairlock._connection import Address, Connection, Disconnected
 from fairlock._engine import FOLLOWED_SECONDS, Engine, Settings, Wish, _acquired, _released
 from fairlock._names import is_state, keys, read_message, read_request
 from fairlock._request import DISPLACED, Phase, Request
 from fairlock._resp import ReplyError
 from fairlock._scripts import scripts
 from fairlock._session import Answer, Link, Session, is_transient
-from fairlock.errors import LostError, ServerError, UnavailableError
+from fairlock.errors import LostError, LostReason, ServerError, UnavailableError
 from fairlock.guard import Guard
 
 
@@ -259,7 +260,7 @@ class FollowUps(unittest.IsolatedAsyncioTestCase):
         return self.calls == [("renew", self.lock, ())]
 
     async def test_a_reply_that_tells_no_time_leaves_the_look_as_it_is_planned(self):
-        for told in (_released(Answer(7, self.now))[1], _acquired(Answer(0, self.now))[2]):
+        for told in (_released(Answer(7, self.now), 1)[1], _acquired(Answer(0, self.now))[2]):
             self.assertIsNone(told)
             self.engine._note_next(self.lock, 900)
             self.engine._note_next(self.lock, told)
@@ -269,7 +270,7 @@ class FollowUps(unittest.IsolatedAsyncioTestCase):
             self.assertFalse(await self.looks(), "once")
 
     async def test_a_release_of_what_is_unknown_is_perhaps_a_copy(self):
-        self.engine._note_next(self.lock, _released(Answer(0, self.now))[1])
+        self.engine._note_next(self.lock, _released(Answer(0, self.now), 1)[1])
         self.assertFalse(await self.looks(), "too early")
         self.now += 1
         self.assertTrue(await self.looks())
@@ -398,6 +399,148 @@ class Errors(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(ReplyError):
             await self.script(connection, "fairlock_0")
         self.assertNotIn("EVAL", connection.calls)
+
+
+class Proofs(unittest.IsolatedAsyncioTestCase):
+    """PROTOCOL.md, Believing: what a reply proves, and which reply ends a hold."""
+
+    def held(self, name, token=7):
+        request = Request(1, name, keys("fairlock", "a"), 10.0, 100.0)
+        request.entered(100.0, token)
+        request.hold()
+        return request
+
+    def test_a_proof_ends_a_margin_before_the_lease(self):
+        for lease in (10.0, 0.1):
+            request = asked(lease, made=100.0)
+            request.entered(100.0, 7)
+            self.assertEqual(request.proven, 100.0 + lease - max(lease / 50, 0.002))
+
+    async def test_a_proof_counts_from_the_sending(self):
+        now = [100.0]
+
+        class Slow(Refusing):
+            async def call(self, command, *words):
+                now[0] += 5
+                return await super().call(command, *words)
+
+        with mock.patch.object(_clock, "now", lambda: now[0]):
+            for functions in ("fairlock_0", None, None):
+                sent = now[0]
+                link = Link(Slow(), scripts(True), functions, 0.0)
+                link.seen.update(("renew",) if functions is None and sent > 105 else ())
+                self.assertEqual((await link.call("renew", ())).sent, sent)
+
+    def test_a_hold_that_was_interrupted_is_lost(self):
+        w, r = "w0123456789abcde:1", "r0123456789abcde:1"
+        for name, standing, first, lost in ((w, 7, 9, False), (w, 8, 7, True), (r, 9, 7, False), (r, 9, 8, True)):
+            request = self.held(name)
+            request.stands(101.0, 101.0, standing, first)
+            self.assertEqual(request.phase is Phase.OVER, lost, (name, standing, first))
+
+    def test_a_hold_that_waits_is_lost(self):
+        # The counter has passed its token; or the call was sent after the grant, at a server that went back.
+        for sent, seq, lost in ((99.0, 7, True), (101.0, 5, True), (99.0, 5, False)):
+            request = self.held("w0123456789abcde:1")
+            request.stands(101.0, sent, -seq, 3)
+            self.assertEqual(request.phase is Phase.OVER, lost, (sent, seq))
+
+    def test_an_eviction_ends_a_hold(self):
+        request = self.held("w0123456789abcde:1")
+        request.heard(0, 101.0)
+        self.assertIs(request.why, LostReason.EVICTED)
+
+    def test_a_waiter_that_the_server_does_not_know_asks_again(self):
+        request = asked(made=100.0)
+        request.queued(100.0, ticket=5, seq=5)
+        request.stands(101.0, 101.0, -1, 3)
+        self.assertEqual((request.phase, request.why, request.ticket), (Phase.OVER, DISPLACED, 5))
+
+    def test_a_grant_of_a_former_life_does_not_count(self):
+        request = asked(made=100.0)
+        request.queued(100.0, ticket=5, seq=9)
+        request.heard(9, 101.0)
+        self.assertEqual(request.phase, Phase.WAITING)
+
+    async def test_a_release_that_tells_a_later_number_tells_a_loss(self):
+        engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        for told, lost in ((7, False), (8, True), (1, True), (0, True)):
+            request = asked(made=_clock.now())
+            request.entered(_clock.now(), 7)
+            request.hold()
+            with mock.patch.object(engine, "_script", mock.AsyncMock(return_value=Answer(told, 0.0))):
+                with self.assertRaises(LostError) if lost else contextlib.nullcontext():
+                    await engine.release(request, "a")
+
+    async def test_who_hears_of_a_listener_says_so_with_each_script(self):
+        engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        engine._session.script = mock.AsyncMock()
+        lock = keys("fairlock", "a")
+        for subject, options in (("fairlock:{b}", "w"), (lock.state, "we"), ("*", "we")):
+            engine._subscription._audience.clear()
+            engine._subscription._take("fairlock:listen", subject)
+            await engine._script("acquire", lock, "w")
+            self.assertEqual(engine._session.script.call_args.args[2], options, subject)
+
+    async def test_a_connection_without_a_sign_of_life_ends(self):
+        async def silent(reader, writer):
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        connection = await Connection.open(Address(port=server.sockets[0].getsockname()[1]), 0.1)
+        with self.assertRaises(Disconnected):
+            await asyncio.wait_for(connection.call("ECHO", "a"), 60)
+        server.close()
+
+    async def test_a_reply_about_other_requests_is_malformed(self):
+        engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        for reply in ([5, 1, 2], [5], "OK"):
+            request = asked(made=_clock.now())
+            request.entered(_clock.now(), 7)
+            request.hold()
+            with mock.patch.object(engine, "_script", mock.AsyncMock(return_value=Answer(reply, 0.0))):
+                with self.assertRaises(ServerError, msg=reply):
+                    await engine.release(request, "a")
+
+    async def test_a_look_that_falls_together_with_a_renewal_of_a_hold_is_planned_again(self):
+        now = [100.0]
+        with mock.patch.object(_clock, "now", lambda: now[0]):
+            engine = Engine(Settings(Address(), "fairlock", 600.0, "", 0.0))
+            lock = keys("fairlock", "a")
+
+            async def script(name, lock, options, *args, about=None):
+                return Answer([200, 5] + [5] * (len(args) // 2), now[0])
+
+            engine._session.script = script
+            wish = Wish("a", lock, False, None, "", 1, None)
+            held, waiting = engine._register(wish), engine._register(wish)
+            held.entered(now[0], 5)
+            held.hold()
+            now[0] += 10
+            waiting.queued(now[0], 6, 6)
+            now[0] = held.due
+            engine._look(lock, 0)
+            for job in engine._due(now[0])[0]:
+                await job()
+            self.assertIn(lock, engine._looks, "a dead holder may end in 200 ms")
+
+    async def test_the_watchdog_goes_on_after_a_call_that_failed_as_nobody_foresaw(self):
+        engine = Engine(Settings(Address(), "fairlock", 10.0, "", 0.0))
+        done = asyncio.Event()
+
+        async def broken():
+            raise RuntimeError("can't start new thread")
+
+        async def works():
+            done.set()
+
+        rounds = iter((([broken], 0.0), ([works], 0.0)))
+        with mock.patch.object(engine, "_due", lambda now: next(rounds, ([], now + 60))):
+            with self.assertLogs("fairlock", "ERROR"):
+                keeping = asyncio.create_task(engine._keep())
+                await asyncio.wait_for(done.wait(), 60)
+        keeping.cancel()
 
 
 if __name__ == "__main__":

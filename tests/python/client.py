@@ -362,6 +362,16 @@ class Guards(OnAServer):
                 gc.collect()
             await self.watch.until_counts(lock.name, 0, 0)
 
+    async def test_a_dropped_guard_is_released_also_where_a_warning_is_an_error(self) -> None:
+        async with connected() as client:
+            lock = client.rw_lock(name())
+            with warnings.catch_warnings(), mock.patch.object(sys, "unraisablehook") as told:
+                warnings.simplefilter("error", ResourceWarning)
+                await lock.write()
+                gc.collect()
+            told.assert_called_once()
+            await self.watch.until_counts(lock.name, 0, 0)
+
     async def test_renewals_keep_a_hold_beyond_its_lease(self) -> None:
         # On a busy machine a short lease ends before its renewal.
         for lease in (0.3, 1.0, 3.0, 10.0):
@@ -516,6 +526,16 @@ class Refusals(OnAServer):
             with self.assertRaises(fairlock.UnavailableError):
                 await asyncio.wait_for(release, 60)
 
+    async def test_a_release_without_a_confirmation_is_no_error_of_a_block_that_was_done(self) -> None:
+        for error, expected in (
+            (fairlock.UnavailableError("released", "no reply"), contextlib.nullcontext()),
+            (fairlock.LostError("a", fairlock.LostReason.LEASE_EXPIRED), self.assertRaises(fairlock.LostError)),
+        ):
+            async with connected() as client:
+                with mock.patch.object(client._connected(), "release", side_effect=error), expected:
+                    async with client.rw_lock(name()).write():
+                        pass
+
     async def test_no_error_has_the_password(self) -> None:
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"s3cret\r\n")
@@ -567,7 +587,7 @@ class Connections(OnAServer):
             await reader.readuntil(b"listen\r\n")
             # A connection begins with a PING.
             confirmed = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nmine\r\n:1\r\n*3\r\n$9\r\nsubscribe\r\n$6\r\nlisten\r\n:2\r\n"
-            writer.write(b"+PONG\r\n" + confirmed)
+            writer.write(b"+PONG\r\n-ERR unknown command\r\n" + confirmed)
             await writer.drain()
             writer.close()
             asked += 1

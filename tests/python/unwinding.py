@@ -285,6 +285,7 @@ class Connecting(OnAServer):
             link = session._link
             assert link is not None
             refusal = tests.ReplyError("READONLY You can't write against a read only replica.")
+            session.on_demoted = lambda: None
             with mock.patch.object(asyncio, "sleep", sleep), mock.patch.object(type(link), "call", side_effect=refusal):
                 for _ in range(8):
                     with self.assertRaises(tests.ReplyError):
@@ -292,6 +293,26 @@ class Connecting(OnAServer):
             self.assertEqual([pause for pause in pauses if pause], [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5])
             await session.script("renew", lock, "")
             self.assertEqual(session._pause, 0.0, "a script has succeeded")
+
+    async def test_the_subscription_leaves_a_server_that_is_no_master_any_more(self) -> None:
+        async with connected() as client:
+            subscription = client._connected()._subscription
+            before = subscription._connection
+            assert before is not None
+            await self.watch.connection.call("REPLICAOF", "127.0.0.1", "1")
+            try:
+                waiter = asyncio.create_task(client.rw_lock(name()).write()._acquire())
+                await asyncio.wait_for(asyncio.shield(before.ended), ENDS)
+                await asyncio.sleep(0.2)
+                self.assertIn(subscription._connection, (None, before), "none at a replica")
+            finally:
+                await self.watch.connection.call("REPLICAOF", "NO", "ONE")
+            await (await waiter).release()
+
+            async def again() -> bool:
+                return subscription._connection not in (None, before)
+
+            await self.watch.until("a subscription at the master", again)
 
     async def test_a_lasting_refusal_of_the_subscription_is_told_once(self) -> None:
         user = f"deaf-{name().split(':')[1]}"

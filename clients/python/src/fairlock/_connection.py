@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -129,7 +130,8 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(max(CONNECT_SECONDS, patience)):
                 await connection._connect(address)
-        except (OSError, TimeoutError) as error:
+        # The look-up of a name needs a thread, and there may be none.
+        except (OSError, RuntimeError, TimeoutError) as error:
             connection.close()
             raise Disconnected(f"cannot connect to {address}: {str(error) or 'no reply'}") from error
         except BaseException:
@@ -142,7 +144,7 @@ class Connection(asyncio.Protocol):
         if address.path is not None:
             await loop.create_unix_connection(lambda: self, address.path)
         else:
-            await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
+            await self._connect_to_first(address)
         if address.password is not None:
             try:
                 await self.call("AUTH", *([address.user] if address.user else []), address.password)
@@ -154,6 +156,22 @@ class Connection(asyncio.Protocol):
         if address.name:
             # A user without the right to it goes without.
             self.send("CLIENT", "SETNAME", address.name).add_done_callback(_ignore)
+
+    async def _connect_to_first(self, address: Address) -> None:
+        """A name may have several addresses, and a dead one among them must not take the time of all."""
+        found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        name = address.host if address.tls else None
+        for left in range(len(found), 0, -1):
+            family, _, protocol, _, (host, port, *_) = found[-left]
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS / len(found)):
+                    await self._loop.create_connection(
+                        lambda: self, str(host), int(port), family=family, proto=protocol, ssl=address.tls, server_hostname=name
+                    )
+                return
+            except (OSError, TimeoutError):
+                if left == 1:
+                    raise
 
     async def call(self, *words: Word) -> Reply:
         """Returns the reply.

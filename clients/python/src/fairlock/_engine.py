@@ -125,6 +125,7 @@ class Engine:
         self._subscription = Subscription(
             address, patience, f"{prefix}:c:{self.id}", f"{prefix}:listen", self._heard, self._subscribed
         )
+        self._session.on_demoted = self._subscription.close
 
     def is_copy(self) -> bool:
         """Whether this is the copy in a child of fork(). The requests are the parent's, and so are the sockets."""
@@ -144,7 +145,7 @@ class Engine:
             self._subscription.close()
             if isinstance(error, FAILURES) and self._closed:
                 raise ClosedError("the client was closed while it connected") from error
-            if isinstance(error, Disconnected):
+            if isinstance(error, FAILURES) and _passes(error):
                 raise UnavailableError("cannot connect", error) from error
             if isinstance(error, (ReplyError, MalformedError)):
                 raise ServerError("cannot connect", str(error)) from error
@@ -190,7 +191,7 @@ class Engine:
 
     async def _release_all(self, lock: LockKeys, requests: list[Request]) -> None:
         answer = await self._script("release", lock, "", *(request.name for request in requests))
-        next_ms = _released(answer)[1]
+        next_ms = _released(answer, len(requests))[1]
         while next_ms == 0:
             next_ms = integers((await self._script("renew", lock, "")).reply)[0]
 
@@ -330,7 +331,7 @@ class Engine:
         """Whether the server has confirmed its release."""
         names = [f"{mode}{self.id}:{number}{wish.owner_suffix()}" for mode in "rw"]
         try:
-            self._note_next(wish.lock, _released(await self._script("release", wish.lock, "", *names))[1])
+            self._note_next(wish.lock, _released(await self._script("release", wish.lock, "", *names), len(names))[1])
         except FAILURES as error:
             log.debug("an orphan was not released, so the next attempt meets it again: %s", error)
             return False
@@ -407,7 +408,7 @@ class Engine:
         while True:
             try:
                 answer = await self._script("release", request.lock, "", request.name)
-                (stood,), next_ms = _released(answer)
+                (stood,), next_ms = _released(answer, 1)
                 self._note_next(request.lock, next_ms)
                 return stood, lost_reply
             except Disconnected as error:
@@ -486,7 +487,11 @@ class Engine:
                 await self._kick.wait(max(self._wakes_at - now, 0.0))
                 continue
             for at in range(0, len(jobs), CALLS):
-                await asyncio.gather(*(job() for job in jobs[at : at + CALLS]))
+                ends = await asyncio.gather(*(job() for job in jobs[at : at + CALLS]), return_exceptions=True)
+                for error in ends:
+                    if error is not None:
+                        log.error("a call of the watchdog failed", exc_info=error)
+                        await asyncio.sleep(RETRY_SECONDS)
 
     def _due(self, now: float) -> tuple[list[Callable[[], Coroutine[Any, Any, None]]], float]:
         """Returns what to do now, and when to look next."""
@@ -560,11 +565,10 @@ class Engine:
             for request, standing in zip(requests, standings):
                 request.stands(now, answer.sent, standing, first)
                 self._settle(request)
-            if any(standing <= 0 and standing != -1 for standing in standings):
-                self._look(lock, next_ms)
             if next_ms == 0 or not requests or until is not None:
                 self._note_next(lock, next_ms, until)
-            if not requests and any(r.lock == lock and r.phase is Phase.WAITING for r in self._requests.values()):
+            # Of holders too: the call may have taken the place of a look.
+            if any(r.lock == lock and r.phase is Phase.WAITING for r in self._requests.values()):
                 self._look(lock, next_ms)
 
         return renew
@@ -573,7 +577,7 @@ class Engine:
         async def depart() -> None:
             try:
                 answer = await self._script("release", lock, "", *(request.name for request in requests))
-                _, next_ms = _released(answer)
+                _, next_ms = _released(answer, len(requests))
             except FAILURES as error:
                 self._log_failure("a release", lock, error)
                 now = _clock.now()
@@ -673,14 +677,16 @@ def _acquired(answer: Answer) -> tuple[int, int, int | None, int]:
     return status, value, next_ms, seq
 
 
-def _released(answer: Answer) -> tuple[list[int], int | None]:
+def _released(answer: Answer, count: int) -> tuple[list[int], int | None]:
     """How each request stood, and next ms, in the reply of release. None: the reply does not tell next ms.
 
     Unknown is perhaps the reply to a copy, and the reply that was lost told when to look again.
     """
     if isinstance(answer.reply, int):  # of one request
         return [answer.reply], None if answer.reply else GRACE_MS
-    next_ms, *stood = integers(_long(answer, 2))
+    next_ms, *stood = integers(_long(answer, 1 + count))
+    if len(stood) != count:
+        raise MalformedError(f"not a reply about {count} requests: {answer.reply!r:.80}")
     return stood, next_ms
 
 

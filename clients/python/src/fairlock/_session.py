@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ MOST_PAUSE = 0.5
 # The server executed nothing, and the same call may succeed later.
 TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN")
 
+# Only a replica replies so.
+OF_A_REPLICA = ("READONLY", "MASTERDOWN")
+
 
 def is_transient(error: ReplyError) -> bool:
     """Whether the same call may succeed a little later."""
@@ -30,6 +34,22 @@ def is_transient(error: ReplyError) -> bool:
 def refuses_functions(error: ReplyError) -> bool:
     """Whether the server refuses FCALL itself: the user may not call it, or the server has renamed it."""
     return error.code in ("NOPERM", "ERR") and "'fcall'" in error.text.lower()
+
+
+def greeted(hello: Reply, field: str) -> str:
+    """A field in the reply to HELLO. Empty: the server does not tell it."""
+    if isinstance(hello, list) and field in hello[:-1]:
+        return str(hello[hello.index(field) + 1])
+    return ""
+
+
+def refuse_others(hello: Reply) -> None:
+    """Raises for a server that is no master, or that keeps the locks of some slots only."""
+    mode = greeted(hello, "mode")
+    if mode in ("cluster", "sentinel"):
+        raise MalformedError(f"its mode is {mode}, and this client knows single servers only")
+    if greeted(hello, "role") in ("replica", "slave"):
+        raise Disconnected("the server is a replica")
 
 
 class Answer(NamedTuple):
@@ -94,10 +114,17 @@ class Session:
         self._pause = 0.0
         self._closed = False
         self._process = os.getpid()
+        # The server is no master any more.
+        self.on_demoted: Callable[[], None] = lambda: None
 
     async def command(self, *words: Word) -> Reply:
         """Raises ReplyError, or Disconnected: the server may have executed the call."""
-        return await (await self.link()).connection.call(*words)
+        link = await self.link()
+        try:
+            return await link.connection.call(*words)
+        except ReplyError as error:
+            self._leave_replica(link, error)
+            raise
 
     async def script(
         self, name: str, lock: LockKeys, options: str, *args: Word, about: Request | None = None
@@ -117,13 +144,17 @@ class Session:
         try:
             answer = await link.call(name, (3, *lock, options, *args))
         except ReplyError as error:
-            if error.code == "READONLY":
-                # The server is no master any more. The address may lead to another one.
-                link.connection.close()
+            self._leave_replica(link, error)
             raise
         # A greeting is not enough: a server that is no master any more greets, and each script fails.
         self._pause = 0.0
         return answer
+
+    def _leave_replica(self, link: Link, error: ReplyError) -> None:
+        """The server is no master any more. The address may lead to another one, and grants are told there."""
+        if error.code in OF_A_REPLICA:
+            link.connection.close()
+            self.on_demoted()
 
     def post(self, name: str, lock: LockKeys, options: str, *args: Word) -> bool:
         """Sends a script if there is a connection. Whether it did: the reply is not read."""
@@ -188,10 +219,9 @@ class Session:
             hello = await connection.call("HELLO")
         except ReplyError:
             return True
-        if isinstance(hello, list) and "version" in hello[:-1]:
-            version = str(hello[hello.index("version") + 1]).split(".")[0]
-            return not version.isdecimal() or int(version) >= 7
-        return True
+        refuse_others(hello)
+        version = greeted(hello, "version").split(".")[0]
+        return not version.isdecimal() or int(version) >= 7
 
     async def _load(self, connection: Connection) -> str | None:
         name, text = library()

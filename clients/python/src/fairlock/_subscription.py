@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable
 
 from . import _clock
-from ._connection import Address, Connection, Disconnected
+from ._connection import Address, Connection, Disconnected, _ignore
 from ._resp import MalformedError, Reply, ReplyError, texts
-from ._session import LEAST_PAUSE, MOST_PAUSE, Session, is_transient
+from ._session import LEAST_PAUSE, MOST_PAUSE, Session, is_transient, refuse_others
 
 log = logging.getLogger("fairlock")
 
@@ -72,11 +72,16 @@ class Subscription:
 
         connection = await Connection.open(self._address, self._patience, on_push)
         try:
+            hello = connection.send("HELLO")
+            hello.add_done_callback(_ignore)
             connection.subscribe(self._channel, self._announcements)
             await asyncio.wait((confirmed, connection.ended), return_when=asyncio.FIRST_COMPLETED)
             if not confirmed.done():
                 raise Disconnected(connection.ended.result())
             confirmed.result()
+            # Its reply came before the confirmation. A replica passes messages on that its master takes for unheard.
+            if hello.exception() is None:
+                refuse_others(hello.result())
         except BaseException:
             connection.close()
             raise
@@ -112,9 +117,10 @@ class Subscription:
                 refusal = ""
             except Disconnected as error:
                 log.debug("cannot subscribe: %s", error)
-            except ReplyError as error:
+            except Exception as error:
                 # A refusal mostly lasts, and without a subscription waiters learn of their grants by renewals only.
-                level = logging.DEBUG if is_transient(error) or str(error) == refusal else logging.WARNING
+                passes = isinstance(error, ReplyError) and is_transient(error)
+                level = logging.DEBUG if passes or str(error) == refusal else logging.WARNING
                 log.log(level, "the server refuses the subscription, so grants are heard late: %s", error)
                 refusal = str(error)
 

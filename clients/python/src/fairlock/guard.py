@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import warnings
 from types import TracebackType
 
@@ -12,12 +13,16 @@ from ._engine import Engine, reason
 from ._request import Phase, Request
 from .errors import LostError, LostReason, ServerError, UnavailableError
 
+log = logging.getLogger("fairlock")
+
 
 class Guard:
     """A hold on a lock. The client renews it in the background until you release it or until it is lost.
 
     Use it by `async with`, or call `release`. The error of a block wins over what becomes of its release. The block then
     waits for the reply to one call at most, and a cancelled one waits for none. The client releases in the background.
+    After a block without an error a release that is not confirmed is no error either: what the block did was done under
+    the lock. LostError then says that the lock had been lost before.
 
     A guard can be lost: when the client could not renew it within its lease, because the process was frozen or cut off
     from the server. It says so by `is_held`, `lost` and `while_held`, before the server gives the lock to anybody else.
@@ -85,7 +90,8 @@ class Guard:
     async def release(self) -> None:
         """Releases the lock and waits for the server's confirmation. By then the next waiter holds it.
 
-        Cancellation: the lock is released all the same, in the background.
+        Cancellation: the lock is released all the same, in the background. A task that is cancelled before its first
+        step has not begun to release: use the guard as a block.
 
         Raises LostError if the lock had been lost before: others may have been inside at the same time.
         UnavailableError or ServerError if the server did not confirm: then the client repeats the release in the
@@ -106,7 +112,11 @@ class Guard:
         if self._left or self._engine.is_copy():
             return
         if error is None:
-            await self.release()
+            try:
+                await self.release()
+            except (UnavailableError, ServerError) as unconfirmed:
+                # The block was done under the lock. Whoever takes an error for its failure does it twice.
+                log.warning("the release of lock %r goes on in the background: %s", self._name, unconfirmed)
             return
         # The block's own error says more than what becomes of the release. A cancellation must not wait for a reply.
         self._left = True
@@ -119,13 +129,14 @@ class Guard:
     def __del__(self) -> None:
         if self._left or self._request.phase is Phase.OVER or self._engine.is_copy():
             return
-        warnings.warn(f"a guard of lock {self._name!r} was dropped without release()", ResourceWarning, stacklevel=2)
         try:
             # The garbage collector may run in any thread.
             self._loop.call_soon_threadsafe(self._engine.leave, self._request)
         except RuntimeError:
             # The loop is closed, so nobody renews the hold and its lease ends.
             pass
+        # At the end, because a filter may make an error of it.
+        warnings.warn(f"a guard of lock {self._name!r} was dropped without release()", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         state = "held" if self.is_held() else "not held"
