@@ -368,8 +368,8 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
 }
 
 /// Builds and runs the jobs. A check that waited in vain runs once more after the builds, because a busy machine may be the
-/// reason. The rest run alone: checks that a busy machine did not judge; checks whose programs read the changed file, which stays
-/// changed meanwhile; checks that start the command, of which there is one.
+/// reason. The rest run alone: checks that a busy machine did not judge, or that waited in vain twice; checks whose programs
+/// read the changed file, which stays changed meanwhile; checks that start the command, of which there is one.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
     let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
     let needs_the_command = |job: &Job| matches!(job.check, Check::Cli(_));
@@ -387,7 +387,10 @@ fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(
         outcome => decide(job, outcome),
     });
     let again = again.into_inner().expect("no panic while it is locked").into_iter();
-    run_each(tree, again, seed, |job, _, outcome| decide(job, outcome));
+    run_each(tree, again, seed, |job, _, outcome| match outcome {
+        Ok(outcome) if outcome.waited_in_vain() => alone.lock().expect("no panic while it is locked").push(job),
+        outcome => decide(job, outcome),
+    });
     for job in alone.into_inner().expect("no panic while it is locked") {
         let outcome = put(tree, job).and_then(|_changed| tree.run(&tree.build(job.check)?, job.check, seed));
         each(job, verdict(outcome));

@@ -9,6 +9,7 @@ use crate::Failure;
 use fairlock::{Client, WriteGuard};
 use fairlock_support::cable::Cable;
 use fairlock_support::lateness::Lateness;
+use fairlock_support::packed::Packed;
 use fairlock_support::proxy::Proxy;
 use fairlock_support::random::{self, Rng};
 use fairlock_support::server::{Server, connected};
@@ -67,7 +68,9 @@ impl fmt::Display for Kind {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    crate::verdict("outages", outages(args), |report| report.broken() == 0)
+    crate::verdict("outages", outages(args), |report| {
+        report.broken() == 0 && report.judges()
+    })
 }
 
 async fn outages(args: &Args) -> Result<Report, Failure> {
@@ -250,7 +253,7 @@ impl Cell {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
         for holder in holders {
-            pipe.hget(format!("fairlock:{{{}}}", holder.lock), "sole");
+            pipe.hget(format!("fairlock:{{{}}}", holder.lock), "s");
         }
         let asked = Instant::now();
         let replies: Vec<redis::Value> = pipe.query_async(&mut socket).await?;
@@ -260,13 +263,47 @@ impl Cell {
         let margin = (self.lease / 50).max(Duration::from_millis(2));
         replies
             .map(|reply| {
-                let sole: Option<String> = redis::from_redis_value(reply)?;
-                let deadline = sole
-                    .as_deref()
-                    .and_then(|sole| sole.rsplit(' ').next()?.parse::<u64>().ok());
-                let left = deadline.and_then(|deadline| deadline.checked_sub(now_ms));
+                let state: Option<Vec<u8>> = redis::from_redis_value(reply)?;
+                // Of a single request the nearest deadline is its own.
+                let alone = state.as_deref().and_then(Packed::read).filter(|state| state.sole);
+                let left = alone.and_then(|state| state.near.checked_sub(now_ms));
                 Ok(left.map(|left| asked + Duration::from_millis(left).saturating_sub(margin)))
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_server_proves_of_each_hold_is_read() {
+        let lease = Duration::from_secs(600);
+        let cell = Cell {
+            kind: Kind::Proxy,
+            lease,
+            share: 0.0,
+            random: random::stream(1, 1),
+        };
+        let server = Server::start().await;
+        let guard = |client: Client, lock| async move { client.rw_lock(lock).write().acquire_fair().await.unwrap() };
+        let client = connected(Client::builder().lease(lease), server.url()).await;
+        let mut holders = Vec::new();
+        let asked = Instant::now();
+        for lock in ["a", "b"] {
+            holders.push(Holder {
+                lock: lock.to_owned(),
+                guard: guard(client.clone(), lock).await,
+                shared: false,
+                promised: true,
+            });
+        }
+        for proof in cell.proofs(&server, &holders).await.unwrap() {
+            assert!(proof.unwrap() > asked + lease.mul_f64(0.9), "{proof:?} of {asked:?}");
+        }
+        holders[1].lock = "c".to_owned();
+        let proofs = cell.proofs(&server, &holders).await.unwrap();
+        assert!(proofs[0].is_some() && proofs[1].is_none(), "nobody holds c: {proofs:?}");
     }
 }

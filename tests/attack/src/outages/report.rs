@@ -29,6 +29,12 @@ impl Report {
     pub fn broken(&self) -> usize {
         self.rows.iter().map(|row| row.promised.0).sum()
     }
+
+    /// Whether the promise covered any hold that met an outage. Otherwise this table says nothing about it.
+    pub fn judges(&self) -> bool {
+        let mut met = self.rows.iter().filter(|row| row.share > 0.0);
+        met.any(|row| row.promised.1 > 0)
+    }
 }
 
 impl fmt::Display for Row {
@@ -73,6 +79,7 @@ impl fmt::Display for Report {
             self.late, self.seed
         )?;
         match self.broken() {
+            _ if !self.judges() => write!(f, "NOTHING JUDGED: no outage ended in time for any hold"),
             0 => write!(f, "no hold was lost by an outage that ended in time"),
             broken => write!(f, "{broken} holds were lost by outages that ended in time"),
         }

@@ -126,6 +126,12 @@ impl Plan {
         self.faults.is_empty()
     }
 
+    /// Whatever goes wrong costs nobody who lives a hold.
+    pub(super) fn keeps_holds(&self) -> bool {
+        let costs_none = |fault: &Fault| matches!(fault, Fault::ScriptFlush | Fault::Kill);
+        self.weather == Weather::default() && self.faults.iter().all(costs_none)
+    }
+
     pub(super) fn storm_calls(&self) -> u64 {
         if self.habits.tangles > 0 {
             TANGLED_CALLS

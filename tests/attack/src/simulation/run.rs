@@ -38,7 +38,8 @@ impl Run {
         });
         let lease = self.plan.habits.leases[0];
         let (world, hands) = (Arc::clone(&self.world), Arc::clone(&self.hands));
-        let (habits, calm, n) = (self.plan.habits, self.plan.calm(), self.plan.users);
+        let (habits, n) = (self.plan.habits, self.plan.users);
+        let (calm, keeps_holds) = (self.plan.calm(), self.plan.keeps_holds());
         let mut dice = self.dice.fork();
         let begun = self.begun;
         let (process_, world_) = (Arc::clone(&process), Arc::clone(&world));
@@ -66,6 +67,7 @@ impl Run {
                 habits,
                 dice: dice.fork(),
                 calm,
+                keeps_holds,
                 bounded: false,
                 named: false,
             });

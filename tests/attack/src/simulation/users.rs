@@ -72,6 +72,8 @@ pub struct User {
     pub dice: Dice,
     /// Nothing can go wrong: then nothing may be lost.
     pub calm: bool,
+    /// Whatever goes wrong costs nobody who lives a hold.
+    pub keeps_holds: bool,
     /// The present request bounds its queue.
     pub bounded: bool,
     /// The present request names its owner.
@@ -248,7 +250,7 @@ impl User {
             Error::QueueFull { .. } if self.bounded => "refused: the queue is full",
             Error::Lost { reason, .. } => match reason {
                 LostReason::MaxHold => "lost: max_hold",
-                _ if self.calm => return self.world.violated(format!("lost though nothing went wrong: {error}")),
+                _ if self.keeps_holds => return self.world.violated(format!("lost for nothing: {error}")),
                 LostReason::LeaseExpired => "lost: lease expired",
                 LostReason::UnknownToServer => "lost: unknown to the server",
                 LostReason::Evicted => "lost: evicted",
