@@ -15,7 +15,7 @@ pub fn true_us() -> u64 {
     us(ClockId::Realtime)
 }
 
-/// Fails unless the server's clock is so far from the true one: a server that does not load the library has the true time.
+/// Fails unless the server's clock is so far from the true one. A server without the library has the true time.
 pub async fn shows(admin: &mut Admin, offset_ms: i64) -> Result<(), Failure> {
     // The file of the clock has whole milliseconds, and the library rounds.
     const ROUNDED_US: i64 = 1000;

@@ -166,7 +166,8 @@ impl Fleet {
         }
     }
 
-    /// A worker gets no further memory, which mostly ends it. False: not one in Python, which would say so in too many ways.
+    /// A worker gets no further memory, which mostly ends it. False: one in Python, which would say so in too many
+    /// ways, is left alone.
     pub fn starve(&self, number: usize) -> io::Result<bool> {
         if self.is_python(number) {
             return Ok(false);

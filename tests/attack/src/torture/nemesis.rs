@@ -238,7 +238,8 @@ impl Nemesis {
     }
 }
 
-/// The locks of which one is to lose something: all that are used all the time, and one of the thousand that mostly are not.
+/// The locks of which one is to lose something: all that are used all the time, and one of the thousand that mostly are
+/// idle.
 fn to_lose(keys: Vec<String>, target: u64) -> Vec<String> {
     let (mut many, mut keys): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.contains("{many-"));
     if !many.is_empty() {

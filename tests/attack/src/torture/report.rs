@@ -58,8 +58,8 @@ impl Totals {
         None
     }
 
-    /// Who never got in: some of these workloads, and of the first so many workers. At the end each worker tries until it has
-    /// been in, so this is wrong in the shortest run too.
+    /// Who never got in: some of these workloads, and of the first so many workers. At the end each worker tries until
+    /// it has been in, so this is wrong in the shortest run too.
     pub fn left_out<'a>(
         &self,
         workloads: impl Iterator<Item = &'a str>,

@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> ExitCode {
     let reporter = Arc::new(Reporter::default());
     report_panics(Arc::clone(&reporter));
     flush_now_and_then(Arc::clone(&reporter));
-    // Nobody reads the journal of a quorum: its scripts are those that users' clients run, unless a script is to have a bug.
+    // Nobody reads the journal of a quorum: its scripts are those that users' clients run, unless one is to have a bug.
     let is_bare = args.url.len() > 1 && args.sabotage.is_none_or(|sabotage| sabotage.rule().is_some());
     if !is_bare && let Err(error) = arm(args.sabotage) {
         reporter.wrong(error);

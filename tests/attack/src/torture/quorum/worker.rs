@@ -134,8 +134,8 @@ async fn drain(tasks: Vec<JoinHandle<()>>, reporter: &Reporter) {
     }
 }
 
-/// All is quiet: every lock must be there for who asks, and be free of whom a majority has told that it is. Every team gets in
-/// by its own calls.
+/// All is quiet: every lock must be there for who asks, and be free of whom a majority has told that it is. Every team
+/// gets in by its own calls.
 async fn probe(quorum: &Quorum, spares: &mut [Task], reporter: &Reporter) {
     let mut longest_us = 0;
     for name in locks() {
