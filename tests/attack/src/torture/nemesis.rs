@@ -177,15 +177,22 @@ impl Nemesis {
     async fn lose(&self, target: u64, detail: u64) -> Result<bool> {
         self.until_not_ahead().await;
         let keys = to_lose(self.follower.lock().await.keys(), target);
-        let key = &keys[target as usize % keys.len()];
         let mut redis = connect_redis(&self.url).await?;
         lock(&self.judge).loss_begins(now_us());
-        let deleted = match detail % 5 {
-            0 => journal::delete(&mut redis, key, std::slice::from_ref(key)).await?,
-            1 => journal::delete(&mut redis, key, &[format!("{key}:q")]).await?,
-            2 => journal::delete(&mut redis, key, &[format!("{key}:l")]).await?,
-            _ => journal::delete_field(&mut redis, key, detail / 5).await?,
-        };
+        let mut deleted = false;
+        // Nobody may wait for the first one, and another one has a queue.
+        let from = target as usize % keys.len();
+        for key in keys.iter().cycle().skip(from).take(keys.len()) {
+            deleted = match detail % 5 {
+                0 => journal::delete(&mut redis, key, std::slice::from_ref(key)).await?,
+                1 => journal::delete(&mut redis, key, &[format!("{key}:q")]).await?,
+                2 => journal::delete(&mut redis, key, &[format!("{key}:l")]).await?,
+                _ => journal::delete_field(&mut redis, key, detail / 5).await?,
+            };
+            if deleted {
+                break;
+            }
+        }
         *lock(&self.lost_at) = Some(Instant::now());
         lock(&self.judge).loss_ends(now_us(), true_us());
         Ok(deleted)
