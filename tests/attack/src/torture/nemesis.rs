@@ -194,7 +194,9 @@ impl Nemesis {
             }
         }
         *lock(&self.lost_at) = Some(Instant::now());
-        lock(&self.judge).loss_ends(now_us(), true_us());
+        // As after a jump: whoever enters before a former holder renews is thrown out when that one finds the damage, and
+        // believes in its hold until its own renewal. docs/failures.md promises no exclusion until then.
+        lock(&self.judge).jump_ends(now_us(), true_us());
         Ok(deleted)
     }
 
