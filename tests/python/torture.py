@@ -23,6 +23,8 @@ LOCKS = {"many": 1000, "cancel": 3, "policies": 2}
 PERMITS = 5
 # As in worker.rs: only a hang takes so long.
 DRAINED_WITHIN = 900.0
+# As in task.rs: some rounds only try.
+ROUNDS = 200
 FLUSHED_EVERY = 0.02
 
 
@@ -34,6 +36,7 @@ class Reporter:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.grants: dict[str, tuple[int, int]] = {}
+        self.been_in: set[str] = set()
 
     def wrong(self, text: str) -> None:
         self.lines.append("e " + text.replace("\n", " / "))
@@ -41,10 +44,12 @@ class Reporter:
     def granted(self, workload: str, waited_us: int) -> None:
         grants, longest = self.grants.get(workload, (0, 0))
         self.grants[workload] = grants + 1, max(longest, waited_us)
+        self.been_in.add(workload)
 
     def flush(self) -> None:
-        lines, self.lines = self.lines, []
-        lines += [f"g {workload} {grants} {longest}" for workload, (grants, longest) in self.grants.items()]
+        # Grants first, so that whoever reads that all is done has read these.
+        lines = [f"g {workload} {grants} {longest}" for workload, (grants, longest) in self.grants.items()]
+        lines, self.lines = lines + self.lines, []
         self.grants.clear()
         if lines:
             sys.stdout.write("\n".join(lines) + "\n")
@@ -176,14 +181,30 @@ class Task:
             return self.workload == "owners"
         return isinstance(error, (fairlock.LostError, fairlock.UnavailableError))
 
+    async def safe_round(self) -> None:
+        try:
+            await self.round()
+        except fairlock.FairlockError as error:
+            if not self.is_expected(error):
+                self.reporter.wrong(f"{self.workload}: {error!r}")
+            await asyncio.sleep(0.02)
+        except Exception as error:
+            # Now: this process may be killed before it drains.
+            self.reporter.wrong(f"{self.workload}: {error!r}")
+            raise
+
     async def rounds(self, stopped: asyncio.Event) -> None:
         while not stopped.is_set():
-            try:
-                await self.round()
-            except fairlock.FairlockError as error:
-                if not self.is_expected(error):
-                    self.reporter.wrong(f"{self.workload}: {error!r}")
-                await asyncio.sleep(0.02)
+            await self.safe_round()
+
+    async def must_get_in(self) -> None:
+        """All is quiet: a workload that this process never got in by must get in now."""
+        for _ in range(ROUNDS):
+            if self.workload in self.reporter.been_in:
+                return
+            await self.safe_round()
+        if self.workload not in self.reporter.been_in:
+            self.reporter.wrong(f"{self.workload}: it never got in, and not in {ROUNDS} rounds with nobody disturbing")
 
 
 class Worker:
@@ -247,7 +268,7 @@ class Worker:
         self.reporter.lines.append("d")
 
     async def probe(self) -> None:
-        """All is quiet: every lock must be there for who asks."""
+        """All is quiet: every lock must be there for who asks, and every workload gets in by its own calls."""
         longest = 0
         for workload, client in self.clients.items():
             task = Task(workload, 0, client, "", self.reporter)
@@ -259,6 +280,7 @@ class Worker:
                 except fairlock.FairlockError as error:
                     self.reporter.wrong(f"{name}, with nobody disturbing: {error}")
                 longest = max(longest, now_us() - asked)
+            await task.must_get_in()
         self.reporter.lines.append(f"p {longest}")
 
     @staticmethod

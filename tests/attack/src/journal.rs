@@ -120,7 +120,8 @@ return journal_reply
 ";
 
 /// Deletes a field of a lock's state, and says so in its journal. Not the policy, by which layout 1 refuses the lock.
-pub async fn delete_field(redis: &mut MultiplexedConnection, lock_key: &str, which: u64) -> Result<(), String> {
+/// False: there was none.
+pub async fn delete_field(redis: &mut MultiplexedConnection, lock_key: &str, which: u64) -> Result<bool, String> {
     const DELETE: &str = "local fields, left = redis.call('HKEYS', KEYS[1]), {}
 for _, field in ipairs(fields) do if field ~= 'policy' then left[#left + 1] = field end end
 if not left[1] then return '' end
@@ -132,20 +133,22 @@ local id = string.format('%d-%d', redis.call('INCR', KEYS[1] .. ':journal:n'), n
 return redis.call('XADD', KEYS[1] .. ':journal', id, 'deleted', field, '', '')";
     let mut call = redis::cmd("EVAL");
     call.arg(DELETE).arg(1).arg(lock_key).arg(which % 1_000_000);
-    let _id: String = call.query_async(redis).await.map_err(|error| error.to_string())?;
-    Ok(())
+    let id: String = call.query_async(redis).await.map_err(|error| error.to_string())?;
+    Ok(!id.is_empty())
 }
 
-/// Deletes keys of a lock, as an operator might, and says so in its journal.
-pub async fn delete(redis: &mut MultiplexedConnection, lock_key: &str, keys: &[String]) -> Result<(), String> {
-    const DELETE: &str = "for i = 2, #KEYS do redis.call('DEL', KEYS[i]) end
+/// Deletes keys of a lock, as an operator might, and says so in its journal. False: there were none.
+pub async fn delete(redis: &mut MultiplexedConnection, lock_key: &str, keys: &[String]) -> Result<bool, String> {
+    const DELETE: &str = "local deleted = 0
+for i = 2, #KEYS do deleted = deleted + redis.call('DEL', KEYS[i]) end
+if deleted == 0 then return '' end
 local now = redis.call('TIME')
 local id = string.format('%d-%d', redis.call('INCR', KEYS[1] .. ':journal:n'), now[1] * 1000000 + now[2])
 return redis.call('XADD', KEYS[1] .. ':journal', id, 'deleted', table.concat(KEYS, ' ', 2), '', '')";
     let mut call = redis::cmd("EVAL");
     call.arg(DELETE).arg(keys.len() + 1).arg(lock_key).arg(keys);
-    let _id: String = call.query_async(redis).await.map_err(|error| error.to_string())?;
-    Ok(())
+    let id: String = call.query_async(redis).await.map_err(|error| error.to_string())?;
+    Ok(!id.is_empty())
 }
 
 /// Drops the entries before this one, which have been read.

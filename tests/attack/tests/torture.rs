@@ -33,13 +33,57 @@ fn everything_breaks_around_the_lock_and_the_lock_does_not() {
     assert!(good || is_unlucky(&text), "{text}");
 }
 
+fn can_run_python() -> bool {
+    const CAN_RUN_IT: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
+    let found = Command::new("python3").args(["-c", CAN_RUN_IT]).status();
+    let can = found.is_ok_and(|status| status.success());
+    if !can {
+        println!("SKIPPED: there is no python3 from 3.11 on on the PATH, so no client in Python is tortured");
+    }
+    can
+}
+
+/// A worker may be killed before it drains: what its tasks raise is told at once.
+#[test]
+fn a_worker_in_python_tells_what_its_tasks_raise_and_where_it_never_got_in() {
+    const WORKER: &str = "
+import asyncio, torture
+
+class Raises(torture.Task):
+    async def round(self):
+        raise KeyError('a bug')
+
+class Fails(torture.Task):
+    async def round(self):
+        pass
+
+async def tell():
+    reporter = torture.Reporter()
+    await asyncio.wait([asyncio.create_task(Raises('hot', 0, None, '', reporter).rounds(asyncio.Event()))])
+    await Fails('many', 0, None, '', reporter).must_get_in()
+    reporter.granted('readers', 1)
+    await Raises('readers', 0, None, '', reporter).must_get_in()
+    reporter.flush()
+
+asyncio.run(tell())";
+    if !can_run_python() {
+        return;
+    }
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let run = Command::new("python3")
+        .args(["-B", "-c", WORKER])
+        .env("PYTHONPATH", format!("{root}/clients/python/src:{root}/tests/python"))
+        .output();
+    let told = String::from_utf8(run.expect("python3").stdout).expect("UTF-8");
+    let lines: Vec<_> = told.lines().collect();
+    let never = "e many: it never got in, and not in 200 rounds with nobody disturbing";
+    assert_eq!(lines, ["g readers 1 1", "e hot: KeyError('a bug')", never], "{told}");
+}
+
 /// Workers of both clients in the same queues. Skipped, aloud, where there is no Python that can run the client.
 #[test]
 fn everything_breaks_around_the_client_in_python_too() {
-    const CAN_RUN_IT: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
-    let found = Command::new("python3").args(["-c", CAN_RUN_IT]).status();
-    if !found.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: there is no python3 from 3.11 on on the PATH, so no client in Python is tortured");
+    if !can_run_python() {
         return;
     }
     let workloads = "hot,many,readers,cancel,policies,permits,owners";

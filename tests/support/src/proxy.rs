@@ -207,6 +207,11 @@ impl Proxy {
         self.faults.accepted.load(SeqCst)
     }
 
+    /// There are connections now.
+    pub fn is_used(&self) -> bool {
+        self.cuts.receiver_count() > 0
+    }
+
     /// Closes all connections in order.
     pub fn cut(&self) {
         self.end(Cut::Fin);

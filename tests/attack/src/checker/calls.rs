@@ -9,7 +9,8 @@ use crate::record::{Note, Record, Script, What};
 impl Lock {
     pub(super) fn check(&mut self, record: &Record, totals: &mut Totals) -> Result<(), Violation> {
         let mut step = Step::new(record, totals.records)?;
-        if !self.former.is_empty() {
+        // After a loss nobody may be left of before it: the first newcomer that finds the lock free ends the doubt.
+        if self.doubt.is_some() || !self.former.is_empty() {
             self.doubts(&step);
         }
         if self.keys_have_expired(&step) {

@@ -145,12 +145,12 @@ impl Fleet {
         Ok(kill_process(self.pid(number)?, signal)?)
     }
 
-    /// Resets all of a worker's connections to the servers.
-    pub fn cut(&self, number: usize) {
-        self.workers[number]
-            .proxies
-            .iter()
-            .for_each(|proxy| proxy.end(Cut::Rst));
+    /// Resets all of a worker's connections to the servers. Says whether there were any.
+    pub fn cut(&self, number: usize) -> bool {
+        let proxies = &self.workers[number].proxies;
+        let was_used = proxies.iter().any(|proxy| proxy.is_used());
+        proxies.iter().for_each(|proxy| proxy.end(Cut::Rst));
+        was_used
     }
 
     fn is_python(&self, number: usize) -> bool {
@@ -166,17 +166,18 @@ impl Fleet {
         }
     }
 
-    /// A worker gets no further memory, which mostly ends it. One in Python would say so in too many ways.
-    pub fn starve(&self, number: usize) -> io::Result<()> {
+    /// A worker gets no further memory, which mostly ends it. False: one in Python, which would say so in too many
+    /// ways, is left alone.
+    pub fn starve(&self, number: usize) -> io::Result<bool> {
         if self.is_python(number) {
-            return Ok(());
+            return Ok(false);
         }
         let process = &self.workers[number].process;
         process.let_go.store(true, Relaxed);
         process.starves.store(true, Relaxed);
         let pid = self.pid(number)?;
         limits::limit(pid, Resource::As, Some(limits::mapped_bytes(pid)));
-        Ok(())
+        Ok(true)
     }
 
     pub async fn tell_all(&mut self, word: &str) -> io::Result<()> {

@@ -27,6 +27,8 @@ struct Loss {
     tokens_until: u64,
     /// From then on everybody must know.
     known_us: u64,
+    /// The journal may lack its last entries, or all. A jump of the clock and a deleted key leave it whole.
+    journal_lost: bool,
 }
 
 impl Loss {
@@ -126,6 +128,7 @@ impl Judge {
             until_us: u64::MAX,
             tokens_until: u64::MAX,
             known_us: u64::MAX,
+            journal_lost: false,
         });
     }
 
@@ -139,7 +142,7 @@ impl Judge {
         }
     }
 
-    /// The loss was a jump of the clock. Who waited before it may be granted after it, with what the jump has left of its
+    /// The loss was a jump of the clock, or of a key. Who waited before it may be granted after it, with what the jump has left of its
     /// lease, and believes in the whole of it.
     pub fn jump_ends(&mut self, now_us: u64, true_us: u64) {
         let lease_us = self.longest_lease_us;
@@ -150,8 +153,16 @@ impl Judge {
         }
     }
 
+    /// In the loss under way the journal may have lost entries that nobody has read.
+    pub fn journal_lost(&mut self) {
+        if let Some(loss) = self.losses.last_mut() {
+            loss.journal_lost = true;
+        }
+    }
+
     /// The server's data are gone, and the journal with them.
     pub fn data_lost(&mut self) {
+        self.journal_lost();
         for checker in self.checkers.values_mut() {
             checker.get_or_insert_default().state_lost(None);
         }
@@ -300,7 +311,7 @@ impl Judge {
     /// What the journal had not told us yet when it was lost.
     fn unknown_by_loss(&self, held: &Held) -> bool {
         let mut losses = self.losses.iter();
-        losses.any(|loss| held.from_us < loss.known_us)
+        losses.any(|loss| loss.journal_lost && held.from_us < loss.known_us)
     }
 
     /// Nobody holds or waits any more.
@@ -441,5 +452,24 @@ mod tests {
         judge.pass_begins();
         judge.pass_ends();
         assert_eq!((judge.violations, judge.matched), (1, 0));
+    }
+
+    #[test]
+    fn only_a_loss_of_the_journal_excuses_a_guard_that_it_does_not_have() {
+        type During = fn(&mut Judge);
+        let cases: [(During, u64); 3] = [(|_| {}, 1), (Judge::journal_lost, 0), (Judge::data_lost, 0)];
+        for (number, (during, violations)) in cases.into_iter().enumerate() {
+            let mut judge = Judge::new(LEASE_US, true);
+            judge.loss_begins(100);
+            during(&mut judge);
+            judge.loss_ends(110, 500);
+            // The last guard came into its user's hand when all had to know of the loss.
+            for from_us in [90, 1109, 1110] {
+                judge.held(held('w', 1, 7, from_us, 2000));
+            }
+            judge.pass_begins();
+            judge.pass_ends();
+            assert_eq!(judge.violations, 1 + 2 * violations, "{number}");
+        }
     }
 }

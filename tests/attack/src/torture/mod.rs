@@ -27,7 +27,7 @@ use fairlock_support::limits::without_signal_for_files;
 use fairlock_support::server::{PATIENCE, Server};
 use faults::{Fault, Lane, Schedule};
 use fleet::{Fleet, Said};
-use follow::{Follower, follow};
+use follow::{Follower, Pass, follow};
 use judge::Judge;
 use nemesis::{Counts, Nemesis};
 use redis::aio::MultiplexedConnection;
@@ -48,7 +48,7 @@ pub struct Args {
     /// How long to go on.
     #[arg(long, default_value_t = 3.0)]
     minutes: f64,
-    /// Stop after so many grants instead.
+    /// Stop after so many grants instead, when each fault has come at least once.
     #[arg(long)]
     goal: Option<u64>,
     /// Repeats the faults and the workers' choices of an earlier run.
@@ -159,6 +159,11 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
     let workloads = args.chosen_workloads();
     println!("seed {seed}");
     arm(args.sabotage)?;
+    if args.python >= args.processes {
+        let left_out = [Fault::Files, Fault::Starve];
+        eprintln!("torture: all workers are in Python, so no worker runs out of files or memory");
+        faults.retain(|fault| !left_out.contains(fault));
+    }
 
     let store = Server::start_program(std::slice::from_ref(&args.server), &[]).await;
     let clock = clock_for(&mut faults, &store);
@@ -166,7 +171,7 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
     let (url, port) = (server.url(), server.port());
 
     let judge = Judge::new(LONGEST_LEASE.as_micros() as u64, true);
-    let run = Run::new(judge);
+    let run = Run::new(judge, &faults);
     let (said, saying) = mpsc::unbounded_channel();
     tokio::spawn(listen(saying, Arc::clone(&run.judge), Arc::clone(&run.totals)));
     let worker = worker::Args {
@@ -177,7 +182,10 @@ async fn torture(args: &Args) -> Result<Report, Failure> {
         sabotage: args.sabotage,
         python: python(args, &store)?,
     };
-    let direct = !faults.iter().any(|fault| fault.lane() == Lane::Network);
+    // Who wants no file meets no limit of files: its connections have to break.
+    let direct = !faults
+        .iter()
+        .any(|fault| fault.lane() == Lane::Network || *fault == Fault::Files);
     let fleet = Fleet::start(args.processes, &[port], worker, direct, said).await?;
     let keys = workloads.iter().flat_map(|workload| workload.locks());
     let keys = keys.map(|name| quiet::key(&name));
@@ -245,7 +253,7 @@ async fn start_server(args: &Args, faults: &[Fault], clock: Option<&FakeClock>) 
 
 async fn listen(mut saying: mpsc::UnboundedReceiver<Said>, judge: Arc<Mutex<Judge>>, totals: Arc<Mutex<Totals>>) {
     while let Some((number, line)) = saying.recv().await {
-        let rest = lock(&totals).add(line);
+        let rest = lock(&totals).add(number, line);
         match rest {
             Some(Line::Held(held)) => lock(&judge).held(held),
             Some(Line::Wrong(text)) => lock(&judge).violation(format!("worker {number}: {text}")),
@@ -255,11 +263,15 @@ async fn listen(mut saying: mpsc::UnboundedReceiver<Said>, judge: Arc<Mutex<Judg
 }
 
 impl Run {
-    fn new(judge: Judge) -> Self {
+    fn new(judge: Judge, faults: &[Fault]) -> Self {
+        let counts = Counts {
+            done: faults.iter().map(|fault| (*fault, 0)).collect(),
+            ..Counts::default()
+        };
         Self {
             judge: Arc::new(Mutex::new(judge)),
             totals: Arc::default(),
-            counts: Arc::default(),
+            counts: Arc::new(Mutex::new(counts)),
             progress: Progress::new(),
             begun: Instant::now(),
         }
@@ -303,6 +315,14 @@ impl Run {
         if let Some(registers) = registers {
             register::judge(registers, &totals.writes, &mut |text| judge.violation(text));
         }
+        let names = workloads.iter().map(|workload| workload.name());
+        totals
+            .left_out(names, args.python)
+            .for_each(|text| judge.violation(text));
+        // The flood reports too few holds to count on one.
+        if judge.matched == 0 && workloads.iter().any(|workload| *workload != Workload::Flood) {
+            judge.violation("no user's hold was found in the journal".to_owned());
+        }
         self.progress.violations(&judge.shown);
         Ok(Report {
             seed,
@@ -328,13 +348,18 @@ impl Run {
             ticks.tick().await;
             let grants = self.show();
             let done = match args.goal {
-                Some(goal) => grants >= goal,
+                Some(goal) => grants >= goal && self.had_its_faults(),
                 None => self.begun.elapsed().as_secs_f64() >= args.minutes * 60.0,
             };
             if done {
                 return;
             }
         }
+    }
+
+    /// Each chosen fault has come. A run that has found something need not wait for the others.
+    fn had_its_faults(&self) -> bool {
+        lock(&self.judge).violations > 0 || lock(&self.counts).done.values().all(|times| *times > 0)
     }
 
     /// Returns the grants so far, as the journal has them, or else the workers.
@@ -377,7 +402,10 @@ impl Run {
         drop(fleet);
         let mut wrong = quiet::swept(&nemesis.url, workloads).await?;
         wrong.extend(bad);
-        nemesis.follower.lock().await.read_all().await;
+        let read = nemesis.follower.lock().await.read_all().await;
+        if read != Pass::Complete {
+            wrong.push(format!("the journal was not read to its end: {read:?}"));
+        }
         let mut judge = lock(&self.judge);
         judge.finish();
         wrong.into_iter().for_each(|text| judge.violation(text));

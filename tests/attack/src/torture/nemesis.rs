@@ -1,7 +1,7 @@
 //! Makes the faults happen.
 
 use super::admin::Admin;
-use super::clock::{FakeClock, now_us, true_us};
+use super::clock::{self, FakeClock, now_us, true_us};
 use super::faults::{Fault, Lane, Schedule, Step};
 use super::fleet::Fleet;
 use super::follow::{Follower, Pass};
@@ -24,6 +24,7 @@ pub(super) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Erro
 /// How often each fault came, and which ones are there now.
 #[derive(Default)]
 pub struct Counts {
+    /// Of each chosen one, how often it came and did something.
     pub done: BTreeMap<Fault, u64>,
     pub now: Vec<Fault>,
     /// The last ones, with the time in us and what is needed to understand them.
@@ -69,7 +70,8 @@ impl Nemesis {
         }
     }
 
-    async fn perform(&self, step: &Step, admin: &mut Admin) -> Result {
+    /// Says whether anything was done.
+    async fn perform(&self, step: &Step, admin: &mut Admin) -> Result<bool> {
         let &Step {
             fault,
             lasts,
@@ -81,18 +83,18 @@ impl Nemesis {
             Fault::Restart => self.restart(lasts, admin).await?,
             Fault::RestartEverysec => self.restart_everysec(lasts, detail).await?,
             Fault::Wipe => self.wipe(lasts, detail, admin).await?,
-            Fault::Lose => self.lose(target, detail).await?,
-            Fault::Clock => self.step_clock(lasts, detail).await?,
+            Fault::Lose => return self.lose(target, detail).await,
+            Fault::Clock => return self.step_clock(lasts, detail, admin).await,
             _ => match fault.lane() {
-                Lane::Process => on_process(step, &self.fleet).await?,
+                Lane::Process => return on_process(step, &self.fleet).await,
                 Lane::Network => {
                     let proxies = self.fleet.lock().await.proxies(target, 0);
-                    on_network(step, &proxies).await;
+                    return Ok(on_network(step, &proxies).await);
                 }
-                Lane::Server => on_server(step, admin).await?,
+                Lane::Server => return on_server(step, admin).await,
             },
         }
-        Ok(())
+        Ok(true)
     }
 
     /// All of its data are on the disk when it is killed.
@@ -114,7 +116,12 @@ impl Nemesis {
     async fn restart_everysec(&self, away: Duration, detail: u64) -> Result {
         self.until_not_ahead().await;
         let mut follower = self.follower.lock().await;
-        lock(&self.judge).loss_begins(now_us());
+        {
+            let mut judge = lock(&self.judge);
+            judge.loss_begins(now_us());
+            // What was not read before the kill may be lost without a trace.
+            judge.journal_lost();
+        }
         let mut server = self.server.lock().await;
         server.kill();
         if detail.is_multiple_of(2) {
@@ -147,7 +154,10 @@ impl Nemesis {
     async fn wipe(&self, away: Duration, detail: u64, admin: &mut Admin) -> Result {
         self.until_not_ahead().await;
         let mut follower = self.follower.lock().await;
-        follower.read_all().await;
+        let read = follower.read_all().await;
+        if read != Pass::Complete {
+            return Err(format!("the journal was not read before it is lost: {read:?}").into());
+        }
         lock(&self.judge).loss_begins(now_us());
         if detail.is_multiple_of(2) {
             admin.call::<()>(&["FLUSHALL"]).await?;
@@ -164,21 +174,30 @@ impl Nemesis {
     }
 
     /// One key of a lock, or one field. Who is inside may believe so for a lease.
-    async fn lose(&self, target: u64, detail: u64) -> Result {
+    async fn lose(&self, target: u64, detail: u64) -> Result<bool> {
         self.until_not_ahead().await;
-        let keys = self.follower.lock().await.keys();
-        let key = &keys[target as usize % keys.len()];
+        let keys = to_lose(self.follower.lock().await.keys(), target);
         let mut redis = connect_redis(&self.url).await?;
         lock(&self.judge).loss_begins(now_us());
-        match detail % 5 {
-            0 => journal::delete(&mut redis, key, std::slice::from_ref(key)).await?,
-            1 => journal::delete(&mut redis, key, &[format!("{key}:q")]).await?,
-            2 => journal::delete(&mut redis, key, &[format!("{key}:l")]).await?,
-            _ => journal::delete_field(&mut redis, key, detail / 5).await?,
+        let mut deleted = false;
+        // Nobody may wait for the first one, and another one has a queue.
+        let from = target as usize % keys.len();
+        for key in keys.iter().cycle().skip(from).take(keys.len()) {
+            deleted = match detail % 5 {
+                0 => journal::delete(&mut redis, key, std::slice::from_ref(key)).await?,
+                1 => journal::delete(&mut redis, key, &[format!("{key}:q")]).await?,
+                2 => journal::delete(&mut redis, key, &[format!("{key}:l")]).await?,
+                _ => journal::delete_field(&mut redis, key, detail / 5).await?,
+            };
+            if deleted {
+                break;
+            }
         }
         *lock(&self.lost_at) = Some(Instant::now());
-        lock(&self.judge).loss_ends(now_us(), true_us());
-        Ok(())
+        // As after a jump: whoever enters before a former holder renews is thrown out when that one finds the damage, and
+        // believes in its hold until its own renewal. docs/failures.md promises no exclusion until then.
+        lock(&self.judge).jump_ends(now_us(), true_us());
+        Ok(deleted)
     }
 
     async fn data_lost(&self, follower: &mut Follower) -> Result {
@@ -189,27 +208,35 @@ impl Nemesis {
     }
 
     /// Steps it, and some time later steps it to the true time. One of the two steps goes forward: leases end early.
-    async fn step_clock(&self, lasts: Duration, detail: u64) -> Result {
-        let Some(clock) = &self.clock else { return Ok(()) };
+    async fn step_clock(&self, lasts: Duration, detail: u64, admin: &mut Admin) -> Result<bool> {
+        let Some(clock) = &self.clock else { return Ok(false) };
         self.until_not_ahead().await;
         // The keys outlive a lease by 30 s: a farther jump would end them too.
         let ms = [50, 700, 3_000, 8_000][detail as usize / 2 % 4];
         if detail.is_multiple_of(2) {
             self.jump_forward(clock, ms)?;
+            let shown = clock::shows(admin, ms).await;
             sleep(lasts).await;
             clock.step(0)?;
             let ahead = Duration::from_millis(ms.cast_unsigned());
             *lock(&self.ahead_until) = Some(Instant::now() + ahead);
+            shown?;
+            clock::shows(admin, 0).await?;
         } else {
             // This way nobody loses anything. But a server that has lost its data counts on from its clock: not to before
             // that moment.
             let lost_at = *lock(&self.lost_at);
             let most = lost_at.map_or(i64::MAX, |lost_at| lost_at.elapsed().as_millis() as i64);
-            clock.step(-ms.min(most))?;
+            let back = ms.min(most);
+            clock.step(-back)?;
+            let shown = clock::shows(admin, -back).await;
             sleep(lasts).await;
             self.jump_forward(clock, 0)?;
+            shown?;
+            clock::shows(admin, 0).await?;
+            return Ok(back > 0);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn jump_forward(&self, clock: &FakeClock, offset_ms: i64) -> Result {
@@ -218,6 +245,16 @@ impl Nemesis {
         lock(&self.judge).jump_ends(now_us(), true_us());
         Ok(())
     }
+}
+
+/// The locks of which one is to lose something: all that are used all the time, and one of the thousand that mostly are
+/// idle.
+fn to_lose(keys: Vec<String>, target: u64) -> Vec<String> {
+    let (mut many, mut keys): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.contains("{many-"));
+    if !many.is_empty() {
+        keys.push(many.swap_remove((target >> 32) as usize % many.len()));
+    }
+    keys
 }
 
 /// Waits for the pause before a fault, and notes its beginning. `false`: the run is over.
@@ -241,13 +278,14 @@ pub(super) async fn begins(
 }
 
 /// Notes the end of a fault. A nemesis that fails is a violation, because a run without its faults judges nothing.
-pub(super) fn ended(step: &Step, done: Result, counts: &Mutex<Counts>, judge: &Mutex<Judge>) {
+/// One that found nothing to break did not come.
+pub(super) fn ended(step: &Step, done: Result<bool>, counts: &Mutex<Counts>, judge: &Mutex<Judge>) {
     let mut counts = lock(counts);
     counts.note(&format!("{} ended", step.fault.name()));
     if let Some(at) = counts.now.iter().position(|fault| *fault == step.fault) {
         counts.now.swap_remove(at);
     }
-    if done.is_ok() {
+    if matches!(done, Ok(true)) {
         *counts.done.entry(step.fault).or_default() += 1;
     }
     drop(counts);
@@ -256,8 +294,8 @@ pub(super) fn ended(step: &Step, done: Result, counts: &Mutex<Counts>, judge: &M
     }
 }
 
-/// A fault of a worker.
-pub(super) async fn on_process(step: &Step, fleet: &tokio::sync::Mutex<Fleet>) -> Result {
+/// A fault of a worker. Says whether anything was done.
+pub(super) async fn on_process(step: &Step, fleet: &tokio::sync::Mutex<Fleet>) -> Result<bool> {
     let number = step.target as usize % fleet.lock().await.workers().len();
     match step.fault {
         Fault::Kill => fleet.lock().await.replace(number).await?,
@@ -270,21 +308,23 @@ pub(super) async fn on_process(step: &Step, fleet: &tokio::sync::Mutex<Fleet>) -
         }
         Fault::Files => {
             let Some(pid) = fleet.lock().await.without_files(number)? else {
-                return Ok(());
+                return Ok(false);
             };
             limits::limit(pid, Resource::Nofile, Some(3));
-            fleet.lock().await.cut(number);
+            let was_cut = fleet.lock().await.cut(number);
             sleep(step.lasts).await;
             limits::limit(pid, Resource::Nofile, None);
+            return Ok(was_cut);
         }
         Fault::Starve => {
-            fleet.lock().await.starve(number)?;
+            let starves = fleet.lock().await.starve(number)?;
             sleep(step.lasts).await;
             fleet.lock().await.replace(number).await?;
+            return Ok(starves);
         }
         _ => stop(fleet, number, step.lasts).await?,
     }
-    Ok(())
+    Ok(true)
 }
 
 async fn stop(fleet: &tokio::sync::Mutex<Fleet>, number: usize, lasts: Duration) -> Result {
@@ -294,16 +334,17 @@ async fn stop(fleet: &tokio::sync::Mutex<Fleet>, number: usize, lasts: Duration)
     Ok(())
 }
 
-/// A fault of the network, on these connections.
-pub(super) async fn on_network(step: &Step, proxies: &[Arc<Proxy>]) {
+/// A fault of the network, on these connections. Says whether there were any, and lost something if they had to.
+pub(super) async fn on_network(step: &Step, proxies: &[Arc<Proxy>]) -> bool {
     let detail = step.detail;
+    let to_lose = 1 + detail as usize % 10;
     let change = |proxy: &Proxy, on: bool| match step.fault {
         Fault::Cut if on => proxy.end(if detail.is_multiple_of(2) { Cut::Rst } else { Cut::Fin }),
         Fault::Stall => proxy.stall(on),
         Fault::Delay if on => proxy.delay(Duration::from_micros(1000 + detail % 150_000)),
         Fault::Delay => proxy.delay(Duration::ZERO),
         Fault::Throttle => proxy.throttle(if on { 5_000 + detail % 200_000 } else { 0 }),
-        Fault::LoseReplies => proxy.lose_replies(if on { 1 + detail as usize % 10 } else { 0 }),
+        Fault::LoseReplies => proxy.lose_replies(if on { to_lose } else { 0 }),
         Fault::DropMessages => proxy.drop_messages(on),
         Fault::Reorder => {
             let most = if on {
@@ -317,13 +358,21 @@ pub(super) async fn on_network(step: &Step, proxies: &[Arc<Proxy>]) {
         }
         _ => {}
     };
+    let messages = || proxies.iter().map(|proxy| proxy.messages()).sum::<usize>();
+    let (used, messages_before) = (proxies.iter().any(|proxy| proxy.is_used()), messages());
     proxies.iter().for_each(|proxy| change(proxy, true));
     sleep(step.lasts).await;
+    let done = match step.fault {
+        Fault::LoseReplies => proxies.iter().any(|proxy| proxy.replies_to_lose() < to_lose),
+        Fault::DropMessages => messages() > messages_before,
+        _ => used,
+    };
     proxies.iter().for_each(|proxy| change(proxy, false));
+    done
 }
 
-/// A fault of a server that neither ends it nor takes its data.
-pub(super) async fn on_server(step: &Step, admin: &mut Admin) -> Result {
+/// A fault of a server that neither ends it nor takes its data. Says whether anything was done.
+pub(super) async fn on_server(step: &Step, admin: &mut Admin) -> Result<bool> {
     let &Step {
         fault,
         lasts,
@@ -332,7 +381,7 @@ pub(super) async fn on_server(step: &Step, admin: &mut Admin) -> Result {
         ..
     } = step;
     match fault {
-        Fault::ClientKill => client_kill(admin, target, detail).await?,
+        Fault::ClientKill => return client_kill(admin, target, detail).await,
         Fault::Pause => {
             let what = if detail.is_multiple_of(2) { "ALL" } else { "WRITE" };
             let ms = lasts.as_millis().to_string();
@@ -375,7 +424,7 @@ pub(super) async fn on_server(step: &Step, admin: &mut Admin) -> Result {
         }
         other => return Err(format!("{} is not done to a server that goes on", other.name()).into()),
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Takes the last transactions of the append-only file: about so many bytes.
@@ -405,8 +454,9 @@ fn cut_last_file(dir: &Path, bytes: u64) -> Result {
     Ok(())
 }
 
-async fn client_kill(admin: &mut Admin, target: u64, detail: u64) -> Result {
-    match detail % 3 {
+/// Says whether there was anybody.
+async fn client_kill(admin: &mut Admin, target: u64, detail: u64) -> Result<bool> {
+    let killed = match detail % 3 {
         0 => admin.call::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await?,
         1 => admin.call::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await?,
         _ => {
@@ -419,5 +469,26 @@ async fn client_kill(admin: &mut Admin, target: u64, detail: u64) -> Result {
             admin.call::<u64>(&["CLIENT", "KILL", "ID", id]).await?
         }
     };
-    Ok(())
+    Ok(killed > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torture::quiet;
+    use crate::torture::workload::Workload;
+
+    #[test]
+    fn a_loss_mostly_meets_a_lock_in_use() {
+        let keys = |workloads: &[Workload]| -> Vec<_> {
+            let names = workloads.iter().flat_map(|workload| workload.locks());
+            names.map(|name| quiet::key(&name)).collect()
+        };
+        let idle = |key: &&String| key.contains("many");
+        let all = to_lose(keys(&Workload::ALL), 7 << 32);
+        assert_eq!(all.iter().filter(idle).collect::<Vec<_>>(), ["fairlock:{many-7}"]);
+        assert_eq!(all.len(), keys(&Workload::ALL).len() - 999);
+        assert_eq!(to_lose(keys(&[Workload::Many]), 1003 << 32), ["fairlock:{many-3}"]);
+        assert_eq!(to_lose(keys(&[Workload::Hot]), 7), ["fairlock:{hot-0}"]);
+    }
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 pub struct Totals {
     /// By workload: grants, and the longest wait.
     pub grants: BTreeMap<String, (u64, u64)>,
+    /// Grants by the worker's number.
+    by_worker: BTreeMap<usize, u64>,
     /// By register: writes that were confirmed, and refused.
     pub writes: HashMap<String, (u64, u64)>,
     /// Errors that users must expect.
@@ -23,8 +25,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Takes note of a line; gives back what is for the judge.
-    pub fn add(&mut self, line: Line) -> Option<Line> {
+    /// Takes note of a worker's line; gives back what is for the judge.
+    pub fn add(&mut self, worker: usize, line: Line) -> Option<Line> {
         match line {
             Line::Grants {
                 workload,
@@ -34,6 +36,7 @@ impl Totals {
                 let (sum, longest) = self.grants.entry(workload).or_default();
                 *sum += grants;
                 *longest = longest_us.max(*longest);
+                *self.by_worker.entry(worker).or_default() += grants;
             }
             Line::Writes {
                 register,
@@ -53,6 +56,22 @@ impl Totals {
             Line::Held(_) | Line::Wrong(_) => return Some(line),
         }
         None
+    }
+
+    /// Who never got in: some of these workloads, and of the first so many workers. At the end each worker tries until
+    /// it has been in, so this is wrong in the shortest run too.
+    pub fn left_out<'a>(
+        &self,
+        workloads: impl Iterator<Item = &'a str>,
+        workers: usize,
+    ) -> impl Iterator<Item = String> {
+        let workloads = workloads
+            .filter(|workload| !self.grants.contains_key(*workload))
+            .map(|workload| format!("{workload}: nobody ever got in"));
+        let workers = (0..workers)
+            .filter(|worker| !self.by_worker.contains_key(worker))
+            .map(|worker| format!("worker {worker} never got in"));
+        workloads.chain(workers)
     }
 
     pub fn grants(&self) -> u64 {
@@ -164,5 +183,25 @@ impl fmt::Display for Report {
         writeln!(f, "{}", self.judged)?;
         let (seed, took, violations) = (self.seed, self.took, self.violations);
         write!(f, "{violations} violations in {took:.0?}; seed {seed}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_or_a_worker_that_never_got_in_is_found() {
+        let mut totals = Totals::default();
+        totals.add(
+            1,
+            Line::Grants {
+                workload: "hot".to_owned(),
+                grants: 3,
+                longest_us: 4,
+            },
+        );
+        let left_out: Vec<_> = totals.left_out(["hot", "several"].into_iter(), 2).collect();
+        assert_eq!(left_out, ["several: nobody ever got in", "worker 0 never got in"]);
     }
 }

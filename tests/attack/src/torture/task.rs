@@ -5,17 +5,22 @@ use super::wire::{Held, Line};
 use super::workload::Workload;
 use fairlock::{Access, Acquire, Client, Error, FencingToken, Guard, Mode, Owner};
 use fairlock_support::random::Rng;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+/// Some rounds only try, or have a limit of milliseconds, which a busy machine does not meet.
+const ROUNDS: usize = 200;
+
 /// Gathers what the tasks report, and writes it now and then.
 #[derive(Default)]
 pub struct Reporter {
     gathered: Mutex<Gathered>,
+    /// The workloads that this process has ever got in by.
+    been_in: Mutex<HashSet<&'static str>>,
 }
 
 #[derive(Default)]
@@ -46,6 +51,27 @@ impl Reporter {
         let (grants, longest) = gathered.grants.entry(workload).or_default();
         *grants += 1;
         *longest = waited_us.max(*longest);
+        drop(gathered);
+        self.lock_been_in().insert(workload);
+    }
+
+    fn lock_been_in(&self) -> MutexGuard<'_, HashSet<&'static str>> {
+        self.been_in.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All is quiet: a workload that this process never got in by must get in now.
+    pub async fn must_get_in(&self, workload: &'static str, mut round: impl AsyncFnMut()) {
+        for _ in 0..ROUNDS {
+            if self.lock_been_in().contains(workload) {
+                return;
+            }
+            round().await;
+        }
+        if !self.lock_been_in().contains(workload) {
+            self.wrong(format!(
+                "{workload}: it never got in, and not in {ROUNDS} rounds with nobody disturbing"
+            ));
+        }
     }
 
     pub fn wrote(&self, register: &'static str, confirmed: bool) {
@@ -68,7 +94,7 @@ impl Reporter {
             failures,
         } = std::mem::take(&mut *self.gathered());
         let mut out = std::io::stdout().lock();
-        out.write_all(lines.as_bytes())?;
+        // First, so that whoever reads that all is done has read these.
         for (workload, (grants, longest_us)) in grants {
             let workload = workload.to_owned();
             writeln!(
@@ -97,6 +123,7 @@ impl Reporter {
             let what = what.to_owned();
             writeln!(out, "{}", Line::Failed { what, times })?;
         }
+        out.write_all(lines.as_bytes())?;
         out.flush()
     }
 }
@@ -256,5 +283,30 @@ impl Drop for Hold {
         if self.held.until_us > self.held.from_us {
             self.reporter.line(&Line::Held(self.held.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_workload_that_never_gets_in_is_told_of_and_another_is_left_alone() {
+        let (reporter, mut rounds) = (Reporter::default(), 0);
+        reporter.granted("hot", 1);
+        reporter.must_get_in("hot", async || rounds += 1).await;
+        assert_eq!(rounds, 0);
+        let mut late = 0;
+        let getting_in = async || {
+            late += 1;
+            if late == ROUNDS {
+                reporter.granted("late", 1);
+            }
+        };
+        reporter.must_get_in("late", getting_in).await;
+        assert_eq!(reporter.gathered().lines, "");
+        reporter.must_get_in("several", async || rounds += 1).await;
+        assert_eq!(rounds, ROUNDS);
+        assert!(reporter.gathered().lines.starts_with("e several: it never got in"));
     }
 }

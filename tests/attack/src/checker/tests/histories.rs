@@ -218,6 +218,28 @@ fn lost_and_damaged_state() {
     );
 }
 
+#[test]
+fn a_loss_at_an_idle_lock_leaves_it_judged() {
+    let idle = "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+         1 release w1:1 => -1 5 | released w1:1
+         damaged
+         2 acquire r2:1 => 2 6 -1 6 | granted r2:1 6";
+    bad(
+        3,
+        &format!(
+            "{idle}
+             3 acquire w3:1 => 1 7 98 7 | queued w3:1
+             4 acquire r4:1 => 2 8 97 8 | granted r4:1 8"
+        ),
+    );
+    bad(2, &format!("{idle}\n3 renew r2:1 100 => 99 6 7"));
+    bad(
+        1,
+        &format!("{idle}\n50 acquire w3:1 => 2 7 -1 7 | expired r2:1, granted w3:1 7"),
+    );
+    bad(6, &format!("{idle}\nfinish"));
+}
+
 /// A history of 64 waiters in turns, for speed.
 /// w1:1 holds and r2:1 waits, both until 100 ms; then nobody calls for 30 s.
 fn after_the_keys_may_have_expired(rest: &str) -> String {

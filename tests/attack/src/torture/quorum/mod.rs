@@ -46,7 +46,7 @@ pub(super) async fn torture(args: &Args, servers: usize) -> Result<Report, Failu
         seats.push(Seat::start(&args.server, clock).await);
     }
     let judge = Judge::new(LONGEST_LEASE.as_micros() as u64, false);
-    let (run, tokens) = (Run::new(judge), Arc::default());
+    let (run, tokens) = (Run::new(judge, &faults), Arc::default());
     let (said, saying) = mpsc::unbounded_channel();
     tokio::spawn(listen(
         saying,
@@ -75,7 +75,7 @@ async fn listen(
     tokens: Arc<Mutex<Tokens>>,
 ) {
     while let Some((number, line)) = saying.recv().await {
-        let rest = lock(&totals).add(line);
+        let rest = lock(&totals).add(number, line);
         match rest {
             Some(Line::Held(held)) => {
                 if let Some(wrong) = lock(&tokens).add(&held) {
@@ -125,6 +125,9 @@ async fn through(
     let mut judge = lock(&run.judge);
     let totals = std::mem::take(&mut *lock(&run.totals));
     register::judge(registers, &totals.writes, &mut |text| judge.violation(text));
+    totals
+        .left_out(worker::TEAMS.iter().map(|(_, name, _)| *name), 0)
+        .for_each(|text| judge.violation(text));
     run.progress.violations(&judge.shown);
     let failures = totals.failures.iter().map(|(what, times)| format!(", {what} {times}"));
     Ok(Report {

@@ -2,7 +2,7 @@
 
 use super::LONGEST_LEASE;
 use crate::torture::admin::Admin;
-use crate::torture::clock::{FakeClock, now_us, true_us};
+use crate::torture::clock::{self, FakeClock, now_us, true_us};
 use crate::torture::faults::{Fault, Lane, Schedule, Step};
 use crate::torture::fleet::Fleet;
 use crate::torture::judge::Judge;
@@ -115,7 +115,8 @@ impl Nemesis {
         at
     }
 
-    async fn perform(&self, step: &Step, at: usize) -> Result {
+    /// Says whether anything was done.
+    async fn perform(&self, step: &Step, at: usize) -> Result<bool> {
         let seat = &self.seats[at];
         match step.fault {
             // It is stopped, and answers nobody.
@@ -152,20 +153,24 @@ impl Nemesis {
                 self.until_it_votes(at).await?;
             }
             Fault::Clock => {
-                let Some(clock) = &seat.clock else { return Ok(()) };
+                let Some(clock) = &seat.clock else { return Ok(false) };
+                let mut admin = Admin::new(seat.url.clone());
                 let offset = STEPS_MS[step.detail as usize % STEPS_MS.len()];
                 self.step_clock(clock, offset, offset > 0)?;
+                let shown = clock::shows(&mut admin, offset).await;
                 sleep(step.lasts.max(LONGEST_LEASE)).await;
                 self.step_clock(clock, 0, offset < 0)?;
                 sleep(LONGEST_LEASE).await;
+                shown?;
+                clock::shows(&mut admin, 0).await?;
             }
             _ if step.fault.lane() == Lane::Network => {
                 let proxies = self.fleet.lock().await.proxies(step.target, at);
-                on_network(step, &proxies).await;
+                return Ok(on_network(step, &proxies).await);
             }
-            _ => on_server(step, &mut Admin::new(seat.url.clone())).await?,
+            _ => return on_server(step, &mut Admin::new(seat.url.clone())).await,
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A step forward ends leases whose holders believe in them. Where a holder has no vote to spare, another one may enter: the
