@@ -104,13 +104,16 @@ impl fmt::Display for Stats {
             resets,
             late,
             recovered,
+            given_up,
+            quarantines,
             ..
         } = self.counts;
         let rate = steps as f64 / self.elapsed.as_secs_f64().max(1e-9);
         write!(
             f,
             "{steps} calls in {} stories are right ({rate:.0}/s): {granted} grants seen, {unfinished} left something for \
-             the next, {resets} started over, {late} were late copies, {recovered} locks recovered from a loss",
+             the next, {resets} started over, {late} were late copies, {recovered} locks recovered from a loss, {given_up} votes were given up, {quarantines} \
+             quarantines began",
             self.cases
         )
     }
@@ -240,6 +243,8 @@ impl Stats {
         all.resets += counts.resets;
         all.late += counts.late;
         all.recovered += counts.recovered;
+        all.given_up += counts.given_up;
+        all.quarantines += counts.quarantines;
     }
 }
 
@@ -367,10 +372,13 @@ mod tests {
             unfinished,
             late,
             recovered,
+            given_up,
+            quarantines,
             ..
         } = stats.counts;
         assert!(granted * 40 > steps && late * 20 > steps, "{stats}");
         assert!(resets > 0 && unfinished > 0 && recovered > 0, "{stats}");
+        assert!(given_up * 1_000 > steps && quarantines * 1_000 > steps, "{stats}");
     }
 
     #[test]
