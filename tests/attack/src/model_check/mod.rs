@@ -22,22 +22,22 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Calls of scripts.
-    #[arg(long, default_value_t = u64::MAX)]
+    #[arg(long, default_value_t = u64::MAX, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
     /// Repeats a run; so does FAIRLOCK_SEED.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Ends after this time, whatever the number of steps.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Takes each key and each field away before each call of so many short stories, and does nothing else.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub losses: Option<u64>,
     /// Nothing is lost.
     #[arg(long)]
     pub intact: bool,
     /// So many at once, each with a server of its own; their seeds follow each other.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub threads: u64,
 }
 
