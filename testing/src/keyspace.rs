@@ -201,28 +201,25 @@ impl Keyspace {
         now_us: u64,
         audience: &Audience<'_>,
     ) -> (Value, Vec<Publish>) {
-        let said = match called {
-            Called::Status => {
-                let new = Lock::default();
-                let lock = self.locks.get(key).unwrap_or(&new);
-                return (status(lock, &args[1..], now_us), Vec::new());
-            }
+        let Called::Change(script) = called else {
+            let new = Lock::default();
+            let lock = self.locks.get(key).unwrap_or(&new);
+            return (status(lock, &args[1..], now_us), Vec::new());
+        };
+        let said = match script {
             // The rest of a quarantine comes last.
-            Called::Change(Script::Acquire) => acquire::said(args).map(|mut said| {
+            Script::Acquire => acquire::said(args).map(|mut said| {
                 said.extend(args.get(4).map(|rest| (*rest).to_owned()));
                 said
             }),
-            Called::Change(_) | Called::Place => {
-                args.get(1..).map(|args| args.iter().map(ToString::to_string).collect())
-            }
+            _ => args.get(1..).map(|args| args.iter().map(ToString::to_string).collect()),
         };
         let Some(said) = said else {
             return (error("ERR", "a call without arguments"), Vec::new());
         };
         let said: Vec<_> = said.iter().map(String::as_str).collect();
-        let (reply, mut published) = self.call(key, now_us, audience, |lock, choices| match called {
-            Called::Change(script) => lock.call(key, script, &said, now_us, choices),
-            Called::Place | Called::Status => lock.place_vote(key, &said, now_us, choices),
+        let (reply, mut published) = self.call(key, now_us, audience, |lock, choices| {
+            lock.call(key, script, &said, now_us, choices)
         });
         // Without that letter the caller has heard of no listener.
         if !args.first().is_some_and(|options| options.contains('e')) {

@@ -12,6 +12,8 @@ pub enum Script {
     Renew,
     Downgrade,
     Evict,
+    /// It puts a vote of a quorum into its place.
+    Place,
 }
 
 /// What became of a request. The names are those that `note()` of lock.lua uses.
@@ -47,7 +49,8 @@ pub struct Record {
     pub at_us: u64,
     pub script: Script,
     /// From `ARGV[2]` on; of acquire: request, lease in ms, `try`, `queue` or `m` and how long the queue may be, policy (of a
-    /// bounded lock `n` and its limit), old ticket or `u` and the token of the read hold that upgrades (see [`acquire`]).
+    /// bounded lock `n` and its limit), old ticket or `u` and the token of the read hold that upgrades (see
+    /// [`acquire`]), and perhaps the rest of a quarantine in ms.
     pub args: Vec<String>,
     /// A reply of one number with what it does not tell: [`NOT_TOLD`](crate::model::NOT_TOLD).
     pub reply: Vec<i64>,
@@ -56,7 +59,14 @@ pub struct Record {
 }
 
 impl Script {
-    pub const ALL: [Self; 5] = [Self::Acquire, Self::Release, Self::Renew, Self::Downgrade, Self::Evict];
+    pub const ALL: [Self; 6] = [
+        Self::Acquire,
+        Self::Release,
+        Self::Renew,
+        Self::Downgrade,
+        Self::Evict,
+        Self::Place,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -65,6 +75,7 @@ impl Script {
             Self::Renew => "renew",
             Self::Downgrade => "downgrade",
             Self::Evict => "evict",
+            Self::Place => "place",
         }
     }
 
@@ -133,9 +144,9 @@ pub fn argv(script: Script, args: &[&str], options: &str) -> Vec<String> {
 
 /// The arguments of acquire: what they say, and how they are sent.
 pub mod acquire {
-    /// `ARGV[1]` and those after it, from what they say.
+    /// `ARGV[1]` and those after it, from what they say. The rest of a quarantine may come last.
     pub fn sent(args: &[&str], more_options: &str) -> Vec<String> {
-        let [request, lease_ms, when, policy, ticket] = args else {
+        let [request, lease_ms, when, policy, ticket, rest @ ..] = args else {
             panic!("not the arguments of acquire: {args:?}");
         };
         let when = match *when {
@@ -150,9 +161,10 @@ pub mod acquire {
         };
         let mut sent = vec![format!("{more_options}{when}{policy}{upgrade}")];
         sent.extend([request, lease_ms].map(|arg| (*arg).to_owned()));
-        if !number.is_empty() {
+        if !number.is_empty() || !rest.is_empty() {
             sent.push(number.to_owned());
         }
+        sent.extend(rest.iter().map(|rest| (*rest).to_owned()));
         sent
     }
 

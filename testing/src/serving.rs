@@ -1,6 +1,6 @@
 //! How a server in memory carries out a script by the model: its choices, whom it hears listen, and what it sends.
 
-use crate::model::{AtMost, Choices, Draw, Outcome};
+use crate::model::{AtMost, Choices, Outcome};
 use crate::record::Script;
 use redis::Value;
 use std::collections::HashMap;
@@ -40,9 +40,6 @@ impl<'a> Serving<'a> {
 }
 
 impl Choices for Serving<'_> {
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        self.at_most.number(of, floor, now_us)
-    }
     fn expires(&mut self, request: &str) -> bool {
         self.at_most.expires(request)
     }
@@ -76,8 +73,6 @@ pub fn reply(outcome: &Outcome) -> Value {
 pub enum Called {
     /// It changes a lock.
     Change(Script),
-    /// It puts a vote of a quorum into its place.
-    Place,
     /// It only reads.
     Status,
 }
@@ -86,7 +81,6 @@ impl Called {
     fn of_name(name: &str) -> Option<Self> {
         match name {
             "status" => Some(Self::Status),
-            "place" => Some(Self::Place),
             name => Script::of_name(name).map(Self::Change),
         }
     }

@@ -4,8 +4,8 @@
 //! batch. [`Lock`] is what somebody could write down who saw every call: requests, deadlines, places, the policy, and the
 //! tokens of the phase: the last one, and the one with which the phase began.
 //!
-//! The protocol leaves choices to a server: which numbers it draws, which of the dead a call removes, how many a call
-//! lets in before it says "call again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge
+//! The protocol leaves choices to a server: which of the dead a call removes, how many a call lets in before it says "call
+//! again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge
 //! (`judge.rs`) reads them off a real server's answer and says whether they are allowed.
 
 mod names;
@@ -18,7 +18,7 @@ pub use names::{client_of, named_owner, owner_of, weight_of, writes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use step::{Ask, Step, Told};
-pub use step::{BUSY, GRANTED, QUEUED};
+pub use step::{BUSY, GRANTED, NOBODY, QUEUED};
 pub use view::{Packed, View};
 
 /// A request or an owner.
@@ -38,8 +38,6 @@ pub const BOUNDED: u8 = b'n';
 
 /// What a server may decide.
 pub trait Choices {
-    /// The next ticket or token: more than `floor`, and not less than the time in us.
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64;
     /// Whether this call removes a request that is past its deadline. They come in the order of their deadlines.
     fn expires(&mut self, request: &str) -> bool;
     /// Whether this call lets in the head of the queue, which the holders let in.
@@ -64,27 +62,6 @@ pub const MOST_LOOKED_AT: usize = 200;
 /// So many deadlines the scripts pull back in one call.
 pub const PULLED_BACK: usize = 200;
 
-/// The tickets of votes are multiples of it.
-const STEP: u64 = 16;
-
-/// The ticket of a vote that goes by the clock is the next multiple of so many us.
-const WINDOW: u64 = 1 << 14;
-
-/// What a number is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw<'a> {
-    Ticket {
-        request: &'a str,
-    },
-    /// A multiple of `STEP`, and of `WINDOW` if it goes by the clock.
-    VotesTicket {
-        request: &'a str,
-    },
-    Token {
-        request: &'a str,
-    },
-}
-
 /// A server that does so much in one call, and counts as the scripts do.
 #[derive(Clone, Copy, Debug)]
 pub struct AtMost {
@@ -108,15 +85,6 @@ impl AtMost {
 }
 
 impl Choices for AtMost {
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        match of {
-            Draw::VotesTicket { .. } => {
-                let next = |number: u64, multiple: u64| (number / multiple + 1) * multiple;
-                next(now_us, WINDOW).max(next(floor, STEP))
-            }
-            Draw::Ticket { .. } | Draw::Token { .. } => now_us.max(floor + 1),
-        }
-    }
     fn expires(&mut self, _: &str) -> bool {
         self.one_less()
     }
@@ -242,15 +210,10 @@ impl Lock {
             Script::Renew => step.renew(args),
             Script::Downgrade => step.downgrade(args[0], args[1], number(args[2])),
             Script::Evict => step.evict(args[0]),
+            Script::Place => step.place(args),
         });
         outcome.bare = is_bare(script, &outcome.reply, !outcome.cut.is_empty());
         outcome
-    }
-
-    /// One call of `place`: see *A majority* in PROTOCOL.md. `args`: request, lease, ticket, token, counter.
-    pub fn place_vote(&mut self, key: &str, args: &[&str], now_us: u64, choices: &mut dyn Choices) -> Outcome {
-        let own = args[..1].to_vec();
-        self.step(key, own, now_us, choices, |step| step.place(args))
     }
 
     /// `own`: the requests of the call itself.
@@ -432,7 +395,7 @@ impl Lock {
 /// The requests of a call that it renews or asks for: their client hears of them by the reply.
 fn own<'a>(script: Script, args: &[&'a str]) -> Vec<&'a str> {
     match script {
-        Script::Acquire => args[..1].to_vec(),
+        Script::Acquire | Script::Place => args[..1].to_vec(),
         Script::Renew => args.iter().step_by(2).copied().collect(),
         Script::Downgrade => args[..2].to_vec(),
         Script::Release | Script::Evict => Vec::new(),

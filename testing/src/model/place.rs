@@ -1,8 +1,14 @@
-//! `place` on the model: a vote of a request that several servers keep, see *A majority* in PROTOCOL.md.
+//! What is for votes alone: their tickets, and `place`. See *Numbers* and *A majority* in PROTOCOL.md.
 
 use super::step::{Step, UNKNOWN};
 use super::{BAND, Lock, Request, number, owner_of, writes};
 use crate::record::What;
+
+/// The tickets of votes are multiples of it.
+const STEP: u64 = 16;
+
+/// The ticket of a vote that goes by the clock is the next multiple of so many us.
+const WINDOW: u64 = 1 << 14;
 
 impl Lock {
     /// Which part of the queue is the request's, unless it waits to upgrade.
@@ -22,6 +28,14 @@ impl Lock {
 }
 
 impl Step<'_> {
+    /// A new ticket that other servers draw too.
+    pub(super) fn votes_ticket(&mut self) -> u64 {
+        let next = |number: u64, multiple: u64| (number / multiple + 1) * multiple;
+        self.lock.seq = next(self.now_us, WINDOW).max(next(self.lock.seq, STEP));
+        self.lock.seq
+    }
+
+    /// Request, lease, ticket, token, counter.
     pub(super) fn place(&mut self, args: &[&str]) -> Vec<i64> {
         let &[request, lease_ms, ticket, given_up, least] = args else {
             panic!("not the arguments of place: {args:?}");

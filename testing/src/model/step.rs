@@ -1,7 +1,7 @@
 //! One script on the model: what it does to the lock, and what it answers.
 
 use super::{
-    BAND, BOUNDED, Choices, Draw, GRACE, Lock, Name, Outcome, Request, client_of, named_owner, number, owner_of, writes,
+    BAND, BOUNDED, Choices, GRACE, Lock, Name, Outcome, Request, client_of, named_owner, number, owner_of, writes,
 };
 use crate::record::{Note, What};
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ impl<'a> Ask<'a> {
 }
 
 /// Who holds a lock in a quarantine.
-const NOBODY: &str = "w0:0:00000000000000000000000000000000";
+pub const NOBODY: &str = "w0:0:00000000000000000000000000000000";
 
 pub const GRANTED: i64 = 2;
 
@@ -129,8 +129,8 @@ impl Step<'_> {
     }
 
     /// A new ticket or token, greater than all before it and than `than`.
-    pub(super) fn number(&mut self, of: Draw<'_>, than: u64) -> u64 {
-        self.lock.seq = self.choices.number(of, self.lock.seq.max(than), self.now_us);
+    pub(super) fn number(&mut self, than: u64) -> u64 {
+        self.lock.seq = self.now_us.max(self.lock.seq.max(than) + 1);
         self.lock.seq
     }
 
@@ -159,7 +159,7 @@ impl Step<'_> {
     pub(super) fn grant(&mut self, request: &str, ticket: u64) -> u64 {
         let begins = self.lock.owners.is_empty();
         if begins || writes(request) && self.lock.writer.is_none() {
-            self.lock.token = self.number(Draw::Token { request }, ticket);
+            self.lock.token = self.number(ticket);
         }
         if begins {
             self.lock.first = self.lock.token;
@@ -234,7 +234,7 @@ impl Step<'_> {
             self.lock.queue.pop_first();
             // While it waited it was told of greater numbers than the token that those inside share.
             if !writes(&head) && std::mem::take(&mut beside_readers) {
-                self.lock.token = self.number(Draw::Token { request: &head }, 0);
+                self.lock.token = self.number(0);
             }
             let token = self.grant(&head, 0);
             self.tell(&head, token);
@@ -382,8 +382,8 @@ impl Step<'_> {
             return self.answer(QUEUE_IS_FULL, ahead);
         }
         let ticket = match ask.ticket {
-            None if ask.is_vote => self.number(Draw::VotesTicket { request }, 0),
-            None => self.number(Draw::Ticket { request }, 0),
+            None if ask.is_vote => self.votes_ticket(),
+            None => self.number(0),
             // New tickets are behind every place.
             Some(ticket) => {
                 self.lock.seq = self.lock.seq.max(ticket);

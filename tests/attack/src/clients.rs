@@ -49,7 +49,11 @@ impl Clients {
                 Script::Renew => self.renewed(step, seen)?,
                 Script::Downgrade => self.downgraded(step, seen),
                 Script::Evict => {}
+                Script::Place => self.placed(step, seen)?,
             }
+        } else if gives_up(step) && matches!(self.requests.get(&step.args[0]), Some(Belief::Holds { .. })) {
+            // A vote never counts again if there is no reply to a place that may end it.
+            self.loses(&step.args[0]);
         }
         let heard = |client: &str| !step.hearing.refused && step.hearing.listens(client);
         for (_, payload) in seen.messages.iter().filter(|(client, _)| heard(client)) {
@@ -122,34 +126,52 @@ impl Clients {
 
     fn renewed(&mut self, step: &Step, seen: &Seen) -> Result<(), String> {
         let first = seen.reply[1];
-        for (pair, answer) in step.args.chunks_exact(2).zip(&seen.reply[2..]) {
-            let request = pair[0].as_str();
-            let Some(belief) = self.requests.get_mut(request) else {
-                continue;
-            };
-            match (belief, *answer) {
-                (Belief::Waits { ticket, .. }, -1) => {
-                    let ticket = *ticket;
-                    self.requests.remove(request);
-                    self.forgotten.push((request.to_owned(), ticket));
-                }
-                (Belief::Waits { seq, .. }, told) if told <= 0 => *seq = (*seq).max(told.unsigned_abs()),
-                (Belief::Waits { .. }, token) => self.holds(request, token.unsigned_abs()),
-                (Belief::Holds { token, interrupted, .. }, told) => {
-                    let (token, interrupted) = (*token, *interrupted);
-                    // A read hold lasts as long as its phase, in which tokens may grow.
-                    let since = if writes(request) { told } else { first };
-                    if told <= 0 || since.unsigned_abs() > token {
-                        self.loses(request);
-                    } else if interrupted {
-                        return Err(format!(
-                            "the hold of {request} with {token} was interrupted, and its renewal says {told}"
-                        ));
-                    }
+        for (pair, told) in step.args.chunks_exact(2).zip(&seen.reply[2..]) {
+            self.stands(&pair[0], *told, first)?;
+        }
+        Ok(())
+    }
+
+    /// What a renewal tells of a request.
+    fn stands(&mut self, request: &str, told: i64, first: i64) -> Result<(), String> {
+        match self.requests.get_mut(request) {
+            None => {}
+            Some(Belief::Waits { ticket, .. }) if told == -1 => {
+                let ticket = *ticket;
+                self.requests.remove(request);
+                self.forgotten.push((request.to_owned(), ticket));
+            }
+            Some(Belief::Waits { seq, .. }) if told <= 0 => *seq = (*seq).max(told.unsigned_abs()),
+            Some(Belief::Waits { .. }) => self.holds(request, told.unsigned_abs()),
+            Some(Belief::Holds { token, interrupted, .. }) => {
+                let (token, interrupted) = (*token, *interrupted);
+                // A read hold lasts as long as its phase, in which tokens may grow.
+                let since = if writes(request) { told } else { first };
+                if told <= 0 || since.unsigned_abs() > token {
+                    self.loses(request);
+                } else if interrupted {
+                    return Err(format!(
+                        "the hold of {request} with {token} was interrupted, and its renewal says {told}"
+                    ));
                 }
             }
         }
         Ok(())
+    }
+
+    fn placed(&mut self, step: &Step, seen: &Seen) -> Result<(), String> {
+        let (request, told) = (&step.args[0], seen.reply[2]);
+        let place = step.args[2].parse().ok();
+        match (self.requests.get_mut(request), place) {
+            // It gave the hold up.
+            (Some(belief @ Belief::Holds { .. }), Some(ticket)) if gives_up(step) && told < -1 => {
+                let seq = told.unsigned_abs();
+                *belief = Belief::Waits { ticket, seq };
+            }
+            (Some(Belief::Waits { ticket, .. }), Some(place)) if told < -1 => *ticket = place,
+            _ => {}
+        }
+        self.stands(request, told, seen.reply[1])
     }
 
     fn downgraded(&mut self, step: &Step, seen: &Seen) {
@@ -269,6 +291,11 @@ impl Clients {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a call may end a hold that its request has.
+fn gives_up(step: &Step) -> bool {
+    step.script == Script::Place && !step.args[3].is_empty()
 }
 
 /// Whether a reply says that there is more to do.

@@ -2,7 +2,7 @@
 //! model, as the model judges the scripts. For locks that nothing was taken away from.
 
 use crate::lua_world::Step;
-use crate::model::{AtMost, BAND, GRACE, Inside, Lock, Outcome, named_owner, owner_of, weight_of, writes};
+use crate::model::{AtMost, BAND, GRACE, Inside, Lock, NOBODY, Outcome, named_owner, owner_of, weight_of, writes};
 use crate::record::{Script, What};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -143,7 +143,13 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
         entered.push(owner);
         // A copy of an old ticket may stand beside another one.
         let newcomer = was == Inside::default() && !again;
-        let place = waited.or_else(|| newcomer.then(|| own_place(before, step)));
+        let place = match put_at(before, step).filter(|_| request == step.args[0]) {
+            // It may have entered before it was put there.
+            Some(put) => Some(waited.map_or(put, |waited| waited.min(put))),
+            // In a quarantine nobody asks who waits.
+            None if request == NOBODY => None,
+            None => waited.or_else(|| newcomer.then(|| own_place(before, step))),
+        };
         for (waiting, at) in after.queue().filter(|place| before.queue().any(|was| was == *place)) {
             hold!(
                 3,
@@ -187,16 +193,30 @@ pub fn of_call(before: &Lock, step: &Step, outcome: &Outcome, after: &Lock) -> R
 
 /// Where a request that was never queued would have stood: behind every place of its own band, unless it brings a ticket.
 fn own_place(before: &Lock, step: &Step) -> i64 {
-    let [request, _, _, policy, ticket] = step.args.as_slice() else {
-        return 0;
+    match step.args.as_slice() {
+        [request, _, _, policy, ticket, ..] if step.script == Script::Acquire => {
+            band_of(request, before, policy) + ticket.parse::<i64>().unwrap_or(BAND - 1)
+        }
+        _ => 0,
+    }
+}
+
+/// Where a vote is put.
+fn put_at(before: &Lock, step: &Step) -> Option<i64> {
+    let [request, _, ticket, ..] = step.args.as_slice() else {
+        return None;
     };
+    let ticket: i64 = ticket.parse().ok().filter(|_| step.script == Script::Place)?;
+    Some(ticket + band_of(request, before, ""))
+}
+
+fn band_of(request: &str, before: &Lock, policy: &str) -> i64 {
     let other = match before.policy.flatten().map(char::from).or(policy.chars().next()) {
         Some('w') => !writes(request),
         Some('r') => writes(request),
         _ => false,
     };
-    let band = if other { BAND } else { 0 };
-    band + ticket.parse::<i64>().unwrap_or(BAND - 1)
+    if other { BAND } else { 0 }
 }
 
 /// Sent again at the same moment, a call changes nothing that the first one did not, and says the same.
@@ -226,6 +246,9 @@ pub fn of_repetition(step: &Step, outcome: &Outcome, after: &Lock) -> Result<(),
         Script::Release => second.reply[1..].iter().all(|status| *status == 0),
         Script::Renew | Script::Downgrade => second.reply[1..] == outcome.reply[1..],
         Script::Evict => second.reply[1] == 0,
+        // A waiter is told the counter as it was before, if it is not put anywhere.
+        Script::Place if step.args[2].is_empty() && outcome.reply[2] <= 0 => second.reply[2] <= outcome.reply[2],
+        Script::Place => second.reply[1..] == outcome.reply[1..],
     };
     hold!(7, same, "answered {:?} and then {:?}", outcome.reply, second.reply);
     Ok(())

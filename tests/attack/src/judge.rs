@@ -5,7 +5,7 @@
 //! the judge knows only that they expire. The model then goes on from what was seen.
 
 use crate::lua_world::{Hearing, Seen, Step};
-use crate::model::{AtMost, Choices, Draw, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
+use crate::model::{Choices, Lock, NOT_TOLD, Outcome, RETENTION, View, is_bare, owner_of, writes};
 use crate::record::{Note, Script, What, argv, grants};
 
 /// What the lock is after a call, or why the answer is wrong.
@@ -18,15 +18,12 @@ pub fn judge(before: &Lock, key: &str, step: &Step, seen: &Seen) -> Result<(Lock
     }
     let mut observed = Observed {
         before: before.view(),
+        now_ms: step.now_us / 1000,
         hearing: &step.hearing,
         seen,
         did: false,
-        wrong: None,
     };
     let outcome = lock.call(key, step.script, &step.args(), step.now_us, &mut observed);
-    if let Some(wrong) = observed.wrong {
-        return Err(wrong);
-    }
     let next_ms = *seen.reply.get(next_at(step.script)).ok_or("an empty reply")?;
     if next_ms == 0 {
         demand(observed.did, || "there is more to do, and nothing was done".to_owned())?;
@@ -136,48 +133,31 @@ pub fn next_at(script: Script) -> usize {
 /// The choices of a server, read off what it shows afterwards.
 struct Observed<'a> {
     before: View,
+    now_ms: u64,
     hearing: &'a Hearing,
     seen: &'a Seen,
     /// It expired, let in, or pulled back something.
     did: bool,
-    wrong: Option<String>,
 }
 
 impl Observed<'_> {
-    fn lives(&self, request: &str) -> bool {
-        let waits = |view: &View| view.waiters.iter().any(|(waiting, ..)| waiting == request);
-        let lives = |view: &View| view.holders.contains_key(request) || waits(view);
-        self.seen.view.as_ref().is_some_and(lives)
+    /// Whether a call that found the request past its deadline left it there. Who keeps others out in a quarantine may have
+    /// ended, and begun again.
+    fn is_left(&self, request: &str) -> bool {
+        let deadline_ms = self.seen.view.as_ref().and_then(|view| deadline_ms(view, request));
+        deadline_ms.is_some_and(|deadline_ms| deadline_ms <= self.now_ms)
     }
 }
 
-impl Choices for Observed<'_> {
-    fn number(&mut self, of: Draw<'_>, floor: u64, now_us: u64) -> u64 {
-        // Who is let in from the queue is told; who asks has a reply.
-        let told = |request: &str| {
-            let all = self.seen.messages.iter().filter_map(|(_, payload)| grants(payload));
-            // 0 and 1 are no tokens: it was evicted, or ended with its read hold.
-            let mut tokens = all.flatten().filter(|(name, token)| *name == request && *token > 1);
-            tokens.next().map(|(_, token)| token)
-        };
-        let told = if let Draw::Token { request } = of {
-            told(request)
-        } else {
-            None
-        };
-        let number = told.unwrap_or_else(|| self.seen.reply.get(1).map_or(0, |number| number.unsigned_abs()));
-        // A vote's ticket is no choice.
-        let is_votes = matches!(of, Draw::VotesTicket { .. });
-        let is_other = is_votes && number != AtMost::new(0).number(of, floor, now_us);
-        if number <= floor || number < now_us || is_other {
-            let wrong = format!("{of:?}: {number} after {floor}, at {now_us}");
-            self.wrong.get_or_insert(wrong);
-        }
-        number
-    }
+fn deadline_ms(view: &View, request: &str) -> Option<u64> {
+    let waiting = view.waiters.iter().find(|(waiting, ..)| waiting == request);
+    let held = view.holders.get(request).map(|(deadline, ..)| *deadline);
+    held.or_else(|| waiting.map(|(.., deadline)| *deadline))
+}
 
+impl Choices for Observed<'_> {
     fn expires(&mut self, request: &str) -> bool {
-        let expires = !self.lives(request);
+        let expires = !self.is_left(request);
         self.did |= expires;
         expires
     }
@@ -190,13 +170,8 @@ impl Choices for Observed<'_> {
     }
 
     fn pulls_back(&mut self, request: &str) -> bool {
-        let deadline = |view: &View| {
-            let waiting = view.waiters.iter().find(|(waiting, ..)| waiting == request);
-            let held = view.holders.get(request).map(|(deadline, ..)| *deadline);
-            held.or_else(|| waiting.map(|(.., deadline)| *deadline))
-        };
-        let now = self.seen.view.as_ref().and_then(deadline);
-        let pulled = now.is_none() || now != deadline(&self.before);
+        let now = self.seen.view.as_ref().and_then(|view| deadline_ms(view, request));
+        let pulled = now.is_none() || now != deadline_ms(&self.before, request);
         self.did |= pulled;
         pulled
     }

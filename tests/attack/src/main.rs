@@ -46,3 +46,25 @@ fn main() -> ExitCode {
         Command::Mutants(args) => mutants::run(&args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_would_judge_nothing_is_refused() {
+        for line in [
+            "attack simulate --jobs 0",
+            "attack model-check --threads 0",
+            "attack model-check --steps 0",
+            "attack model-check --seconds 0",
+            "attack model-check --losses 0",
+            "attack explore --depth 0",
+        ] {
+            let refused = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(refused.kind(), clap::error::ErrorKind::ValueValidation, "{line}");
+            let least = line.strip_suffix('0').expect("it ends with 0").to_owned() + "1";
+            Cli::try_parse_from(least.split(' ')).expect("1 is enough");
+        }
+    }
+}

@@ -147,7 +147,9 @@ impl Lock {
         let known = match record.script {
             Script::Release => (record.args.iter().zip(&reply[1..])).any(|(name, answer)| *answer != 0 && lives(name)),
             Script::Renew => (record.args.iter().step_by(2).zip(&reply[2..])).any(|(name, n)| *n != -1 && lives(name)),
-            Script::Acquire | Script::Downgrade | Script::Evict => record.args.first().is_some_and(|name| lives(name)),
+            Script::Acquire | Script::Downgrade | Script::Evict | Script::Place => {
+                record.args.first().is_some_and(|name| lives(name))
+            }
         };
         // Or a hold without a lease: that ends in a reset.
         let reset = record.notes.iter().any(|note| note.what == What::Reset);

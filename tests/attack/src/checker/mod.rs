@@ -326,6 +326,8 @@ impl<'a> Step<'a> {
                 })
             })(),
             Script::Evict => arg(0).map(|owner| Call::Evict { owner }),
+            // Nobody keeps a journal of votes.
+            Script::Place => None,
         };
         let length = match record.script {
             // The last of five is how many stand before it.
@@ -333,6 +335,7 @@ impl<'a> Step<'a> {
             Script::Release => 1 + args.len(),
             Script::Renew => 2 + args.len() / 2,
             Script::Downgrade | Script::Evict => 2,
+            Script::Place => 3,
         };
         match call {
             Some(call) if record.reply.len() == length => Ok(Self {

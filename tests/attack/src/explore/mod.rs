@@ -28,7 +28,7 @@ use std::time::Duration;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Steps in a sequence.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub depth: usize,
     /// `fifo`, `writer`, `reader` or `all`.
     #[arg(long, default_value = "all")]

@@ -102,7 +102,7 @@ impl Scripts {
 
 /// KEYS as for the scripts. ARGV: seconds, microseconds, what to do: "k" put kept keys back first, "s" ask status
 /// afterwards (of the call's first request too), "r" return the keys to be kept, "x" refuse to publish to clients, "p"
-/// the server was a replica once; the clients that nobody hears, each between spaces. With "k": how many words of hash, queue and leases follow, the words,
+/// the server was a replica once, "m" the slot does not migrate; the clients that nobody hears, each between spaces. With "k": how many words of hash, queue and leases follow, the words,
 /// and when each key expires. Then the script's own.
 const BEFORE: &str = "
 local server, words = redis, ARGV
@@ -145,7 +145,8 @@ end
 -- A slot that migrates refuses a call if some of the keys are not there, and a command whose key the call has removed. A lock
 -- that lost a key may touch removed keys.
 local there, gone = {}, {}
-if server.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 3 and server.call('EXISTS', KEYS[1] .. ':lost') == 0 then
+if not asked('m') and server.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 3
+  and server.call('EXISTS', KEYS[1] .. ':lost') == 0 then
   there = { [KEYS[1]] = true, [KEYS[2]] = true, [KEYS[3]] = true }
 end
 local removing = { ZREM = true, ZREMRANGEBYRANK = true, HDEL = true, DEL = true }
@@ -277,6 +278,10 @@ impl Step {
     pub fn args(&self) -> Vec<&str> {
         self.args.iter().map(String::as_str).collect()
     }
+
+    fn is_in_quarantine(&self) -> bool {
+        self.script == Script::Acquire && self.args.len() > 5
+    }
 }
 
 /// What the keys contain: each one's words, and when it expires (-1: never). The packed state is no text.
@@ -397,6 +402,8 @@ impl World {
         letters.push_str(if want.keys { "r" } else { "" });
         letters.push_str(if step.hearing.refused { "x" } else { "" });
         letters.push_str(if step.hearing.promoted { "p" } else { "" });
+        // In a quarantine acquire may touch a key that it has removed.
+        letters.push_str(if step.is_in_quarantine() { "m" } else { "" });
         cmd.arg(letters).arg(format!(" {} ", step.hearing.deaf.join(" ")));
         if let Some(kept) = from {
             for words in &kept.words {

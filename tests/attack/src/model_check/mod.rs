@@ -22,22 +22,22 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Calls of scripts.
-    #[arg(long, default_value_t = u64::MAX)]
+    #[arg(long, default_value_t = u64::MAX, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
     /// Repeats a run; so does FAIRLOCK_SEED.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Ends after this time, whatever the number of steps.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Takes each key and each field away before each call of so many short stories, and does nothing else.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub losses: Option<u64>,
     /// Nothing is lost.
     #[arg(long)]
     pub intact: bool,
     /// So many at once, each with a server of its own; their seeds follow each other.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub threads: u64,
 }
 
@@ -104,13 +104,16 @@ impl fmt::Display for Stats {
             resets,
             late,
             recovered,
+            given_up,
+            quarantines,
             ..
         } = self.counts;
         let rate = steps as f64 / self.elapsed.as_secs_f64().max(1e-9);
         write!(
             f,
             "{steps} calls in {} stories are right ({rate:.0}/s): {granted} grants seen, {unfinished} left something for \
-             the next, {resets} started over, {late} were late copies, {recovered} locks recovered from a loss",
+             the next, {resets} started over, {late} were late copies, {recovered} locks recovered from a loss, {given_up} votes were given up, {quarantines} \
+             quarantines began",
             self.cases
         )
     }
@@ -240,6 +243,8 @@ impl Stats {
         all.resets += counts.resets;
         all.late += counts.late;
         all.recovered += counts.recovered;
+        all.given_up += counts.given_up;
+        all.quarantines += counts.quarantines;
     }
 }
 
@@ -367,10 +372,13 @@ mod tests {
             unfinished,
             late,
             recovered,
+            given_up,
+            quarantines,
             ..
         } = stats.counts;
         assert!(granted * 40 > steps && late * 20 > steps, "{stats}");
         assert!(resets > 0 && unfinished > 0 && recovered > 0, "{stats}");
+        assert!(given_up * 4_000 > steps && quarantines * 4_000 > steps, "{stats}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod quorum;
 mod simulated;
 mod tree;
 mod unnoticed;
+mod votes;
 
 use crate::lua_world::{Limits, Scripts};
 use crate::{explore, model_check};
@@ -102,6 +103,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
     lua::ALL
         .iter()
         .chain(bounded::ALL)
+        .chain(votes::ALL)
         .chain(client::ALL)
         .chain(simulated::ALL)
         .chain(quorum::ALL)

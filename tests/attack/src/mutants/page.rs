@@ -1,6 +1,6 @@
 //! The catalogue as a page.
 
-use super::{Check, Mutant, bounded, cli, client, found, lua, quorum, simulated};
+use super::{Check, Mutant, bounded, cli, client, found, lua, quorum, simulated, votes};
 use std::fmt::Write;
 
 const HEAD: &str = "# Known bugs, and what catches each
@@ -33,6 +33,7 @@ pub fn text() -> String {
         "Bugs in bounded locks, bounded queues, and grants that nobody heard",
         bounded::ALL,
     );
+    table(&mut page, "Bugs in votes, and in quarantines", votes::ALL);
     page.push_str("\nRetired with layout 1:\n\n");
     for (names, why) in lua::RETIRED {
         let _ = writeln!(page, "* {names}: {why}");

@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, requires = "seed")]
     only: bool,
     /// Threads; each run has one.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     jobs: u64,
     /// Users of a lock over so many servers, 3, 5, 7 or 9.
     #[arg(long, value_parser = ["3", "5", "7", "9"])]

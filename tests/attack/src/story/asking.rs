@@ -1,10 +1,11 @@
 //! What an actor asks for next, made concrete.
 
 use super::{
-    ACTORS, AHEAD, BOUNDS, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, Op, Permits, Story, Time, UPGRADES, VOTE, WEIGHTS,
+    ACTORS, AHEAD, BOUNDS, Doing, LEASES_MS, LEASES_MS_OF_LOSSES, LIMITS, Op, Permits, RESTS_MS, Story, Time, UPGRADES,
+    VOTE, WEIGHTS,
 };
-use crate::lua_world::{BEGIN_US, Step};
-use crate::model::{client_of, owner_of, writes};
+use crate::lua_world::{BEGIN_US, Limits, Step};
+use crate::model::{Lock, NOBODY, client_of, owner_of, writes};
 use crate::record::Script;
 
 impl<'a> Story<'a> {
@@ -43,7 +44,9 @@ impl<'a> Story<'a> {
             1 => usize::from(who % 3),
             _ => [3, 4, 0, 3, 1, ACTORS.len()][usize::from(who % 6)],
         };
-        let inside: Vec<String> = self.lock.owners.keys().map(|owner| owner.to_string()).collect();
+        // No client takes the name of who keeps others out in a quarantine.
+        let inside = self.lock.owners.keys().filter(|owner| ***owner != *owner_of(NOBODY));
+        let inside: Vec<String> = inside.map(|owner| owner.to_string()).collect();
         match ACTORS.get(who) {
             Some((client, None)) if self.is_bounded() && !write && weight > 1 => {
                 self.new_name(false, client, Some(&format!("*{weight}")))
@@ -94,6 +97,49 @@ impl<'a> Story<'a> {
         nth.and_then(|n| free.nth(n)).map_or(String::new(), i64::to_string)
     }
 
+    /// Whether a call may find more to do than it does.
+    fn may_leave_something(&self) -> bool {
+        let Limits { grants, expiries } = LIMITS[self.case.limits];
+        let is_dead = |request: &&str| self.lock.deadline_ms(request) <= Some(self.now_us / 1000);
+        self.lock.queue().count() > grants || self.lock.alive().filter(is_dead).count() > expiries
+    }
+
+    /// Ticket, token and counter of a place.
+    fn place(&self, ticket: u8, given_up: u8, least: u8) -> [String; 3] {
+        let shown = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+        let ahead = self.now_us.max(self.lock.seq) + 1_000 * self.next_number;
+        let waiting: Vec<u64> = self.lock.tickets().map(i64::unsigned_abs).collect();
+        let ticket = match ticket % 8 {
+            0 => None,
+            // Of a request that holds.
+            1 => Some(1),
+            2 => Some(ahead),
+            3 => Some(self.lock.seq.max(1)),
+            // Before, at and behind somebody's place.
+            n => {
+                let nth = waiting.get(usize::from(ticket / 8) % waiting.len().max(1));
+                Some(nth.map_or(self.now_us, |waiting| (waiting + u64::from(n.min(6)) - 5).max(1)))
+            }
+        };
+        let Lock { token, first, .. } = self.lock;
+        let given_up = match given_up {
+            0 | 1 => None,
+            2 => Some(token.saturating_sub(1)),
+            3 => Some(first.saturating_sub(1)),
+            4 => Some(first),
+            _ => Some(token),
+        };
+        let least = match least {
+            // After a loss nobody knows it, and the keys live for it.
+            _ if self.case.loss.is_some() => None,
+            0 => None,
+            1 => Some(token.max(1)),
+            2 => Some(ahead),
+            _ => Some(self.now_us + 40_000_000),
+        };
+        [ticket, given_up, least].map(shown)
+    }
+
     pub(super) fn concrete(&mut self, op: &Op) -> Option<Doing> {
         let leases = if self.case.loss.is_some() {
             LEASES_MS_OF_LOSSES
@@ -113,6 +159,7 @@ impl<'a> Story<'a> {
                 ticket,
                 other_policy,
                 permits: Permits { weight, limit, most },
+                rest,
             } => {
                 let other = ["w", "r", "", "n3"][usize::from(who % 4)];
                 let (policy, weight) =
@@ -127,7 +174,10 @@ impl<'a> Story<'a> {
                     0..8 if !only_now => format!("m{most}"),
                     _ => when(*only_now),
                 };
-                let args = vec![request, asked(*ms), when, policy, self.old_ticket(*ticket)];
+                let mut args = vec![request, asked(*ms), when, policy, self.old_ticket(*ticket)];
+                // No client knows of the hold that keeps others out, and all that is left after a loss must be somebody's.
+                let rest = rest.checked_sub(1).filter(|_| self.case.loss.is_none());
+                args.extend(rest.map(|rest| RESTS_MS[usize::from(rest)].to_string()));
                 (Script::Acquire, args, true)
             }
             Op::Again {
@@ -192,11 +242,32 @@ impl<'a> Story<'a> {
                 };
                 (Script::Evict, vec![owner], true)
             }
+            Op::Place {
+                which,
+                lease: ms,
+                ticket,
+                given_up,
+                least,
+            } => {
+                let holding: Vec<&str> = self.alive().into_iter().filter(|r| self.lock.holds(r)).collect();
+                // Mostly only who holds has something to give up.
+                let request = match holding.len() {
+                    n if n > 0 && *given_up > 1 && which % 8 > 0 => holding[usize::from(which / 8) % n].to_owned(),
+                    _ => self.pick(*which),
+                };
+                let mut args = vec![request, lease(*ms)];
+                args.extend(self.place(*ticket, *given_up, *least));
+                (Script::Place, args, true)
+            }
             Op::Wait(time) => {
                 self.wait(time);
                 return None;
             }
         };
+        // A place looks after the others before and after it, and what it leaves does not show when it did what.
+        if script == Script::Place && self.may_leave_something() {
+            return None;
+        }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let step = Step::new(script, &args, self.now_us);
         Some(Doing::Call { step, heard })

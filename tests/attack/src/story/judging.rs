@@ -5,7 +5,7 @@ use crate::clients::says_more;
 use crate::invariants;
 use crate::judge::judge;
 use crate::lua_world::{Seen, Step};
-use crate::model::{GRANTED, Lock, QUEUED, owner_of};
+use crate::model::{GRANTED, Lock, NOBODY, QUEUED, owner_of};
 use crate::record::{Script, What};
 
 impl<'a> Story<'a> {
@@ -66,6 +66,8 @@ impl<'a> Story<'a> {
         for note in notes {
             self.counts.granted += u64::from(note.what == What::Granted);
             self.counts.resets += u64::from(note.what == What::Reset);
+            self.counts.given_up += u64::from(step.script == Script::Place && note.what == What::Queued);
+            self.counts.quarantines += u64::from(note.what == What::Granted && note.request == NOBODY);
         }
         self.counts.unfinished += u64::from(says_more(step, &seen.reply));
         self.counts.late += u64::from(!heard);

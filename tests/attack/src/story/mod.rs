@@ -50,6 +50,8 @@ pub enum Op {
         ticket: u8,
         other_policy: bool,
         permits: Permits,
+        /// Of a quarantine: of [`RESTS_MS`]; 0: there is none.
+        rest: u8,
     },
     Again {
         which: u8,
@@ -67,6 +69,14 @@ pub enum Op {
         lease: u8,
     },
     Evict(u8),
+    /// A vote is put into a place: which ticket, token and counter its call names, see [`Story::place`].
+    Place {
+        which: u8,
+        lease: u8,
+        ticket: u8,
+        given_up: u8,
+        least: u8,
+    },
     Wait(Time),
 }
 
@@ -121,6 +131,8 @@ const LEASES_MS_OF_LOSSES: [u64; 6] = [LONGEST_MS, LONGEST_MS, 400, 900, LONGEST
 
 const LONGEST_MS: u64 = 1_000;
 
+const RESTS_MS: [u64; 3] = [700, 1, 4_000];
+
 /// Weights of permits; the limits of a bounded lock, mostly the first one.
 const WEIGHTS: [u64; 6] = [1, 1, 2, 2, 3, 6];
 
@@ -164,17 +176,29 @@ fn op() -> impl Strategy<Value = Op> {
     let ticket = prop_oneof![16 => Just(0), 4 => 1..15_u8, 1 => Just(VOTE)];
     let permits = (0..WEIGHTS.len() as u8, 0..BOUNDS.len() as u8, any::<u8>())
         .prop_map(|(weight, limit, most)| Permits { weight, limit, most });
-    let ask = (0..14_u8, any::<bool>(), rarely(5), 0..9_u8, ticket, rarely(40), permits).prop_map(
-        |(who, write, only_now, lease, ticket, other_policy, permits)| Op::Ask {
-            who,
-            write,
-            only_now,
-            lease,
-            ticket,
-            other_policy,
-            permits,
-        },
-    );
+    let rest = prop_oneof![20 => Just(0), 1 => 1..=RESTS_MS.len() as u8];
+    let ask = (
+        0..14_u8,
+        any::<bool>(),
+        rarely(5),
+        0..9_u8,
+        ticket,
+        rarely(40),
+        permits,
+        rest,
+    )
+        .prop_map(
+            |(who, write, only_now, lease, ticket, other_policy, permits, rest)| Op::Ask {
+                who,
+                write,
+                only_now,
+                lease,
+                ticket,
+                other_policy,
+                permits,
+                rest,
+            },
+        );
     let again =
         (any::<u8>(), rarely(5), 0..9_u8).prop_map(|(which, only_now, lease)| Op::Again { which, only_now, lease });
     prop_oneof![
@@ -186,8 +210,20 @@ fn op() -> impl Strategy<Value = Op> {
         12 => proptest::collection::vec((any::<u8>(), 0..9_u8), 0..5).prop_map(Op::Renew),
         6 => (any::<u8>(), 0..6_u8).prop_map(|(which, lease)| Op::Downgrade { which, lease }),
         3 => any::<u8>().prop_map(Op::Evict),
+        10 => place(),
         20 => time().prop_map(Op::Wait),
     ]
+}
+
+fn place() -> impl Strategy<Value = Op> {
+    let least = prop_oneof![4 => Just(0), 1 => 1..4_u8];
+    (any::<u8>(), 0..6_u8, any::<u8>(), 0..8_u8, least).prop_map(|(which, lease, ticket, given_up, least)| Op::Place {
+        which,
+        lease,
+        ticket,
+        given_up,
+        least,
+    })
 }
 
 fn time() -> impl Strategy<Value = Time> {
@@ -284,6 +320,9 @@ pub struct Counts {
     pub resets: u64,
     pub late: u64,
     pub recovered: u64,
+    /// Votes that gave their hold up, and quarantines that began, where somebody listened.
+    pub given_up: u64,
+    pub quarantines: u64,
     /// Things that there were to lose when something was.
     pub losable: usize,
 }

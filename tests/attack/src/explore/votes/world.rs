@@ -399,11 +399,11 @@ impl World {
             Order::Release(name) => lock.call(KEY, Script::Release, &[name], now_us, choices),
             Order::Place(name, ticket, given_up) => {
                 let args = [name, &lease, &ticket.to_string(), &number(given_up), ""];
-                lock.place_vote(KEY, &args, now_us, choices)
+                lock.call(KEY, Script::Place, &args, now_us, choices)
             }
             Order::Announce(name, least) => {
                 let args = [name, &lease, "", "", &least.to_string()];
-                lock.place_vote(KEY, &args, now_us, choices)
+                lock.call(KEY, Script::Place, &args, now_us, choices)
             }
         };
         for (to, words) in &outcome.messages {

@@ -26,8 +26,8 @@ impl Server {
             return Err(format!("a script with other keys or arguments: {:?}", &words[2..]));
         };
         let script = match called {
+            Called::Change(Script::Place) => return self.place(key, &argv[1..], now_us, subscribed),
             Called::Change(script) => script,
-            Called::Place => return self.place(key, &argv[1..], now_us, subscribed),
             Called::Status => {
                 let lock = self.data.locks.get(*key);
                 let lock = lock.map_or_else(|| Cow::Owned(Lock::default()), Cow::Borrowed);

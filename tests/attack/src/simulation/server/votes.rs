@@ -2,7 +2,7 @@
 //! votes in their places.
 
 use super::{Done, Server, Subscribed, error};
-use crate::record::{What, acquire};
+use crate::record::{Script, What, acquire};
 use fairlock_testing::serving::{self, Serving};
 use redis::Value;
 
@@ -99,7 +99,7 @@ impl Server {
         let lock = self.data.locks.entry(key.to_owned()).or_default();
         let seq = lock.seq;
         let mut choices = Serving::new(key, self.at_most, subscribed).promoted(self.promoted);
-        let outcome = lock.place_vote(key, args, now_us, &mut choices);
+        let outcome = lock.call(key, Script::Place, args, now_us, &mut choices);
         self.calls += 1;
         self.digest = self.digest.rotate_left(5) ^ now_us;
         for number in &outcome.reply {
