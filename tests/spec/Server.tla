@@ -222,7 +222,8 @@ TwiceIsOnce(s, past) ==
            IN once.reply.is \in {"holds", "waits"} => Acquire(once.state, r, how, {}, 0) = once
         /\ LET once == Evict(s, {Owner[r]}, past, 0).state IN Evict(once, {Owner[r]}, {}, 0) = [state |-> once, reply |-> 0]
         /\ r \in Named \ Writes =>
-               \A w \in Requests \cap Writes : Owner[w] = Owner[r] =>
+               \* A writer that waits may enter by what the first call ended.
+               \A w \in (Requests \cap Writes) \ Waiting(s) : Owner[w] = Owner[r] =>
                    LET once == Downgrade(s, w, r, past, 0) IN Downgrade(once.state, w, r, {}, 0) = once
 
 (* 8: a foreign or late release or renewal says so, and changes nothing that the same call without it would not change. *)
