@@ -241,13 +241,24 @@ impl Lock {
             .expect("a command of the test's own")
     }
 
-    /// Everything about the three keys.
-    pub async fn dump(&self) -> Vec<(Vec<Vec<u8>>, redis::Value)> {
-        // Redis 6.2 cannot say when a key expires.
-        let knows = matches!(self.run("COMMAND", &["INFO", "PEXPIRETIME"]).await, redis::Value::Array(known) if known != [redis::Value::Nil]);
+    /// When each of the three keys expires, in ms. Redis 6.2 cannot say.
+    pub async fn expire_at(&self) -> Vec<Option<i64>> {
+        let known = self.run("COMMAND", &["INFO", "PEXPIRETIME"]).await;
+        let knows = matches!(known, redis::Value::Array(known) if known != [redis::Value::Nil]);
         let mut all = Vec::new();
         for key in &self.keys {
-            let expires = self.run(if knows { "PEXPIRETIME" } else { "EXISTS" }, &[key]).await;
+            all.push(match knows {
+                true => redis::from_redis_value(self.run("PEXPIRETIME", &[key]).await).ok(),
+                false => None,
+            });
+        }
+        all
+    }
+
+    /// Everything about the three keys.
+    pub async fn dump(&self) -> Vec<(Vec<Vec<u8>>, Option<i64>)> {
+        let mut all = Vec::new();
+        for (key, expires) in self.keys.iter().zip(self.expire_at().await) {
             all.push((content(&mut self.redis.clone(), key).await, expires));
         }
         all

@@ -125,11 +125,13 @@ class Run:
 
     def dump(self):
         """Returns all three keys, and when they expire; Redis 6.2 cannot say when."""
-        dumps = [self.content(key) for key in self.keys]
+        return [self.content(key) for key in self.keys], self.expire_at()
+
+    def expire_at(self):
         try:
-            return dumps, [self.calls.call("PEXPIRETIME", key) for key in self.keys]
+            return [self.calls.call("PEXPIRETIME", key) for key in self.keys]
         except ServerError:
-            return dumps, []
+            return []
 
     def content(self, key):
         """What lies under a key, in one order: some servers bring the fields of a larger hash in another one each time."""
@@ -173,6 +175,8 @@ class Run:
             except Failed:
                 if time.monotonic() >= until:
                     raise
+                if grants or events:
+                    raise Failed(f"{reply!r} came, and {grants} and {events} with it already")
         self.numbers = numbers
         if step.get("listened") and self.sharded:
             self.subscribe(f"{self.keys[0]}:events", un="UN")
@@ -234,7 +238,16 @@ class Run:
         for key in self.keys:
             if self.calls.call("PTTL", key) == -1:
                 raise Failed(f"{key} does not expire")
+        if "keep" in expected:
+            self.check_keep(*expected["keep"], decoded(self.calls.call("HGET", state, "s")), scores)
 
+    def check_keep(self, least, most, found, scores):
+        """The keys outlive the last deadline by so many ms, and expire when the state says."""
+        if not least <= found["keep"] - max([*scores.values()] or [found["near"]]) <= most:
+            raise Failed(f"keep: {found}, {scores}")
+        wrong = [at for at in self.expire_at() if at not in (-2, found["keep"])]
+        if wrong:
+            raise Failed(f"a key expires at {wrong}, and keep is {found['keep']}")
 
     def check_state(self, expected, hash_, scores, is_deadline):
         if not expected:
@@ -327,7 +340,7 @@ def main():
                     print(f"{path.stem}: {scenario['scenario']}: {json.dumps(step)}: {error}")
                 run.close()
     print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if failed or not passed else 0)
 
 
 if __name__ == "__main__":

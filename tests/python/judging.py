@@ -19,10 +19,11 @@ import uuid
 from composed import scripts
 from conformance import decoded, encoded
 from fairlock._names import keys
-from judge import GRACE_MS, Lock, client, names_owner, owner, writes
+from judge import GRACE_MS, Lock, client, names_owner, owner, unweighted, writes
 from resp import Connection, ServerError
 
 HOUR = 3_600_000
+RETENTION_MS = 30_000     # for which the keys outlive the last deadline, at least
 CALLS = 60
 CLIENTS = ["0000000000000a1", "0000000000000b2", "0000000000000c3"]
 OWNERS = ["6fa459eaee8a3ca4894edb77e160355e", "16fd2706baaf433b82eb8c7fada847da"]
@@ -208,12 +209,13 @@ class Story:
         write = self.some("w")
         read = self.name("r", owner(write), client(write))
         reads = [request for request in self.lock.leases if not writes(request) and names_owner(request) and owner(request) == owner(write)]
-        if reads and write not in self.lock.holders:
+        if reads and (write not in self.lock.holders or self.chance(0.2)):
             read = self.random.choice(reads)
         return ("downgrade", self.events, [write, read, HOUR])
 
     def evict(self):
-        return ("evict", self.events, [owner(self.some())])
+        whose = owner(self.some())
+        return ("evict", self.events, [unweighted(whose) if self.chance(0.5) else whose])
 
     def place(self):
         draw = self.random.random
@@ -253,8 +255,8 @@ class Story:
         self.check_reply(script, args, reply, answer, lock, begun // 1000)
         check("what was published", messages, {
             who: [text_of(told)] for who, told in answer.messages.items() if who in self.real.listening})
-        if "e" in options:
-            check("the events", sorted(events), sorted((what, request, str(token)) for what, request, token in answer.events))
+        noted = [(what, request, str(token)) for what, request, token in answer.events]
+        check("the events", events, noted if "e" in options else [])
         self.lock = lock
         self.tickets += [ticket for _, ticket in lock.places.values() if ticket not in self.tickets]
         self.lengthen_cut_leases()
@@ -318,6 +320,10 @@ class Story:
         """`slack_ms`: by how much the moment of the call is not known."""
         holders = {status[6][n]: status[6][n + 1:n + 4] for n in range(0, len(status[6]), 4)}
         waiters = {status[7][n]: status[7][n + 1:n + 3] for n in range(0, len(status[7]), 3)}
+        writing = sum(map(writes, lock.holders))
+        mode = "write" if writing else "read" if lock.holders else ""
+        check("the mode, the policy and the counts", status[1:6],
+              [mode, lock.policy or "", str(writing), str(len(lock.holders)), str(len(lock.places))])
         check("the holders", sorted(holders), sorted(lock.holders))
         check("the queue", list(waiters), lock.queue())
         for request, (score, _) in waiters.items():
@@ -335,10 +341,14 @@ class Story:
             names = ["seq", "token", "first", "near", "keep", "cap", "reads", "writes", "waiting", "sole", "more", "up", "holder"]
             state = dict(zip(names + ["limit", "used"], status[8]))
             right = dict(seq=lock.seq, token=lock.token, first=lock.first, reads=len(lock.readers()),
-                         writes=len(lock.holders) - len(lock.readers()), waiting=len(lock.places), more=0)
+                         writes=writing, waiting=len(lock.places), more=0)
             if lock.policy == "n":
                 right.update(limit=lock.limit, used=lock.used())
             check("the state", {name: int(state[name]) for name in right}, right)
+            deadlines = [lock.leases[request] for request in lock.leases if request not in lock.past]
+            near, keep = int(state["near"]), int(state["keep"])
+            if bool(near) != bool(lock.leases) or deadlines and not (near <= min(deadlines) and keep >= max(deadlines) + RETENTION_MS):
+                raise Difference(f"near is {near}, keep is {keep}, and the deadlines are {sorted(deadlines)}")
 
 
 def text_of(told):

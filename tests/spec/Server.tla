@@ -126,7 +126,7 @@ AcquireNew(s, r, how, clock) ==
     LET grows == how.policy = "n" /\ s.policy = "n" /\ how.limit > s.limit
         limited == [s EXCEPT !.policy = how.policy, !.limit = how.limit]
         a == IF grows THEN Admit(limited, clock) ELSE limited
-        others == {t \in Waiting(a) : Owner[t] = Owner[r]}
+        others == {t \in Waiting(a) \cap Named : Owner[t] = Owner[r]}
         place == <<Band(a, r), IF how.ticket > 0 THEN how.ticket ELSE Number(a, clock)>>
         aged == [a EXCEPT !.seq = Max(@, how.ticket)]
         ahead == {t \in Waiting(a) : a.wait[t][1] < place[1] \/ (a.wait[t][1] = place[1] /\ a.wait[t][2] <= place[2])}
@@ -135,7 +135,7 @@ AcquireNew(s, r, how, clock) ==
         queued == [aged EXCEPT !.seq = Max(@, place[2]),
                                !.wait = [t \in Waiting(a) \cup {r} |-> IF t = r THEN place ELSE a.wait[t]]]
     IN  IF s.policy \notin {"?", how.policy} THEN Refused(s, "policy", 0)
-        ELSE IF how.upgrade /\ (~IsUpgrade(a, r) \/ a.first > how.token) THEN Refused(a, "interrupted", 0)
+        ELSE IF how.upgrade /\ (~IsUpgrade(a, r) \/ a.first > how.token) THEN Refused(IF s.policy = "?" THEN s ELSE a, "interrupted", 0)
         ELSE IF Fits(a, r) /\ (Inside(a, r) \/ first) THEN [state |-> entered, reply |-> Stands(entered, r)]
         ELSE IF r \in Named /\ others # {} THEN Refused(a, "already", CHOOSE t \in others : TRUE)
         ELSE IF place[1] = -1 /\ Waiting(a) # {} /\ a.wait[First(a)][1] = -1 THEN Refused(a, "conflict", 0)
@@ -166,13 +166,16 @@ Renew(s, rs, past, clock) ==
     LET e == Expire(s, past \ {rs[i] : i \in DOMAIN rs}, clock)
     IN [state |-> e, reply |-> [i \in DOMAIN rs |-> Stands(e, rs[i])]]
 
-(* The read request r takes the place of the write request w. *)
+(* The read request r takes the place of the write request w.  A known r is renewed, and w stays as it is. *)
 Downgrade(s, w, r, past, clock) ==
-    LET e == Expire(IF w \in s.holds THEN [s EXCEPT !.holds = (@ \ {w}) \cup {r}] ELSE s, past \ {w, r}, clock)
+    LET moves == w \in s.holds /\ r \notin Known(s)
+        own == IF moves THEN {w, r} ELSE {r}
+        e == Expire(IF moves THEN [s EXCEPT !.holds = (@ \ {w}) \cup {r}] ELSE s, past \ own, clock)
     IN IF r \in e.holds THEN LET t == Admit(e, clock) IN [state |-> t, reply |-> t.first] ELSE [state |-> e, reply |-> -1]
 
-Evict(s, owner, past, clock) ==
-    LET gone == {r \in Known(s) : Owner[r] = owner}
+(* By CLIENT:NUMBER an owner is found whatever its weight, so these may be several. *)
+Evict(s, owners, past, clock) ==
+    LET gone == {r \in Known(s) : Owner[r] \in owners}
         left == Without(s, gone)
         e == Expire(left, past \ gone, clock)
     IN [state |-> IF gone = {} THEN e ELSE Admit(e, clock), reply |-> Cardinality(gone)]
@@ -192,7 +195,9 @@ Place(s, r, ticket, token, counter, past, clock) ==
                 ELSE IF ticket > 0 /\ r \in Waiting(e) /\ e.wait[r][1] # -1 THEN Admit(moved, clock)
                 ELSE IF ticket > 0 /\ token > 0 /\ r \in e.holds /\ same /\ alone /\ behind THEN Admit(given, clock)
                 ELSE aged
-    IN [state |-> next, reply |-> Stands(next, r)]
+        stands == Stands(next, r)
+    \* Without a ticket a waiter is told seq without the counter: no grant has a token between the two.
+    IN [state |-> next, reply |-> IF ticket = 0 /\ stands.is = "waits" THEN [stands EXCEPT !.seq = e.seq] ELSE stands]
 
 ------------------------------------------------------------------------------------------
 (* Invariants of a state, by their numbers in design.md. *)
@@ -215,6 +220,11 @@ TwiceIsOnce(s, past) ==
         /\ LET once == Release(s, <<r>>, past, 0).state IN Release(once, <<r>>, {}, 0).state = once
         /\ LET once == Acquire(s, r, how, past, 0)
            IN once.reply.is \in {"holds", "waits"} => Acquire(once.state, r, how, {}, 0) = once
+        /\ LET once == Evict(s, {Owner[r]}, past, 0).state IN Evict(once, {Owner[r]}, {}, 0) = [state |-> once, reply |-> 0]
+        /\ r \in Named \ Writes =>
+               \* A writer that waits may enter by what the first call ended.
+               \A w \in (Requests \cap Writes) \ Waiting(s) : Owner[w] = Owner[r] =>
+                   LET once == Downgrade(s, w, r, past, 0) IN Downgrade(once.state, w, r, {}, 0) = once
 
 (* 8: a foreign or late release or renewal says so, and changes nothing that the same call without it would not change. *)
 ForeignIsNothing(s, past) ==

@@ -112,9 +112,10 @@ def mutants_run(wanted):
     """Puts known mistakes into the specification, and sees TLC name what does not hold."""
     from mutants import MUTANTS
     wrong = 0
-    for mutant in MUTANTS:
-        if wanted and not any(word in mutant["name"] for word in wanted):
-            continue
+    chosen = [mutant for mutant in MUTANTS if not wanted or any(word in mutant["name"] for word in wanted)]
+    if not chosen:
+        sys.exit(f"spec: no mutant has any of {wanted} in its name")
+    for mutant in chosen:
         broken, (generated, _), seconds, _ = checked(mutant["scope"], mutant["module"], mutant, quiet=True)
         found = broken in mutant["breaks"]
         wrong += not found
@@ -127,7 +128,7 @@ def main():
     parser = argparse.ArgumentParser(prog="make spec", description=__doc__)
     parser.add_argument("scope", nargs="*", help="scopes of scopes.py, or all; the small ones unless given")
     parser.add_argument("--list", action="store_true", help="name the scopes")
-    parser.add_argument("--mutants", action="store_true", help="put mistakes into the specification, and see each one caught")
+    parser.add_argument("--mutants", action="store_true", help="put mistakes into the specification, or the journals, and see each one caught")
     parser.add_argument("--trace", metavar="FILE", help="check the journals of a run of torture, which --journal FILE wrote")
     args = parser.parse_args()
     if args.list:
@@ -136,7 +137,9 @@ def main():
         return 0
     must_have("java", "default-jre-headless")
     if args.trace:
-        from trace import traced
+        from trace import forged, traced
+        if args.mutants:
+            return forged(pathlib.Path(args.trace), prepared, tlc, args.scope)
         return traced(pathlib.Path(args.trace), prepared, tlc)
     return mutants_run(args.scope) if args.mutants else scopes_run(args.scope)
 

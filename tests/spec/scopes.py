@@ -28,6 +28,8 @@ SCOPES = {
                      what="the server loses its state, or goes back to an earlier one"),
     "lower": dict(small=True, requests=DOWNGRADE[:3], flight=1, losses=1,
                   what="a writer falls back to reading beside another writer; a reply or a message is lost"),
+    "lower-late": dict(small=True, requests=DOWNGRADE[:2], flight=1, copies=1, losses=1,
+                       what="a writer falls back to reading; a call comes twice and late, a reply or a message is lost"),
     "shared": dict(small=True, requests=TWO_CLIENTS, flight=1, ends=1,
                    what="an owner writes by two clients, beside a reader; a lease ends too early"),
     "permits": dict(small=True, requests=PERMITS, policy="n", limit=2, flight=1,

@@ -241,7 +241,12 @@ impl<'a> Run<'a> {
             let mut numbers = self.numbers.clone();
             let answered = matches(&step.reply, &reply, &mut numbers);
             match answered {
-                Err(_) if step.until && begun.elapsed() < PATIENCE => continue,
+                Err(_) if step.until && begun.elapsed() < PATIENCE => {
+                    if heard != Heard::default() {
+                        return Err(format!("replied {reply:?}, and published {heard:?} already"));
+                    }
+                    continue;
+                }
                 Err(why) => return Err(format!("replied {reply:?}: {why}")),
                 Ok(()) => {}
             }
@@ -358,6 +363,18 @@ impl<'a> Run<'a> {
         ];
         if exist.into_iter().zip(found.ttl).any(|(exists, ttl)| exists && ttl <= 0) {
             return wrong("a key does not expire", &found);
+        }
+        if let Some((least, most)) = keys.keep {
+            let last = found.leases.values().max().copied().unwrap_or(found.packed.near);
+            let expire_when_kept = exist
+                .into_iter()
+                .zip(self.lock.expire_at().await)
+                .all(|(exists, at_ms)| {
+                    !exists || at_ms.is_none_or(|at_ms| u64::try_from(at_ms) == Ok(found.packed.keep))
+                });
+            if !(last + least..=last + most).contains(&found.packed.keep) || !expire_when_kept {
+                return wrong("keep", &found);
+            }
         }
         self.check_state(&keys.state, &mut found, left)
     }

@@ -48,6 +48,9 @@ pub struct Keys {
     pub state: BTreeMap<String, Value>,
     pub queue: Vec<String>,
     pub leases: BTreeMap<String, u64>,
+    /// ms from the last deadline to the end of the keys: at least and at most.
+    #[serde(default)]
+    pub keep: Option<(u64, u64)>,
 }
 
 pub fn scenarios() -> Vec<(String, Scenario)> {
