@@ -54,6 +54,7 @@ browser: setup ## Open the page of `fairlock serve` in a headless Chromium; inst
 	$(TESTS) --test cli -- --ignored slow::browser
 
 others: setup ## Run all tests on each server in target/servers, side by side
+	@ls target/servers/* >/dev/null 2>&1 || { echo "others: no server in target/servers: see .ci/servers" >&2; exit 1; }
 	FAIRLOCK_MATRIX=all $(TESTS) --test it -- --nocapture slow::servers::
 	@$(call COMMAND_ON_ALL,)
 

@@ -141,7 +141,8 @@ impl<M> Acquire<M> {
     /// let job = client.rw_lock("nightly report").write().hold_at_least(Duration::from_secs(3600));
     /// if let Some(guard) = job.try_acquire().await? {
     ///     guard.while_held(async { /* ... */ }).await?;
-    ///     guard.release().await?; // the others find the lock busy until one o'clock
+    ///     // The others find the lock busy until one o'clock, and the job has run, whatever the error is.
+    ///     if let Err(error) = guard.release().await { eprintln!("{error}") }
     /// }
     /// # Ok(()) }
     /// ```
@@ -238,10 +239,9 @@ impl<M: Access> Acquire<M> {
     /// requests of a client in the order of these first polls. A request takes its place in the queue when the server
     /// executes it. Two kinds of requests may come later: one whose owner still has another request to leave (see
     /// [`Owner`]), and one whose call got no reply, because the client sends it again. No conflicting later request
-    /// enters earlier, except one of an owner that reenters, or of the mode that another
-    /// [`Policy`](crate::Policy) prefers. If this process is frozen for longer than the lease, the
-    /// request loses its place. Then it asks again with its old ticket, so that only requests that entered meanwhile
-    /// overtake it.
+    /// enters earlier, except one of an owner that reenters, or of the mode that another [`Policy`](crate::Policy) prefers.
+    /// If this process is frozen for longer than the lease, the request loses its place. Then it asks again with its old
+    /// ticket, so that only requests that entered meanwhile overtake it.
     ///
     /// # Cancel safety
     /// If you drop the future, the request leaves the queue, in the background. If the server granted the lock at that

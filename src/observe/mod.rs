@@ -38,7 +38,7 @@
 //! | `WARN` | `the server refuses to bring events` | `error` |
 //! | `WARN` | `the server refuses to bring grants`, in a cluster: waits for the lock end with that error | `lock`, `error` |
 //! | `WARN` | `the server refuses what a look for deadlocks needs` | `error` |
-//! | `WARN` | `no sentinel to listen to`: the client learns of a new master by refusals | `error` |
+//! | `WARN` | `no sentinel to listen to`: the client asks all sentinels again and again | `error` |
 //! | `WARN` | `connection silent, replaced` | `connection` |
 //! | `WARN` | `the server does not vote`, when a client of a quorum connects | `server`, `error` |
 //! | `INFO` | `connected` | `server`, `client`; of a quorum `quorum`, `servers` |

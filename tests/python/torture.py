@@ -124,6 +124,8 @@ class Task:
         choice, mode = self.random.randrange(4), "w"
         if choice == 0:
             guard = await lock.write().try_acquire()
+            if guard is not None:
+                self.reporter.granted(self.workload, 0)
         elif choice == 1:
             guard, mode = await self.enter(lock.read(), limit), "r"
         elif choice == 2:

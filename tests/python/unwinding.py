@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import socket
 import sys
 import unittest
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from unittest import mock
 import client as tests
 import fairlock
 from client import LONG, OnAServer, connected, name
-from fairlock._connection import Address
+from fairlock._connection import Address, Connection
 from fairlock._engine import Settings
 
 # What ends at all ends by then, on any machine.
@@ -293,6 +294,44 @@ class Connecting(OnAServer):
             self.assertEqual([pause for pause in pauses if pause], [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5])
             await session.script("renew", lock, "")
             self.assertEqual(session._pause, 0.0, "a script has succeeded")
+
+    async def test_the_subscription_is_made_anew_with_the_connection_for_calls(self) -> None:
+        # Nobody is refused anything if that connection ends before the name leads to another server.
+        async with connected() as client:
+            session, subscription = client._connected()._session, client._connected()._subscription
+            before = subscription._connection
+            assert before is not None and session._link is not None
+            session._link.connection.close()
+            await (await client.rw_lock(name()).write()).release()
+            await asyncio.wait_for(asyncio.shield(before.ended), ENDS)
+
+    async def test_a_dead_address_of_a_name_does_not_keep_the_client_out(self) -> None:
+        address = Address.of_url(tests.URL)
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        loop, timeout = asyncio.get_running_loop(), asyncio.timeout
+        connect, limits, asked = loop.create_connection, [], 0
+
+        async def create_connection(*args: object, **kwargs: object) -> object:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise TimeoutError("its packets are dropped")
+            return await connect(*args, **kwargs)  # type: ignore[arg-type, misc]
+
+        def limited(seconds: float) -> asyncio.Timeout:
+            limits.append(seconds)
+            return timeout(60.0)
+
+        with (
+            mock.patch.object(socket, "getaddrinfo", side_effect=socket.gaierror),
+            mock.patch.object(loop, "getaddrinfo", mock.AsyncMock(return_value=[*found, *found])),
+            mock.patch.object(loop, "create_connection", create_connection),
+            mock.patch.object(asyncio, "timeout", limited),
+        ):
+            connection = await Connection.open(address, 0.1)
+        connection.close()
+        self.assertEqual(asked, 2, "the second one is alive")
+        self.assertEqual(limits, [2.0, 1.0, 1.0], "each has a part of the time")
 
     async def test_the_subscription_leaves_a_server_that_is_no_master_any_more(self) -> None:
         async with connected() as client:

@@ -273,7 +273,8 @@ def forged(path, prepared, tlc, wanted):
         if refused and not right:
             print(refused[1])
     print(f"spec: {caught} of {len(JOURNALS)} mistakes in a journal were caught")
-    return wrong or not caught
+    # Few journals have a call for each of them.
+    return wrong or not caught or (not wanted and caught < len(JOURNALS) - 2)
 
 
 def first_changed(segment, change):

@@ -159,12 +159,17 @@ class Connection(asyncio.Protocol):
 
     async def _connect_to_first(self, address: Address) -> None:
         """A name may have several addresses, and a dead one among them must not take the time of all."""
-        found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        kind = socket.SOCK_STREAM
+        try:
+            # An address that is no name needs no thread.
+            found = socket.getaddrinfo(address.host, address.port, type=kind, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await self._loop.getaddrinfo(address.host, address.port, type=kind)
         name = address.host if address.tls else None
         for left in range(len(found), 0, -1):
             family, _, protocol, _, (host, port, *_) = found[-left]
             try:
-                async with asyncio.timeout(CONNECT_SECONDS / len(found)):
+                async with asyncio.timeout(CONNECT_SECONDS / min(len(found), 4)):
                     await self._loop.create_connection(
                         lambda: self, str(host), int(port), family=family, proto=protocol, ssl=address.tls, server_hostname=name
                     )

@@ -488,10 +488,11 @@ class Engine:
                 continue
             for at in range(0, len(jobs), CALLS):
                 ends = await asyncio.gather(*(job() for job in jobs[at : at + CALLS]), return_exceptions=True)
-                for error in ends:
-                    if error is not None:
-                        log.error("a call of the watchdog failed", exc_info=error)
-                        await asyncio.sleep(RETRY_SECONDS)
+                failed = [error for error in ends if error is not None]
+                for error in failed:
+                    log.error("a call of the watchdog failed", exc_info=error)
+                if failed:
+                    await asyncio.sleep(RETRY_SECONDS)
 
     def _due(self, now: float) -> tuple[list[Callable[[], Coroutine[Any, Any, None]]], float]:
         """Returns what to do now, and when to look next."""

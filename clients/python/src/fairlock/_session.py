@@ -114,7 +114,7 @@ class Session:
         self._pause = 0.0
         self._closed = False
         self._process = os.getpid()
-        # The server is no master any more.
+        # The server may be no master any more.
         self.on_demoted: Callable[[], None] = lambda: None
 
     async def command(self, *words: Word) -> Reply:
@@ -193,6 +193,9 @@ class Session:
         await asyncio.sleep(self._pause)
         self._pause = min(max(2 * self._pause, LEAST_PAUSE), MOST_PAUSE)
         connection = await Connection.open(self._address, self._patience)
+        if self._link is not None:
+            # The address may lead to another server by now, and grants are told there.
+            self.on_demoted()
         try:
             async with asyncio.timeout(max(2.0, self._patience)):
                 self._link = await self._greet(connection)

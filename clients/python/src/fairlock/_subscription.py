@@ -121,7 +121,8 @@ class Subscription:
                 # A refusal mostly lasts, and without a subscription waiters learn of their grants by renewals only.
                 passes = isinstance(error, ReplyError) and is_transient(error)
                 level = logging.DEBUG if passes or str(error) == refusal else logging.WARNING
-                log.log(level, "the server refuses the subscription, so grants are heard late: %s", error)
+                trace = None if isinstance(error, (ReplyError, MalformedError)) else error
+                log.log(level, "no subscription, so grants are heard late: %s", error, exc_info=trace)
                 refusal = str(error)
 
     def _take(self, channel: str, payload: str) -> None:

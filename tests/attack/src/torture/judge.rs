@@ -142,7 +142,7 @@ impl Judge {
         }
     }
 
-    /// The loss was a jump of the clock, or of a key. Who waited before it may be granted after it, with what the jump has left of its
+    /// The clock jumped, or a key was deleted. Who waited before that may be granted after it, with what is left of its
     /// lease, and believes in the whole of it.
     pub fn jump_ends(&mut self, now_us: u64, true_us: u64) {
         let lease_us = self.longest_lease_us;

@@ -317,7 +317,7 @@ impl Run {
         }
         let names = workloads.iter().map(|workload| workload.name());
         totals
-            .left_out(names, args.python)
+            .left_out(names, args.python.min(args.processes))
             .for_each(|text| judge.violation(text));
         // The flood reports too few holds to count on one.
         if judge.matched == 0 && workloads.iter().any(|workload| *workload != Workload::Flood) {
@@ -393,7 +393,6 @@ impl Run {
         self.all_say(args.processes, within, "drained", |totals| totals.drained)
             .await?;
         fleet.tell_all("probe").await?;
-        let within = LONGEST_LEASE + Duration::from_secs(120);
         self.all_say(args.processes, within, "got their locks", |totals| totals.probed)
             .await?;
         fleet.tell_all("leave").await?;
