@@ -4,7 +4,6 @@
 use super::session::Session;
 use crate::observe;
 use crate::protocol::key::Lock;
-use crate::protocol::reply::Standing;
 use crate::protocol::script::CHUNK;
 use crate::state::request::Request;
 use crate::state::{Due, FollowUp};
@@ -152,11 +151,8 @@ async fn renew_chunk(
             if requests.iter().any(|(request, _)| request.claim().ended().is_some()) {
                 session.shared.registry.schedule_check(&lock, now);
             }
-            let waits = requests.is_empty()
-                || standings
-                    .iter()
-                    .any(|standing| matches!(standing, Standing::Waits { .. }));
-            if let Some(next) = next.filter(|_| waits) {
+            // Whatever the call renewed: it may have taken the place of a look for those who wait.
+            if let Some(next) = next {
                 session.shared.registry.schedule_check_if_waiting(&lock, now + next);
             }
             // The script stopped at its batch limit.

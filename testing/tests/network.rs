@@ -159,6 +159,29 @@ async fn releases_and_downgrades_keep_their_places_in_a_line_of_acquires() {
     drop(next.expect("so was what a drop released").unwrap());
 }
 
+/// One process holds permits and waits for more, so the renewal of a hold takes the place of a look.
+#[tokio::test(start_paused = true)]
+async fn a_crash_costs_its_lease_where_a_look_meets_the_renewal_of_a_hold() {
+    let seconds = Duration::from_secs;
+    for dies_after in 0..4 {
+        let server = Server::new();
+        let way = Way::to(&server);
+        let mine = Client::builder().lease(seconds(600)).connect(server.endpoint());
+        let theirs = Client::builder().lease(seconds(10)).connect(way.endpoint());
+        let (mine, theirs) = (mine.await.unwrap(), theirs.await.unwrap());
+        let permit = |client: &Client| client.semaphore("a", 2).permits(1).acquire_fair();
+        let _held = permit(&mine).await.unwrap();
+        let _dying = permit(&theirs).await.unwrap();
+        sleep(seconds(110)).await;
+        let waiting = tokio::spawn(permit(&mine));
+        sleep(seconds(dies_after)).await;
+        way.faults().swallows = true;
+        let entered = timeout(seconds(11), waiting).await;
+        let entered = entered.unwrap_or_else(|_| panic!("the dead process had a lease of 10 s; {dies_after}"));
+        drop(entered.unwrap().unwrap());
+    }
+}
+
 /// Its request stands at the server with a second's lease, whatever it had asked for before.
 #[tokio::test(start_paused = true)]
 async fn a_grant_over_a_new_subscription_proves_no_lease_that_was_asked_for_before_it() {
