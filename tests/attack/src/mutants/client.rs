@@ -648,7 +648,7 @@ pub const ALL: &[Mutant] = &[
         name: "silence-within-the-limit-is-a-no", file: "src/acquire.rs",
         edits: &[("            let asked = attempt.ask(now).await?;",
             "                let asked = match when {
-                    When::Within(limit) => match timeout(limit, attempt.ask(now)).await {
+                    When::Within(limit) => match tokio::time::timeout(limit, attempt.ask(now)).await {
                         Ok(asked) => asked?,
                         Err(_) => return Ok(None),
                     },
