@@ -53,20 +53,22 @@ fn a_recess_ends_a_conflict() {
     let conflict = || Error::UpgradeConflict { lock: "a".to_owned() };
     let now = Instant::now();
     let trusted = |_| Some(now);
-    let mut tally = answered(now, &[QUEUED(5), QUEUED(6)]);
-    tally.take(1);
-    tally.on_refusal(1, conflict(), now, true);
-    assert!(!tally.weigh(|| now, trusted));
-    let recess = tally.recess_at().unwrap();
-    assert!(tally.weigh(|| recess, trusted) && tally.is_in_recess());
-    // In the recess the request stands at no server, so the refusal says nothing.
-    assert!(!tally.weigh(|| recess + LEASE, trusted));
-    let back = recess + LEASE * 10;
-    assert!(tally.on_knock(0, back) && !tally.on_knock(1, back));
-    tally.on_refusal(1, conflict(), back, true);
-    assert!(!tally.weigh(|| back, trusted));
-    tally.on_refusal(1, conflict(), back + LEASE, true);
-    assert!(tally.weigh(|| back + LEASE, trusted));
+    for looks in [true, false] {
+        let mut tally = answered(now, &[QUEUED(5), QUEUED(6)]);
+        tally.take(1);
+        tally.on_refusal(1, conflict(), now, true);
+        assert!(!tally.weigh(|| now, trusted));
+        let recess = tally.recess_at().unwrap();
+        assert!(tally.weigh(|| recess, trusted) && tally.is_in_recess());
+        // In the recess the request stands at no server, so the refusal says nothing, whether or not anybody looks.
+        assert!(!looks || !tally.weigh(|| recess + LEASE, trusted));
+        let back = recess + LEASE * 10;
+        assert!(tally.on_knock(0, back) && !tally.on_knock(1, back));
+        tally.on_refusal(1, conflict(), back, true);
+        assert!(!tally.weigh(|| back, trusted));
+        tally.on_refusal(1, conflict(), back + LEASE, true);
+        assert!(tally.weigh(|| back + LEASE, trusted));
+    }
 }
 
 /// Its drivers would wait for the end of the recess.
