@@ -286,7 +286,7 @@ class Connecting(OnAServer):
             link = session._link
             assert link is not None
             refusal = tests.ReplyError("READONLY You can't write against a read only replica.")
-            session.on_demoted = lambda: None
+            session.on_left = lambda: None
             with mock.patch.object(asyncio, "sleep", sleep), mock.patch.object(type(link), "call", side_effect=refusal):
                 for _ in range(8):
                     with self.assertRaises(tests.ReplyError):

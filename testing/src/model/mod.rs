@@ -5,8 +5,8 @@
 //! tokens of the phase: the last one, and the one with which the phase began.
 //!
 //! The protocol leaves choices to a server: which of the dead a call removes, how many a call lets in before it says "call
-//! again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge
-//! (`judge.rs`) reads them off a real server's answer and says whether they are allowed.
+//! again". [`Choices`] makes them. The simulated server makes its own ([`AtMost`]); the judge (`judge.rs`) reads them off a
+//! real server's answer and says whether they are allowed.
 
 mod names;
 mod place;

@@ -166,17 +166,17 @@ class Connection(asyncio.Protocol):
         except socket.gaierror:
             found = await self._loop.getaddrinfo(address.host, address.port, type=kind)
         name = address.host if address.tls else None
-        for left in range(len(found), 0, -1):
-            family, _, protocol, _, (host, port, *_) = found[-left]
+        failed: Exception = OSError("the name has no address")
+        for family, _, protocol, _, (host, port, *_) in found:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS / min(len(found), 4)):
                     await self._loop.create_connection(
                         lambda: self, str(host), int(port), family=family, proto=protocol, ssl=address.tls, server_hostname=name
                     )
                 return
-            except (OSError, TimeoutError):
-                if left == 1:
-                    raise
+            except (OSError, TimeoutError) as error:
+                failed = error
+        raise failed
 
     async def call(self, *words: Word) -> Reply:
         """Returns the reply.

@@ -125,7 +125,7 @@ class Engine:
         self._subscription = Subscription(
             address, patience, f"{prefix}:c:{self.id}", f"{prefix}:listen", self._heard, self._subscribed
         )
-        self._session.on_demoted = self._subscription.close
+        self._session.on_left = self._subscription.close
 
     def is_copy(self) -> bool:
         """Whether this is the copy in a child of fork(). The requests are the parent's, and so are the sockets."""

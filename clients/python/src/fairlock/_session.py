@@ -114,8 +114,8 @@ class Session:
         self._pause = 0.0
         self._closed = False
         self._process = os.getpid()
-        # The server may be no master any more.
-        self.on_demoted: Callable[[], None] = lambda: None
+        # Called when the server may be no master any more, or another one.
+        self.on_left: Callable[[], None] = lambda: None
 
     async def command(self, *words: Word) -> Reply:
         """Raises ReplyError, or Disconnected: the server may have executed the call."""
@@ -154,7 +154,7 @@ class Session:
         """The server is no master any more. The address may lead to another one, and grants are told there."""
         if error.code in OF_A_REPLICA:
             link.connection.close()
-            self.on_demoted()
+            self.on_left()
 
     def post(self, name: str, lock: LockKeys, options: str, *args: Word) -> bool:
         """Sends a script if there is a connection. Whether it did: the reply is not read."""
@@ -195,7 +195,7 @@ class Session:
         connection = await Connection.open(self._address, self._patience)
         if self._link is not None:
             # The address may lead to another server by now, and grants are told there.
-            self.on_demoted()
+            self.on_left()
         try:
             async with asyncio.timeout(max(2.0, self._patience)):
                 self._link = await self._greet(connection)
