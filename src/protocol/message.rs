@@ -2,6 +2,20 @@
 //! for the requests behind it.
 
 use crate::types::limits::MOST_NUMBER;
+use redis::{Cmd, RedisError, Value};
+
+/// Counts those who hear such messages: the subscribers of a client's channel on the server that executes this.
+pub(crate) fn count_subscribers(channel: &str) -> Cmd {
+    let mut count = redis::cmd("PUBSUB");
+    count.arg("NUMSUB").arg(channel);
+    count
+}
+
+/// Reads the reply to [`count_subscribers`].
+pub(crate) fn read_subscribers(reply: Value) -> Result<u64, RedisError> {
+    let (_channel, n) = redis::from_redis_value::<(Value, u64)>(reply)?;
+    Ok(n)
+}
 
 /// The requests and tokens of a message, and the key of their lock. `None`: the message is not fairlock's.
 pub(crate) fn read_message(payload: &[u8]) -> Option<(Vec<(&str, u64)>, &str)> {

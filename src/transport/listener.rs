@@ -5,6 +5,7 @@
 use super::backend::Backend;
 use super::backoff::{Backoff, retrying};
 use super::host::this_process;
+use super::link::{How, Lane, Link};
 use super::quarantine::{Seat, run_of};
 use super::server::Purpose;
 use super::subscription::{Push, Subscription};
@@ -12,7 +13,8 @@ use crate::observe::Outage;
 use crate::protocol::event::{self, ALL_LOCKS};
 use crate::protocol::introduction::Introduction;
 use crate::protocol::key::{ChannelKind, audience_channel, channel_base, kind_of_channel};
-use crate::protocol::server_time;
+use crate::protocol::order::Order;
+use crate::protocol::{message, server_time};
 use crate::state::request::Heard;
 use crate::state::shared::Shared;
 use crate::types::clock;
@@ -21,7 +23,9 @@ use crate::types::timers::{ANNOUNCED_EVERY, CONNECT_TIMEOUT, INTRODUCED_EVERY, P
 use futures::future::try_join_all;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use std::mem::replace;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) struct Listener {
@@ -43,6 +47,11 @@ impl Listener {
             shared,
             seat,
         }
+    }
+
+    /// The channel on which the scripts tell this client of its grants.
+    fn channel(&self) -> String {
+        format!("{}{}", channel_base(&self.shared.prefix), self.shared.id)
     }
 
     pub(crate) async fn subscribe(&self) -> Result<Subscription, RedisError> {
@@ -76,8 +85,7 @@ impl Listener {
             }
             run.get_or_init(|| of_server);
         }
-        let (prefix, id) = (&self.shared.prefix, self.shared.id);
-        let channels = [format!("{}{id}", channel_base(prefix)), audience_channel(prefix)];
+        let channels = [self.channel(), audience_channel(&self.shared.prefix)];
         let channels = channels.each_ref().map(String::as_str);
         let subscribed = timeout(CONNECT_TIMEOUT, subscription.wire.subscribe(&channels)).await;
         subscribed.unwrap_or_else(|_| Err(timed_out()))?;
@@ -87,8 +95,8 @@ impl Listener {
         Ok(subscription)
     }
 
-    /// Keeps the subscription up. Never ends.
-    pub(crate) async fn run(&self, mut subscription: Subscription) {
+    /// Keeps the subscription up. Never ends. `moved` says that `calls` has a new connection.
+    pub(crate) async fn run(&self, mut subscription: Subscription, calls: &Link, moved: &Notify) {
         let registry = &self.shared.registry;
         let mut backoff = Backoff::new();
         loop {
@@ -97,6 +105,7 @@ impl Listener {
                 biased;
                 why = self.until_dead(&mut subscription) => why,
                 () = self.backend.outdated(term) => "the server is not the master any more".to_owned(),
+                () = self.left_behind(calls, moved) => "the server of the calls does not know it".to_owned(),
             };
             tracing::warn!(connection = Outage::SUBSCRIPTION, error = why, "connection lost");
             let outage = Outage::begin(Outage::SUBSCRIPTION);
@@ -158,6 +167,28 @@ impl Listener {
                 Ok(_) => {}
                 Err(error) if error.is_timeout() => return "the server does not answer".to_owned(),
                 Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    /// Waits until the calls go to a server that does not know the subscription. The former one may be alive, and believe
+    /// that it is a master, so nothing else would end the subscription.
+    async fn left_behind(&self, calls: &Link, moved: &Notify) {
+        let count = message::count_subscribers(&self.channel());
+        let how = How::plainly(Lane::Background, CONNECT_TIMEOUT);
+        loop {
+            moved.notified().await;
+            let sent = AtomicBool::new(false);
+            let reply = calls.call(&how, &Order::command(&count, &sent)).await;
+            match reply.and_then(message::read_subscribers) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if is_transient(&error) => {
+                    sleep(PING_INTERVAL).await;
+                    moved.notify_one();
+                }
+                // The right to ask is optional.
+                Err(error) => tracing::debug!(%error, "cannot see whether the server knows the subscription"),
             }
         }
     }

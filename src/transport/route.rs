@@ -22,6 +22,7 @@ use std::future::Future;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -321,15 +322,17 @@ impl Single {
         let Some(subscription) = self.take_subscription() else {
             return;
         };
-        // After a reconnect the server may have forgotten holds.
+        let moved = Notify::new();
+        // After a reconnect the server may have forgotten holds, or be another one.
         let recheck = |is_up| {
             if is_up {
                 self.shared.registry.recheck(clock::now(), |_| true);
+                moved.notify_one();
             }
         };
         futures::join!(
             self.link.run(recheck),
-            self.listener.run(subscription),
+            self.listener.run(subscription, &self.link, &moved),
             self.link.watch()
         );
     }

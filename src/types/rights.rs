@@ -16,8 +16,8 @@ pub enum Task {
     Look,
     /// To acquire, renew and release.
     Lock,
-    /// To hand on within a second what dead waiters are granted. A client works without this: each of them then costs its
-    /// lease.
+    /// To hand on within a second what dead waiters are granted, and to notice that calls and subscription lead to
+    /// different servers. A client works without this: each dead waiter then costs its lease.
     Unheard,
     /// [`RwLock::status`](crate::RwLock::status), and [`Client::client_info`](crate::Client::client_info).
     Status,

@@ -153,10 +153,21 @@ impl World {
         {
             return Value::Okay;
         }
+        if let [name, what, channel] = command
+            && (&name[..], &what[..]) == (b"PUBSUB", b"NUMSUB")
+        {
+            return self.subscribers(channel);
+        }
         let now_us = self.now_us();
         let (reply, published) = self.keyspace.execute(command, now_us, &Audience(&self.wires));
         self.publish(published);
         reply
+    }
+
+    fn subscribers(&self, channel: &[u8]) -> Value {
+        let subscribes = |wire: &&Wire| wire.channels.iter().any(|own| own.as_bytes() == channel);
+        let n = self.wires.values().filter(subscribes).count();
+        Value::Array(vec![Value::BulkString(channel.to_vec()), Value::Int(n as i64)])
     }
 
     pub(crate) fn expire(&mut self, lock: &str) -> usize {

@@ -198,6 +198,44 @@ async fn who_only_listens_to_events_follows_the_name_too() {
     .await;
 }
 
+/// The former master lives on and believes that it is one, so nothing there ends the subscription.
+#[tokio::test]
+async fn a_subscription_does_not_stay_behind_with_another_master() {
+    in_time(async || {
+        let (former, next) = tokio::join!(Server::start(), Server::start());
+        let name = Proxy::to(former.port()).await;
+        let (moving, there) = (client(name.url(), LONG).await, client(next.url(), LONG).await);
+        name.leads_to(next.port());
+        // The subscription is no normal client.
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("TYPE").arg("normal");
+        let killed: u64 = kill.query_async(&mut former.redis().await).await.unwrap();
+        assert!(killed > 0, "the connection for calls");
+        // Each client subscribes to one channel of its own.
+        eventually("both hear the next master", async || channels(&next).await == 2).await;
+        let guard = there.rw_lock("a").write().acquire_fair().await.unwrap();
+        let waiter = tokio::spawn(moving.rw_lock("a").write().acquire_fair());
+        next.until_queued("a", 1).await;
+        guard.release().await.unwrap();
+        soon("the grant", waiter)
+            .await
+            .unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    })
+    .await;
+}
+
+/// On which clients are told of their grants.
+async fn channels(server: &Server) -> usize {
+    let mut channels = redis::cmd("PUBSUB");
+    channels.arg("CHANNELS").arg("fairlock:c:*");
+    let channels: Vec<String> = channels.query_async(&mut server.redis().await).await.expect("PUBSUB");
+    channels.len()
+}
+
 #[tokio::test]
 async fn a_wait_for_replicas_that_a_demotion_ends_is_asked_for_again() {
     in_time(async || {

@@ -789,6 +789,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("failover::demotion::a_name_that_leads_to_another_master_takes_holds_and_waits_along"),
     },
     Mutant {
+        name: "the-subscription-stays-with-another-master", file: "src/transport/listener.rs",
+        edits: &[("                Ok(0) => return,\n", "")],
+        seen: "found here, in the client in Python",
+        story: "A name leads to another master, and the former one lives on: messages are awaited from there for ever.",
+        check: Check::It("failover::demotion::a_subscription_does_not_stay_behind_with_another_master"),
+    },
+    Mutant {
         name: "who-only-listens-stays-with-a-replica", file: "src/transport/listener.rs",
         edits: &[("if is_of_replica(error) && !subscription.of_replica {", "if is_of_replica(error) && subscription.of_replica {")],
         seen: "found here, by reading",

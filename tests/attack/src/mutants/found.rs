@@ -442,4 +442,6 @@ pub const ALL: &[Bug] = &[
         "a reader from outside", &["tests/attack/src/torture/judge.rs only_a_loss_of_the_journal_excuses_a_guard_that_it_does_not_have"]),
     bug("A look that met the renewal of a hold of the same client was not planned again, so a crash cost a third of the waiter's lease more. In the tests of looks nobody held and waited by one client.",
         "a reader of the client in Python, which had it too", &["testing/tests/network.rs a_crash_costs_its_lease_where_a_look_meets_the_renewal_of_a_hold"]),
+    bug("The subscription stayed with another writable master behind a name, so each hand-over to that client waited for a look. In the tests of names the former master was demoted.",
+        "a reader of the client in Python", &["failover::demotion::a_subscription_does_not_stay_behind_with_another_master"]),
 ];
