@@ -7,10 +7,11 @@ use redis::{Cmd, PushInfo, PushKind, RedisError, Value};
 use std::future::pending;
 use std::io::ErrorKind;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::task::AbortHandle;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -297,4 +298,42 @@ async fn a_call_that_comes_while_others_stand_in_line_does_not_pass_them() {
     drop(newcomer);
     calls.iter().for_each(|call| call.abort());
     drop(held);
+}
+
+/// Otherwise the server has nothing to do until the last caller has sent its next call.
+#[tokio::test(start_paused = true)]
+async fn callers_whose_replies_come_together_go_on_in_two_halves() {
+    const CALLERS: usize = 16;
+    let server = Server::new();
+    let way = Way::to(&server);
+    let client = Client::connect(way.endpoint()).await.unwrap();
+    // Now the server knows the scripts, which go over a line otherwise.
+    let first = client.rw_lock("first").write().acquire_fair().await.unwrap();
+    first.release().await.unwrap();
+    way.faults().delay = Duration::from_millis(10);
+    let (returned, first) = (Arc::<AtomicUsize>::default(), Arc::<Notify>::default());
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let (lock, returned, first) = (
+            client.rw_lock(caller.to_string()),
+            Arc::clone(&returned),
+            Arc::clone(&first),
+        );
+        callers.spawn(async move {
+            let _guard = lock.write().acquire_fair().await.unwrap();
+            returned.fetch_add(1, Ordering::Relaxed);
+            first.notify_one();
+        });
+    }
+    // Like the task of a connection: the first caller wakes it, and it runs after all that were awake by then.
+    let sends = tokio::spawn({
+        let returned = Arc::clone(&returned);
+        async move {
+            first.notified().await;
+            returned.load(Ordering::Relaxed)
+        }
+    });
+    assert_eq!(sends.await.unwrap(), CALLERS / 2);
+    while callers.join_next().await.is_some() {}
+    assert_eq!(returned.load(Ordering::Relaxed), CALLERS);
 }

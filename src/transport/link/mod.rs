@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 /// One connection, and what the link knows of its server.
@@ -54,6 +55,8 @@ struct Connection {
     /// The calls that users' own futures have sent. A future that nobody polls keeps its call counted; then others
     /// stand in line.
     in_flight: AtomicUsize,
+    /// How many of their replies came among many others.
+    in_bursts: AtomicUsize,
     pulse: Arc<Pulse>,
 }
 
@@ -67,7 +70,21 @@ impl Connection {
             quarantine_left: left.map(|left| left.max(Duration::from_millis(1))),
         }
     }
+
+    /// Makes two bursts of one: every second caller goes on only after the runtime has run what was ready.
+    ///
+    /// Replies that come together make callers that go on together, and the task of the connection runs after all of
+    /// them. So the server would have nothing to do until the last one has sent its next call.
+    async fn spread_burst(&self) {
+        let is_burst = self.in_flight.load(Ordering::Relaxed) >= MANY;
+        if is_burst && self.in_bursts.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            yield_now().await;
+        }
+    }
 }
+
+/// With so many of users' calls in flight, replies come in bursts.
+const MANY: usize = 8;
 
 /// Counts a call that a user's own future has sent, until the future has seen the reply or was dropped.
 struct Direct(Arc<Connection>);
@@ -221,7 +238,11 @@ impl Link {
                 let reply = pin!(wire.send(&command));
                 let reply = taught(&connection, form, reply);
                 match how.lane {
-                    Lane::Users => self.conclude(&connection, how.limit, reply).await,
+                    Lane::Users => {
+                        let reply = self.conclude(&connection, how.limit, reply).await;
+                        connection.spread_burst().await;
+                        reply
+                    }
                     // A renewal takes the next connection as soon as there is one.
                     Lane::Background => {
                         let reply = Box::pin(connection.pulse.unless_over(reply));
@@ -452,6 +473,7 @@ impl Link {
             quarantined_until,
             known: Known::new(functions),
             in_flight: AtomicUsize::new(0),
+            in_bursts: AtomicUsize::new(0),
             pulse: Arc::default(),
         })
     }

@@ -30,10 +30,10 @@ pub fn why(results: &Results, key: &str) -> Option<String> {
             ))
         }
         "p2" => Some(format!(
-            "The server is busy all the time here. Without the client, our functions reach {} of the floor's rate, \
-             the least that share the state with all other cases {}, and the least functions with these promises {}. The \
-             second of these, with the least client (`least_client.rs`), reach {}. An owner and a deadline need \
-             one command each way; a fair, reentrant and counted queue needs a packed state and the time.",
+            "Without the client, and so with whole bursts of calls, our functions reach {} of the floor's rate, the least \
+             that share the state with all other cases {}, and the least functions with these promises {}. The second \
+             of these, with the least client (`least_client.rs`), reach {}. An owner and a deadline need one command each way; \
+             a fair, reentrant and counted queue needs a packed state and the time.",
             number("p2_scripts"),
             number("p2_shared"),
             number("p2_least"),

@@ -789,6 +789,13 @@ pub const ALL: &[Mutant] = &[
         check: Check::It("failover::demotion::a_name_that_leads_to_another_master_takes_holds_and_waits_along"),
     },
     Mutant {
+        name: "replies-of-a-burst-make-a-burst", file: "src/transport/link/mod.rs",
+        edits: &[("            yield_now().await;\n", "            drop(yield_now());\n")],
+        seen: "measured here",
+        story: "64 callers get their replies together and go on together, and the server idles for a fifth of the time.",
+        check: Check::Testing("network", "callers_whose_replies_come_together_go_on_in_two_halves"),
+    },
+    Mutant {
         name: "the-subscription-stays-with-another-master", file: "src/transport/listener.rs",
         edits: &[("                Ok(0) => return,\n", "")],
         seen: "found here, in the client in Python",
