@@ -28,11 +28,7 @@ async fn nothing_is_published_while_nobody_listens_and_soon_after_the_last_one_s
     drop(second);
     drop(events);
     until_silent(&server, &acting).await;
-    let channels: Vec<String> = redis::cmd("PUBSUB")
-        .arg(&["CHANNELS", "*:events"])
-        .query_async(&mut server.redis().await)
-        .await
-        .unwrap();
+    let channels = server.channels("*:events").await;
     assert_eq!(channels, Vec::<String>::new(), "still subscribed");
 }
 

@@ -4,6 +4,7 @@ use crate::lateness::{in_time, promise};
 use crate::observe::{LONG, client, ms};
 use crate::proxy::Proxy;
 use crate::server::{Server, connected, eventually, soon};
+use crate::users::passes;
 use fairlock::{Client, Error};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -218,28 +219,17 @@ async fn a_subscription_does_not_stay_behind_with_another_master() {
         let killed: u64 = kill.query_async(&mut former.redis().await).await.unwrap();
         assert!(killed > 0, "the connection for calls");
         // Each client subscribes to one channel of its own.
-        eventually("both hear the next master", async || channels(&next).await == 2).await;
+        eventually("both hear the next master", async || {
+            next.channels("fairlock:c:*").await.len() == 2
+        })
+        .await;
         let guard = there.rw_lock("a").write().acquire_fair().await.unwrap();
         let waiter = tokio::spawn(moving.rw_lock("a").write().acquire_fair());
         next.until_queued("a", 1).await;
         guard.release().await.unwrap();
-        soon("the grant", waiter)
-            .await
-            .unwrap()
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        passes("the grant", waiter).await;
     })
     .await;
-}
-
-/// On which clients are told of their grants.
-async fn channels(server: &Server) -> usize {
-    let mut channels = redis::cmd("PUBSUB");
-    channels.arg("CHANNELS").arg("fairlock:c:*");
-    let channels: Vec<String> = channels.query_async(&mut server.redis().await).await.expect("PUBSUB");
-    channels.len()
 }
 
 #[tokio::test]

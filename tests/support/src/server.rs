@@ -287,6 +287,13 @@ impl Server {
         keys
     }
 
+    /// Channels with subscribers whose names match the pattern.
+    pub async fn channels(&self, pattern: &str) -> Vec<String> {
+        let mut channels = redis::cmd("PUBSUB");
+        channels.arg("CHANNELS").arg(pattern);
+        channels.query_async(&mut self.redis().await).await.expect("PUBSUB")
+    }
+
     /// Requests that wait for the lock.
     pub async fn queued(&self, lock: &str) -> usize {
         self.try_queued(lock).await.expect("ZCARD")
