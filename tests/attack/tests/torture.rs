@@ -33,6 +33,25 @@ fn everything_breaks_around_the_lock_and_the_lock_does_not() {
     assert!(good || is_unlucky(&text), "{text}");
 }
 
+#[test]
+fn a_run_without_the_fault_that_was_chosen_does_not_succeed() {
+    let never = [
+        "--workload",
+        "hot",
+        "--faults",
+        "stop",
+        "--minutes",
+        "0",
+        "--calm",
+        "1000000",
+    ];
+    let (good, text) = torture(&never);
+    assert!(
+        !good && text.contains("stop was chosen and never did anything"),
+        "{text}"
+    );
+}
+
 fn can_run_python() -> bool {
     const CAN_RUN_IT: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
     let found = Command::new("python3").args(["-c", CAN_RUN_IT]).status();

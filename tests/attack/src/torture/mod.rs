@@ -298,6 +298,7 @@ impl Run {
         for lane in lanes {
             lane.await?;
         }
+        self.demand_faults(args)?;
         if let Err(error) = self.come_to_rest(args, workloads, &nemesis).await {
             lock(&self.judge).violation(format!("at the end: {error}"));
         }
@@ -355,6 +356,20 @@ impl Run {
                 return;
             }
         }
+    }
+
+    /// A run without a fault that was chosen by its name says nothing about that fault.
+    fn demand_faults(&self, args: &Args) -> Result<(), Failure> {
+        if args.faults.is_empty() {
+            return Ok(());
+        }
+        for fault in lock(&self.counts).never_came(&args.chosen_faults()?) {
+            let name = fault.name();
+            lock(&self.judge).violation(format!(
+                "{name} was chosen and never did anything; a longer run may help"
+            ));
+        }
+        Ok(())
     }
 
     /// Each chosen fault has come. A run that has found something need not wait for the others.

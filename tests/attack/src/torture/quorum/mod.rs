@@ -117,6 +117,7 @@ async fn through(
     for lane in lanes {
         lane.await?;
     }
+    run.demand_faults(args)?;
     if let Err(error) = come_to_rest(&mut run, args, &nemesis).await {
         lock(&run.judge).violation(format!("at the end: {error}"));
     }
