@@ -35,17 +35,8 @@ fn everything_breaks_around_the_lock_and_the_lock_does_not() {
 
 #[test]
 fn a_run_without_the_fault_that_was_chosen_does_not_succeed() {
-    let never = [
-        "--workload",
-        "hot",
-        "--faults",
-        "stop",
-        "--minutes",
-        "0",
-        "--calm",
-        "1000000",
-    ];
-    let (good, text) = torture(&never);
+    let never = "--workload hot --faults stop --minutes 0 --calm 1000000";
+    let (good, text) = torture(&never.split(' ').collect::<Vec<_>>());
     assert!(
         !good && text.contains("stop was chosen and never did anything"),
         "{text}"

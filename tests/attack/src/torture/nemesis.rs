@@ -32,12 +32,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of these faults that have never done anything.
-    pub(super) fn never_came<'a>(&self, faults: &'a [Fault]) -> impl Iterator<Item = &'a Fault> {
-        let came = |fault| self.done.get(fault).is_some_and(|times| *times > 0);
-        faults.iter().filter(move |fault| !came(*fault))
-    }
-
     pub(super) fn note(&mut self, text: &str) {
         self.log.push_back(format!("{} {text}", now_us()));
         if self.log.len() > LOGGED {
