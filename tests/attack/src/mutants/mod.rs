@@ -63,8 +63,8 @@ pub enum Check {
     Loom(&'static str),
     /// A test inside of `fairlock-attack`.
     Attack(&'static str),
-    /// A test of `testing/tests`: its file, and its name.
-    Testing(&'static str, &'static str),
+    /// A test of `testing/tests`.
+    Testing(&'static str),
     /// A test of `cli/tests`, which starts the command.
     Cli(&'static str),
 }
@@ -81,7 +81,7 @@ impl std::fmt::Display for Check {
             Self::Lib(name) => write!(f, "lib {name}"),
             Self::Loom(name) => write!(f, "loom {name}"),
             Self::Attack(name) => write!(f, "attack {name}"),
-            Self::Testing(file, name) => write!(f, "testing {file}::{name}"),
+            Self::Testing(name) => write!(f, "testing {name}"),
             Self::Cli(name) => write!(f, "cli {name}"),
         }
     }
@@ -98,17 +98,26 @@ const STEPS: u64 = 400_000;
 /// And in the losses of so many stories.
 const LOSSES: u64 = 64;
 
-/// All of them.
+/// All of them, under the titles that they have on the page.
+const CATALOGUE: [(&str, &[Mutant]); 8] = [
+    ("Bugs in the scripts", lua::ALL),
+    (
+        "Bugs in bounded locks, bounded queues, and grants that nobody heard",
+        bounded::ALL,
+    ),
+    ("Bugs in votes, and in quarantines", votes::ALL),
+    ("Bugs in the client", client::ALL),
+    (
+        "Bugs in least times, lock delays, several locks in one guard, and the search for deadlocks",
+        simulated::ALL,
+    ),
+    ("Bugs in the client of several servers", quorum::ALL),
+    ("Bugs that no check of that day would have noticed", unnoticed::ALL),
+    ("Bugs in the command", cli::ALL),
+];
+
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    lua::ALL
-        .iter()
-        .chain(bounded::ALL)
-        .chain(votes::ALL)
-        .chain(client::ALL)
-        .chain(simulated::ALL)
-        .chain(quorum::ALL)
-        .chain(unnoticed::ALL)
-        .chain(cli::ALL)
+    CATALOGUE.iter().flat_map(|(_, mutants)| *mutants)
 }
 
 #[derive(clap::Args, Debug)]
@@ -516,7 +525,10 @@ mod tests {
                     let (module, test) = name.rsplit_once("::").expect("module::test");
                     (attack(module), test)
                 }
-                Check::Testing(file, test) => (format!("testing/tests/{file}.rs"), test),
+                Check::Testing(name) => {
+                    let (module, test) = name.split_once("::").expect("module::test");
+                    (format!("testing/tests/it/{module}.rs"), test)
+                }
                 Check::Cli(name) => {
                     let (module, test) = name.rsplit_once("::").expect("module::test");
                     (format!("cli/tests/cli/{}.rs", module.replace("::", "/")), test)

@@ -1,6 +1,6 @@
 //! The catalogue as a page.
 
-use super::{Check, Mutant, bounded, cli, client, found, lua, quorum, simulated, votes};
+use super::{CATALOGUE, Check, Mutant, found, lua};
 use std::fmt::Write;
 
 const HEAD: &str = "# Known bugs, and what catches each
@@ -27,25 +27,13 @@ project, *found here* is a bug that this crate had, and *invented* one that some
 
 pub fn text() -> String {
     let mut page = HEAD.to_owned();
-    table(&mut page, "Bugs in the scripts", lua::ALL);
-    table(
-        &mut page,
-        "Bugs in bounded locks, bounded queues, and grants that nobody heard",
-        bounded::ALL,
-    );
-    table(&mut page, "Bugs in votes, and in quarantines", votes::ALL);
-    page.push_str("\nRetired with layout 1:\n\n");
+    for (title, mutants) in CATALOGUE {
+        table(&mut page, title, mutants);
+    }
+    page.push_str("\n## Retired with layout 1\n\n");
     for (names, why) in lua::RETIRED {
         let _ = writeln!(page, "* {names}: {why}");
     }
-    table(&mut page, "Bugs in the client", client::ALL);
-    table(
-        &mut page,
-        "Bugs in least times, lock delays, several locks in one guard, and the search for deadlocks",
-        simulated::ALL,
-    );
-    table(&mut page, "Bugs in the client of several servers", quorum::ALL);
-    table(&mut page, "Bugs in the command", cli::ALL);
     page.push_str("\n## Bugs found here\n\nWhat was wrong with this crate while it was built. Tests are those of `tests/it` unless a file is named.\n\n");
     page.push_str("| the bug | how it was found | what holds it now |\n|---|---|---|\n");
     for found::Bug { what, how, held_by } in found::ALL {
@@ -66,7 +54,7 @@ fn table(page: &mut String, title: &str, mutants: &[Mutant]) {
             | Check::Lib(name)
             | Check::Loom(name)
             | Check::Attack(name)
-            | Check::Testing(_, name)
+            | Check::Testing(name)
             | Check::Cli(name) => {
                 let kind = mutant.check.to_string();
                 format!("{} `{name}`", kind.split(' ').next().unwrap_or(""))

@@ -100,7 +100,7 @@ pub const ALL: &[Mutant] = &[
         &[("let blocked = circle.iter().filter_map(", "let blocked = circle.iter().skip(1).filter_map(")],
         "The error leaves out the wait of the owner that is told."),
     Mutant {
-        check: Check::Testing("server", "a_search_for_deadlocks_outlives_an_outage"),
+        check: Check::Testing("server::a_search_for_deadlocks_outlives_an_outage"),
         ..simulate("search-ends-with-an-error", "src/engine/deadlock.rs",
         &[("                Err(error) if is_transient(&error) => tracing::debug!(%error, \"no look for deadlocks\"),\n", "                Err(error) if is_transient(&error) => return tracing::debug!(%error, \"no look for deadlocks\"),\n")],
         "A look for deadlocks fails because the connection breaks, and it was the last one.")

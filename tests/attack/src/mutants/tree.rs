@@ -141,7 +141,7 @@ impl Tree {
                 "fairlock-attack",
                 "--lib",
             ]),
-            Check::Testing(file, _) => command.args([
+            Check::Testing(_) => command.args([
                 "test",
                 "--no-run",
                 "--profile",
@@ -149,7 +149,7 @@ impl Tree {
                 "-p",
                 "fairlock-testing",
                 "--test",
-                file,
+                "it",
             ]),
             Check::Cli(_) => command.args(["test", "--no-run", "-p", "fairlock-cli", "--test", "cli"]),
             Check::Loom(_) => {
@@ -193,7 +193,7 @@ impl Tree {
                 command.args(["--seed", &seed.to_string()]);
                 SIMULATION_PATIENCE
             }
-            Check::It(test) | Check::Lib(test) | Check::Attack(test) | Check::Testing(_, test) | Check::Cli(test) => {
+            Check::It(test) | Check::Lib(test) | Check::Attack(test) | Check::Testing(test) | Check::Cli(test) => {
                 // The names of others may begin with this one.
                 command.args(["--exact", test]);
                 PATIENCE

@@ -16,7 +16,7 @@ fn the_readme_shows_the_program_that_is_tested() {
     let (_, program) = include_str!("readme.rs")
         .split_once("\n\n")
         .expect("a comment, then the program");
-    assert!(include_str!("../README.md").contains(program));
+    assert!(include_str!("../../README.md").contains(program));
 }
 
 #[tokio::test(start_paused = true)]
