@@ -12,8 +12,8 @@ use tokio::net::TcpSocket;
 
 /// How long a test waits for what should take milliseconds: these machines are slow at times.
 pub const PATIENCE: Duration = Duration::from_secs(match option_env!("FAIRLOCK_IMPATIENT") {
-    // `make mutants`, where many tests wait in vain.
-    Some(_) => 30,
+    // `make mutants`, where many tests wait in vain. Some wait for a look, which comes after half a minute.
+    Some(_) => 45,
     None => 180,
 });
 
