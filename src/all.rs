@@ -226,7 +226,7 @@ impl AcquireAll {
 
     async fn acquire(self, when: When) -> Result<Option<AllGuard>, Error> {
         runtime::check_timers()?;
-        let (begun, lease, max_hold) = (clock::look(), self.lease, self.max_hold);
+        let (begun, lease, max_hold) = (clock::now(), self.lease, self.max_hold);
         let (handle, leaver) = (Arc::clone(&self.handle), Leaver::default());
         let (owner, asks) = self.plan(&leaver)?;
         let mut all = AllGuard {
@@ -249,7 +249,7 @@ impl AcquireAll {
             };
             let (request, at) = (Arc::clone(hold.request()), all.holds.len());
             losses.push(Box::pin(async move {
-                request.lost(clock::look, clock::sleep_until).await;
+                request.lost(clock::now, clock::sleep_until).await;
                 at
             }));
             all.holds.push(hold);

@@ -148,7 +148,7 @@ impl<M> Guard<M> {
     /// together with its clocks.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        let held_until = self.request().change(|claim| claim.held_until(clock::look()));
+        let held_until = self.request().change(|claim| claim.held_until(clock::now()));
         held_until.is_some()
     }
 
@@ -169,10 +169,10 @@ impl<M> Guard<M> {
     /// You may drop the future and call again at any time.
     pub async fn lost(&self) -> LostReason {
         if runtime::check_timers().is_ok() {
-            self.request().lost(clock::look, clock::sleep_until).await;
+            self.request().lost(clock::now, clock::sleep_until).await;
         } else {
             // In a box, so that other futures do not grow.
-            Box::pin(self.request().lost(clock::look, |_| self.untimed())).await;
+            Box::pin(self.request().lost(clock::now, |_| self.untimed())).await;
         }
         self.reason()
     }
@@ -224,7 +224,7 @@ impl<M> Guard<M> {
     pub async fn release(mut self) -> Result<(), Error> {
         runtime::check_timers()?;
         let request = Arc::clone(self.request());
-        let mut now = clock::look();
+        let mut now = clock::now();
         let held_until = request.claim().held_until(now);
         let Some(held_until) = held_until else {
             return Err(self.loss());
@@ -258,7 +258,7 @@ impl<M> Guard<M> {
                         // The server keeps another hold of that name for the least time, and nobody has it.
                         Some(_) if stood != [Standing::Unknown] => {
                             request.claim().keep_on(None);
-                            session.shared.abandon(Arc::clone(&request), clock::look());
+                            session.shared.abandon(Arc::clone(&request), clock::now());
                         }
                         _ => session.shared.registry.remove(&request),
                     }
@@ -269,7 +269,7 @@ impl<M> Guard<M> {
                     }
                     // The lease, or the least time for which it was sealed, may have ended after the user had left the hold, and
                     // before the server heard of that.
-                    let now = clock::look();
+                    let now = clock::now();
                     let is_free = may_be_sealed && request.claim().lease_to_seal(now).is_none();
                     let may_have_ended = now >= held_until || is_free;
                     if stood == [Standing::Unknown] && may_have_ended {
@@ -282,14 +282,14 @@ impl<M> Guard<M> {
                         reason,
                     });
                 }
-                Err(error) if is_transient(&error) && clock::look() < held_until => {
+                Err(error) if is_transient(&error) && clock::now() < held_until => {
                     tracing::debug!(lock = %request.lock.name, %error, "release not confirmed, sending it again");
                     // A renewal never makes a hold unknown, before its least time is over.
                     let may_be_done = call.may_be_done(&error);
                     sent_before |= rest.is_none() && may_be_done;
                     may_be_sealed |= rest.is_some() && may_be_done;
                     backoff.pause().await;
-                    now = clock::look();
+                    now = clock::now();
                     // From then on "unknown" may mean that the hold expired and others have been inside, or that a shutdown
                     // has released it.
                     if now >= held_until || session.is_closed() {
@@ -339,8 +339,7 @@ pub(crate) fn tell(hold: Option<Box<Hold>>, end: HoldEnd) {
 impl<M> Drop for Guard<M> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            // A look, because a hold that ended while the machine was suspended is lost, and keeps its lock delay.
-            self.handle.shared().abandon(request, clock::look());
+            self.handle.shared().abandon(request, clock::now());
         }
     }
 }

@@ -15,7 +15,7 @@ pub use crate::protocol::script::replaced::{scripts, transform_scripts};
 pub use crate::quorum::rules::seam::{Rule, break_rule};
 pub use crate::quorum::tally::seam::{Order, Voter};
 pub use crate::transport::simulated::{Connection, Network, OnPush};
-pub use crate::types::clock::seam::suspend;
+pub use crate::types::clock::machine::suspend;
 pub use crate::types::random::seeded::seed;
 
 /// The servers whose votes a guard counts, by their numbers from 0 on.

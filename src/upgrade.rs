@@ -127,7 +127,7 @@ impl WriteGuard {
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         runtime::check_timers()?;
         let asked = clock::now();
-        let held_until = self.request().claim().held_until(clock::look());
+        let held_until = self.request().claim().held_until(clock::now());
         let limit = self.request().claim().limit_left(asked);
         let Some((held_until, limit)) = held_until.zip(limit) else {
             return Err(self.lost_because(self.reason()));

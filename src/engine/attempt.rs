@@ -227,7 +227,7 @@ impl Attempt {
         let request = self.request();
         let mut backoff = Backoff::new();
         loop {
-            match request.outcome(clock::look).await {
+            match request.outcome(clock::now).await {
                 Outcome::HandOut(grant) => return Ok(Attempted::Granted(grant)),
                 // In a box, because it is rare.
                 Outcome::Renew => Box::pin(self.renew(&mut backoff)).await?,

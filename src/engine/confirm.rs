@@ -37,7 +37,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
         let told = tokio::select! {
             told = call.confirm(&request.name, asked, wish) => told,
             // A server may wait for its replicas for an hour.
-            () = request.lost(clock::look, clock::sleep_until) => break,
+            () = request.lost(clock::now, clock::sleep_until) => break,
         };
         match told {
             Ok((standing, reached)) => {
@@ -69,5 +69,5 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
 }
 
 fn is_held(request: &Request) -> bool {
-    request.claim().held_until(clock::look()).is_some()
+    request.claim().held_until(clock::now()).is_some()
 }

@@ -32,7 +32,7 @@ pub(crate) async fn renew_due(session: &Session) {
             }
             () = registry.something_due(clock::watch_until) => {}
         }
-        let begun = clock::look();
+        let begun = clock::now();
         let mut later = Vec::new();
         for due in registry.take_due(begun) {
             let Due {

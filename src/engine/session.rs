@@ -195,7 +195,7 @@ impl Session {
         // Also if the caller drops this future.
         let streams = Streams(shared);
         // A look, as in the drop of a guard.
-        let now = clock::look();
+        let now = clock::now();
         let requests = shared.registry.close(now);
         self.route.turn_away();
         for request in &requests {

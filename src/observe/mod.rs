@@ -238,8 +238,7 @@ impl Wait {
         Box::new(Self {
             span,
             mode,
-            // The caller's patience begins now, also if the machine was suspended since the last look.
-            begun: clock::look(),
+            begun: clock::now(),
             ended: None,
             outcome: Outcome::Cancelled,
             without: match when {

@@ -104,7 +104,7 @@ impl Ballot {
         let mut tally = self.tally();
         let now = clock::now();
         let trusted = |at: usize| self.members.servers[at].trusted_from(now);
-        let mut changed = tally.weigh(clock::look, trusted);
+        let mut changed = tally.weigh(clock::now, trusted);
         if let (true, Phase::Holds { token, .. }, Some(owner)) = (changed, &mut tally.phase, &self.owners_token) {
             *token = owner.raised(*token);
         }

@@ -71,7 +71,7 @@ impl<M> QuorumGuard<M> {
     /// hold is lost.
     #[must_use]
     pub fn votes(&self) -> usize {
-        self.ballot.tally().held(clock::look())
+        self.ballot.tally().held(clock::now())
     }
 
     /// The servers whose votes count.
@@ -185,7 +185,7 @@ impl<M> QuorumGuard<M> {
     /// How many of the votes that hold are told, and the others. A server that has lost a vote since may have lost the token
     /// too.
     fn held_votes(&self, told: &BTreeSet<(usize, u64)>) -> (usize, Vec<(usize, Arc<Request>)>) {
-        let (tally, now) = (self.ballot.tally(), clock::look());
+        let (tally, now) = (self.ballot.tally(), clock::now());
         let votes = tally.votes.iter().enumerate();
         let held = votes.filter(|(_, vote)| vote.held_until(now).is_some());
         let requests = held.filter_map(|(at, vote)| Some((at, vote.request.clone()?)));
@@ -323,7 +323,7 @@ struct Leaving {
 
 impl Leaving {
     fn new(handle: &Arc<Handle>, request: Arc<Request>) -> Self {
-        let now = clock::look();
+        let now = clock::now();
         let certain = request.claim().held_until(now);
         // From here on the watchdog does not renew the hold.
         drop(request.end_hold(now));
@@ -355,14 +355,14 @@ impl Leaving {
                         // have come since.
                         (_, Some(_)) if sent_before => Left::Held,
                         (_, Some(_)) => match self.certain {
-                            Some(certain) if certain <= clock::look() => Left::Late,
+                            Some(certain) if certain <= clock::now() => Left::Late,
                             Some(_) => Left::Unknown,
                             None => Left::Absent,
                         },
                         (_, None) => Left::Absent,
                     });
                 }
-                Err(error) if is_transient(&error) && clock::look() < until => {
+                Err(error) if is_transient(&error) && clock::now() < until => {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
                     // A shutdown releases it too.

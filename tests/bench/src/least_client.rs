@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -154,13 +154,18 @@ impl LeastCrowd {
         self.writer.name();
         self.writer.acquire().await;
         let (entered, mut inside) = mpsc::unbounded_channel();
+        let leave = Arc::new(Notify::new());
         let mut waiting = JoinSet::new();
         for number in 0..readers {
-            let (raw, waits, entered) = (self.writer.clone(), self.waits.clone(), entered.clone());
+            let (raw, waits) = (self.writer.clone(), self.waits.clone());
+            let (entered, leave) = (entered.clone(), Arc::clone(&leave));
             waiting.spawn(async move {
                 let guard = waits.wait(number, raw.queue_reader(number)).await;
-                let now = crate::clock::now();
-                entered.send((now, guard)).map_err(drop).expect("somebody counts");
+                // As the readers of our client do.
+                let left = leave.notified();
+                entered.send(crate::clock::now()).expect("somebody counts");
+                left.await;
+                drop(guard);
             });
         }
         server.until_queued("raw-p8-least", readers as usize).await;
@@ -170,12 +175,12 @@ impl LeastCrowd {
         tokio::task::yield_now().await;
         let released = crate::clock::now();
         self.writer.release().await;
-        let (mut guards, mut last) = (Vec::new(), 0.0_f64);
+        let mut last = 0.0_f64;
         for _ in 0..readers {
-            let (at, guard) = inside.recv().await.expect("a reader");
-            last = last.max(at);
-            guards.push(guard);
+            last = last.max(inside.recv().await.expect("a reader"));
         }
+        leave.notify_waiters();
+        waiting.join_all().await;
         self.writer.release_readers(readers).await;
         last - released
     }

@@ -5,12 +5,13 @@ use crate::env::{Env, connect, connection, listening};
 use crate::least_client::LeastCrowd;
 use crate::lua::{Lua, Spent};
 use crate::report::{Goal, Report, median};
-use fairlock::{Client, ReadGuard};
+use fairlock::Client;
 use fairlock_support::server::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{PushKind, Script};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 const READERS: usize = 1000;
@@ -97,14 +98,19 @@ async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut Multip
         .acquire_fair()
         .await
         .expect("granted");
-    let (entered, mut inside) = mpsc::unbounded_channel::<(f64, ReadGuard)>();
+    let (entered, mut inside) = mpsc::unbounded_channel();
+    let leave = Arc::new(Notify::new());
     let mut readers = JoinSet::new();
     for n in 0..READERS {
         let acquire = b[n % b.len()].rw_lock(LOCK).read().lease(LEASE).acquire_fair();
-        let entered = entered.clone();
+        let (entered, leave) = (entered.clone(), Arc::clone(&leave));
         readers.spawn(async move {
             let guard = acquire.await.expect("granted");
-            entered.send((clock::now(), guard)).expect("somebody counts");
+            // A task that ended here would end within the time of those behind it.
+            let left = leave.notified();
+            entered.send(clock::now()).expect("somebody counts");
+            left.await;
+            guard.release().await.expect("released");
         });
     }
     server.until_queued(LOCK, READERS).await;
@@ -115,17 +121,12 @@ async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut Multip
     let before = Spent::so_far(redis).await;
     let released = clock::now();
     guard.release().await.expect("released");
-    let mut guards = Vec::new();
     let mut last: f64 = 0.0;
     for _ in 0..READERS {
-        let (at, guard) = inside.recv().await.expect("a reader");
-        last = last.max(at);
-        guards.push(guard);
+        last = last.max(inside.recv().await.expect("a reader"));
     }
     let spent = Spent::so_far(redis).await.since(before);
-    for guard in guards {
-        readers.spawn(async move { guard.release().await.expect("released") });
-    }
+    leave.notify_waiters();
     while let Some(reader) = readers.join_next().await {
         reader.expect("a reader");
     }

@@ -7,14 +7,14 @@ pub const ALL: &[Mutant] = &[
     // ---- a machine that was suspended
     Mutant {
         name: "guard-asleep", file: "src/guard.rs",
-        edits: &[("self.request().change(|claim| claim.held_until(clock::look()))", "self.request().change(|claim| claim.held_until(clock::now()))")],
+        edits: &[("self.request().change(|claim| claim.held_until(clock::now()))", "self.request().change(|claim| claim.held_until(tokio::time::Instant::now()))")],
         seen: "invented",
-        story: "is_held() does not look whether the machine was suspended.",
+        story: "is_held() goes by a clock that stood still while the machine was suspended.",
         check: Check::Testing("suspended::a_guard_believes_nothing_after_a_suspend_that_is_longer_than_its_lease"),
     },
     Mutant {
         name: "release-asleep", file: "src/guard.rs",
-        edits: &[("let mut now = clock::look();", "let mut now = clock::now();")],
+        edits: &[("let mut now = clock::now();", "let mut now = tokio::time::Instant::now();")],
         seen: "by its test, while the clock was built in",
         story: "A release after a suspend does not say that the hold was lost.",
         check: Check::Testing("suspended::a_release_after_a_suspend_says_that_the_hold_was_lost"),
@@ -28,7 +28,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "grant-asleep", file: "src/engine/attempt.rs",
-        edits: &[("request.outcome(clock::look)", "request.outcome(clock::now)")],
+        edits: &[("request.outcome(clock::now)", "request.outcome(tokio::time::Instant::now)")],
         seen: "invented",
         story: "A guard is handed out by a proof that ended while the machine was suspended.",
         check: Check::Testing("suspended::a_grant_that_was_asked_for_before_a_suspend_is_proven_anew"),
@@ -42,16 +42,16 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-asleep", file: "src/quorum/ballot.rs",
-        edits: &[("tally.weigh(clock::look, trusted)", "tally.weigh(clock::now, trusted)")],
+        edits: &[("tally.weigh(clock::now, trusted)", "tally.weigh(tokio::time::Instant::now, trusted)")],
         seen: "invented",
-        story: "A hold of a quorum is counted without a look whether the machine was suspended.",
+        story: "A hold of a quorum is counted by a clock that stood still while the machine was suspended.",
         check: Check::Testing("suspended::a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss"),
     },
     Mutant {
         name: "quarantine-asleep", file: "src/transport/quarantine.rs",
-        edits: &[("Duration::from_millis(age), clock::look()", "Duration::from_millis(age), clock::now()")],
+        edits: &[("Duration::from_millis(age), clock::now()", "Duration::from_millis(age), tokio::time::Instant::now()")],
         seen: "found here, by reading",
-        story: "The end of a quarantine is noted without a look whether the machine was suspended: the next look ends it at once.",
+        story: "The end of a quarantine is noted by a clock that stood still while the machine was suspended: it ends at once.",
         check: Check::Testing("suspended::a_quarantine_that_is_noted_after_a_suspend_lasts_as_long_as_any_other"),
     },
     // ---- a disk that is full
@@ -1222,7 +1222,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-wait-for-replicas-outlives-its-hold", file: "src/engine/confirm.rs",
-        edits: &[("() = request.lost(clock::look, clock::sleep_until) => break,", "() = std::future::pending() => break,")],
+        edits: &[("() = request.lost(clock::now, clock::sleep_until) => break,", "() = std::future::pending() => break,")],
         seen: "found here, by a reader from outside",
         story: "A request that lost its hold learns of that only when the server has stopped waiting for replicas, up to an hour later.",
         check: Check::It("failover::replicas::who_is_evicted_while_it_waits_for_a_replica_is_told_at_once_and_does_not_come_back"),
@@ -1243,7 +1243,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-release-forgets-the-lock-delay", file: "src/state/claim/keep.rs",
-        edits: &[("        let lease = self.lease_to_ask(now);\n", "        let lease = self.lease;\n")],
+        edits: &[("        let lease = self.lease_to_ask(now);\n        let kept_until = self.kept_at_most.map_or(now + lease, |until| until.max(now + lease));\n        kept_until + call_limit(lease)\n", "        now + self.lease + call_limit(self.lease)\n")],
         seen: "found here, by a reader from outside",
         story: "The releaser gives up after a lease, and the server keeps a hold that nobody has for the lock delay.",
         check: Check::It("failover::replicas::a_release_is_sent_again_for_as_long_as_the_server_keeps_the_hold"),
@@ -1302,7 +1302,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-limit-counts-a-suspend-before-it", file: "src/observe/mod.rs",
-        edits: &[("            begun: clock::look(),\n", "            begun: clock::now(),\n")],
+        edits: &[("            begun: clock::now(),\n            ended", "            begun: tokio::time::Instant::now(),\n            ended")],
         seen: "found here, by reading",
         story: "The machine wakes up, and the first call with a time limit ends at once.",
         check: Check::Testing("suspended::a_time_limit_does_not_count_a_suspend_before_it"),
@@ -1323,7 +1323,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "lock-delay-lost-in-a-suspend", file: "src/guard.rs",
-        edits: &[("            self.handle.shared().abandon(request, clock::look());\n", "            self.handle.shared().abandon(request, clock::now());\n")],
+        edits: &[("            self.handle.shared().abandon(request, clock::now());\n        }\n    }\n}", "            self.handle.shared().abandon(request, tokio::time::Instant::now());\n        }\n    }\n}")],
         seen: "found here, by reading",
         story: "The machine wakes up, and a guard that was lost is dropped: the next one enters without the lock delay.",
         check: Check::Testing("suspended::a_guard_that_is_dropped_right_after_a_suspend_keeps_its_lock_delay"),
@@ -1610,14 +1610,14 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "suspends-are-not-counted", file: "src/types/clock.rs",
-        edits: &[("(read(ClockId::Boottime), read(ClockId::Monotonic))", "(read(ClockId::Monotonic), read(ClockId::Monotonic))")],
+        edits: &[("read(ClockId::Boottime)", "read(ClockId::Monotonic)")],
         seen: "found here, by a reader of the tests",
         story: "A virtual machine is paused for a minute, and its guards still believe that they hold.",
-        check: Check::Lib("types::clock::tests::what_the_boot_clock_has_more_than_at_first_is_the_time_of_suspends"),
+        check: Check::Lib("types::clock::tests::the_clock_is_the_one_that_goes_on_over_suspends"),
     },
     Mutant {
         name: "interrupted-hold-is-kept", file: "src/guard.rs",
-        edits: &[("                            request.claim().keep_on(None);\n                            session.shared.abandon(Arc::clone(&request), clock::look());\n", "                            session.shared.registry.remove(&request);\n")],
+        edits: &[("                            request.claim().keep_on(None);\n                            session.shared.abandon(Arc::clone(&request), clock::now());\n", "                            session.shared.registry.remove(&request);\n")],
         seen: "found here, by a reader from outside",
         story: "A late copy makes a lost hold anew, the release of its user has the server keep that for an hour, and nobody has it.",
         check: Check::It("modes::downgrade::a_hold_that_was_interrupted_leaves_nothing_for_its_least_time"),

@@ -323,7 +323,7 @@ pub const ALL: &[Bug] = &[
     bug("The torture's test took a run with two violations for bad luck, because it looked for the words in the whole output, which tells of violations as they come.",
         "reading", &["tests/attack/tests/torture.rs everything_breaks_around_the_lock_and_the_lock_does_not"]),
     bug("The clock that counts suspends could have read the other clock: each test of suspends went through the seam.",
-        "reading", &["src/types/clock.rs what_the_boot_clock_has_more_than_at_first_is_the_time_of_suspends"]),
+        "reading", &["src/types/clock.rs the_clock_is_the_one_that_goes_on_over_suspends"]),
     bug("A script that removed the last waiter touched the queue again, which a slot that migrates refuses in the middle of the script: a live hold was lost, and another owner entered beside it. The tests of moves had keys that were missing from the beginning, and the world of the model check had one server.",
         "reading", &["cluster::partial::a_call_that_removes_the_last_waiter_while_the_slot_migrates_loses_no_hold", "tests/attack/src/mutants/mod.rs the_model_catches_every_mutant_of_the_scripts"]),
     bug("A writer whose owner had just entered by another request was left at the head if the owner had a name of its own. Only a place brings a named owner there, and the random calls made none.",

@@ -389,7 +389,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-late-release-is-a-loss", file: "src/quorum/guard.rs",
-        edits: &[("Some(certain) if certain <= clock::look() => Left::Late,", "Some(certain) if certain.max(clock::look()) < certain => Left::Late,")],
+        edits: &[("Some(certain) if certain <= clock::now() => Left::Late,", "Some(certain) if certain.max(clock::now()) < certain => Left::Late,")],
         seen: "found here, by a reader from outside",
         story: "The user left in time, and the servers heard of it after the lease: a false alarm.",
         check: Check::Testing("suspended::a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_confirmed"),
