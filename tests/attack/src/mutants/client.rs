@@ -1243,7 +1243,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-release-forgets-the-lock-delay", file: "src/state/claim/keep.rs",
-        edits: &[("        let lease = self.lease_to_ask(now);\n        let kept_until = self.kept_at_most.map_or(now + lease, |until| until.max(now + lease));\n        kept_until + call_limit(lease)\n", "        now + self.lease + call_limit(self.lease)\n")],
+        edits: &[("        let lease = self.lease_to_ask(now);\n", "        let lease = self.lease;\n")],
         seen: "found here, by a reader from outside",
         story: "The releaser gives up after a lease, and the server keeps a hold that nobody has for the lock delay.",
         check: Check::It("failover::replicas::a_release_is_sent_again_for_as_long_as_the_server_keeps_the_hold"),
