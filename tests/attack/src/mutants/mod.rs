@@ -378,9 +378,10 @@ fn each_client(mutants: &[&'static Mutant], seed: u64, report: &Report) -> Resul
     Ok(())
 }
 
-/// Builds and runs the jobs. A check that waited in vain runs once more after the builds, because a busy machine may be the
-/// reason. The rest run alone: checks that a busy machine did not judge, or that waited in vain twice; checks whose programs
-/// read the changed file, which stays changed meanwhile; checks that start the command, of which there is one.
+/// Builds and runs the jobs. A check that waited in vain, or did not notice its mutant, runs once more after the builds,
+/// because a busy machine may be the reason. The rest run alone: checks that a busy machine did not judge, or that waited in
+/// vain twice; checks whose programs read the changed file, which stays changed meanwhile; checks that start the command, of
+/// which there is one.
 fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(Job, Verdict) + Sync) {
     let is_read_later = |job: &Job| job.mutant.is_some_and(|mutant| !mutant.file.ends_with(".rs"));
     let needs_the_command = |job: &Job| matches!(job.check, Check::Cli(_));
@@ -392,7 +393,7 @@ fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(
     };
     let built = beside.into_iter().map(|job| (job, build(tree, job)));
     run_each(tree, built, seed, |job, program, outcome| match outcome {
-        Ok(outcome) if outcome.waited_in_vain() => {
+        Ok(outcome) if outcome.waited_in_vain() || (job.mutant.is_some() && outcome.missed()) => {
             again.lock().expect("no panic while it is locked").push((job, program));
         }
         outcome => decide(job, outcome),

@@ -63,6 +63,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// It passed: so late, perhaps, that what it makes happen at the same time did not.
+    pub fn missed(&self) -> bool {
+        self.failure.is_none() && !self.is_unjudged
+    }
+
     /// It failed because something did not come in time.
     pub fn waited_in_vain(&self) -> bool {
         let late = ["not within", HANGS];
