@@ -41,10 +41,10 @@ pub const ALL: &[Mutant] = &[
         check: Check::Lib("engine::renew::tests::most_of_the_time_belongs_to_others_however_long_a_look_at_all_locks_takes"),
     },
     Mutant {
-        name: "quorum-asleep", file: "src/quorum/ballot.rs",
-        edits: &[("tally.weigh(clock::now, trusted)", "tally.weigh(tokio::time::Instant::now, trusted)")],
+        name: "quorum-asleep", file: "src/quorum/guard.rs",
+        edits: &[("        self.ballot.weigh();\n        let mut tally = self.ballot.tally();\n        let now = clock::now();\n        match", "        let mut tally = self.ballot.tally();\n        let now = tokio::time::Instant::now();\n        match")],
         seen: "invented",
-        story: "A hold of a quorum is counted by a clock that stood still while the machine was suspended.",
+        story: "is_held() of a quorum's guard goes by a clock that stood still while the machine was suspended.",
         check: Check::Testing("suspended::a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_waits_for_the_loss"),
     },
     Mutant {
