@@ -6,3 +6,12 @@ mod readme;
 mod server;
 mod suspended;
 mod watching;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+/// Polls it once.
+async fn once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}

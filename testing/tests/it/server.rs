@@ -1,9 +1,9 @@
 //! The server in memory, as users of the library meet it. Time is paused in all tests but the last one.
 
+use crate::once;
 use fairlock::{Client, Error, LostReason, Owner, Policy, Quorum};
 use fairlock_testing::Server;
-use std::future::{IntoFuture, poll_fn};
-use std::pin::Pin;
+use std::future::IntoFuture;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -349,8 +349,7 @@ async fn a_release_that_is_left_delays_its_owner_for_one_call_and_not_each_time(
     let client = server.client().await.unwrap();
     let lock = client.rw_lock("a").with_owner(&Owner::new());
     let mut left = Box::pin(lock.write().await.unwrap().release());
-    let once = std::future::poll_fn(|context| std::task::Poll::Ready(left.as_mut().poll(context)));
-    assert!(once.await.is_pending());
+    assert!(once(&mut left).await.is_pending());
     let begun = Instant::now();
     for _ in 0..10 {
         lock.write().await.unwrap().release().await.unwrap();
@@ -684,11 +683,6 @@ async fn a_time_limit_does_not_begin_anew_when_a_request_asks_again() {
         "{:?}",
         begun.elapsed()
     );
-}
-
-/// Polls it once.
-async fn once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
 /// The call that takes the hold over asks for the rest of its least time too.

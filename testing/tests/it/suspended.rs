@@ -1,10 +1,9 @@
 //! A machine that was suspended: the leases at the server have run on, and tokio's clock has stood still.
 
+use crate::once;
 use fairlock::{Client, Error, LostReason, Quorum, WriteGuard};
 use fairlock_testing::{Server, suspend};
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -18,12 +17,6 @@ async fn hold(server: &Server) -> WriteGuard {
 async fn quorum(servers: &[Server; 3]) -> Quorum {
     let quorum = Quorum::builder("test").longest_lease(LEASE);
     quorum.connect(servers.each_ref().map(Server::endpoint)).await.unwrap()
-}
-
-/// Polls it once.
-async fn begin(future: &mut (impl Future + Unpin)) {
-    let is_pending = poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await;
-    assert!(is_pending);
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,7 +49,7 @@ async fn a_release_that_reached_its_server_after_the_lease_is_not_confirmed() {
     let guard = hold(&server).await;
     server.freeze();
     let mut release = pin!(guard.release());
-    begin(&mut release).await;
+    assert!(once(&mut release).await.is_pending());
     suspend(LEASE);
     server.expire("a");
     server.thaw();
@@ -74,7 +67,7 @@ async fn a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_c
     assert_eq!(guard.votes(), 3);
     servers.iter().for_each(Server::freeze);
     let mut release = pin!(guard.release());
-    begin(&mut release).await;
+    assert!(once(&mut release).await.is_pending());
     suspend(LEASE);
     for server in &servers {
         server.expire("a");
@@ -89,7 +82,7 @@ async fn who_waits_for_a_loss_hears_of_it_within_seconds_though_all_timers_stood
     let server = Server::new();
     let guard = hold(&server).await;
     let mut lost = pin!(guard.lost());
-    begin(&mut lost).await;
+    assert!(once(&mut lost).await.is_pending());
     // The watchdog has looked, and sleeps.
     sleep(Duration::from_millis(10)).await;
     let begun = Instant::now();
@@ -115,7 +108,7 @@ async fn a_grant_that_was_asked_for_before_a_suspend_is_proven_anew() {
     let client = server.client().await.unwrap();
     let lock = client.rw_lock("a");
     let mut acquire = pin!(lock.write().lease(LEASE).acquire_fair());
-    begin(&mut acquire).await;
+    assert!(once(&mut acquire).await.is_pending());
     // The reply is there, and the watchdog has looked.
     sleep(Duration::from_millis(10)).await;
     suspend(LEASE);
@@ -132,7 +125,7 @@ async fn a_guard_of_a_quorum_believes_nothing_after_a_suspend_and_tells_who_wait
     let guard = hold().await;
     let begun = Instant::now();
     let mut lost = pin!(guard.lost());
-    begin(&mut lost).await;
+    assert!(once(&mut lost).await.is_pending());
     suspend(LEASE);
     assert_eq!(lost.await, LostReason::LeaseExpired);
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
@@ -151,7 +144,7 @@ async fn a_hold_of_a_quorum_that_ended_before_its_future_was_polled_again_is_no_
     let lock = quorum.rw_lock("a");
     let held = lock.write().lease(LEASE).acquire_fair().await.unwrap();
     let mut next = pin!(lock.write().lease(LEASE).acquire_fair());
-    begin(&mut next).await;
+    assert!(once(&mut next).await.is_pending());
     sleep(Duration::from_millis(10)).await;
     held.release().await.unwrap();
     // The hold has begun, and nobody polls the future for longer than a lease.

@@ -2,6 +2,7 @@
 //! each hold where messages and renewals find it, notes before a call from when on the reply proves something, and does not
 //! wait for ever for a reply. It has no owners, no spans, no metrics, no reconnects and no renewals.
 
+use crate::crowd::Crowd;
 use crate::env::listening;
 use crate::hot;
 use crate::raw::{Functions, Raw};
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -153,19 +154,13 @@ impl LeastCrowd {
     pub async fn enter_all(&mut self, server: &Server, readers: u64) -> f64 {
         self.writer.name();
         self.writer.acquire().await;
-        let (entered, mut inside) = mpsc::unbounded_channel();
-        let leave = Arc::new(Notify::new());
+        let (mut crowd, member) = Crowd::new();
         let mut waiting = JoinSet::new();
         for number in 0..readers {
-            let (raw, waits) = (self.writer.clone(), self.waits.clone());
-            let (entered, leave) = (entered.clone(), Arc::clone(&leave));
+            let (raw, waits, member) = (self.writer.clone(), self.waits.clone(), member.clone());
             waiting.spawn(async move {
-                let guard = waits.wait(number, raw.queue_reader(number)).await;
-                // As the readers of our client do.
-                let left = leave.notified();
-                entered.send(crate::clock::now()).expect("somebody counts");
-                left.await;
-                drop(guard);
+                let _guard = waits.wait(number, raw.queue_reader(number)).await;
+                member.stay().await;
             });
         }
         server.until_queued("raw-p8-least", readers as usize).await;
@@ -175,11 +170,8 @@ impl LeastCrowd {
         tokio::task::yield_now().await;
         let released = crate::clock::now();
         self.writer.release().await;
-        let mut last = 0.0_f64;
-        for _ in 0..readers {
-            last = last.max(inside.recv().await.expect("a reader"));
-        }
-        leave.notify_waiters();
+        let last = crowd.last(readers as usize).await;
+        crowd.leave();
         waiting.join_all().await;
         self.writer.release_readers(readers).await;
         last - released

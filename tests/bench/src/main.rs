@@ -10,6 +10,7 @@ mod clock;
 mod contend;
 mod cores;
 mod counter;
+mod crowd;
 mod env;
 mod handover;
 mod hot;

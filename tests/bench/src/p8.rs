@@ -1,6 +1,7 @@
 //! p8: a writer leaves, and the 1,000 readers behind it are all in.
 
 use crate::clock;
+use crate::crowd::Crowd;
 use crate::env::{Env, connect, connection, listening};
 use crate::least_client::LeastCrowd;
 use crate::lua::{Lua, Spent};
@@ -9,9 +10,8 @@ use fairlock::Client;
 use fairlock_support::server::Server;
 use redis::aio::MultiplexedConnection;
 use redis::{PushKind, Script};
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 const READERS: usize = 1000;
@@ -98,18 +98,14 @@ async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut Multip
         .acquire_fair()
         .await
         .expect("granted");
-    let (entered, mut inside) = mpsc::unbounded_channel();
-    let leave = Arc::new(Notify::new());
+    let (mut crowd, member) = Crowd::new();
     let mut readers = JoinSet::new();
     for n in 0..READERS {
         let acquire = b[n % b.len()].rw_lock(LOCK).read().lease(LEASE).acquire_fair();
-        let (entered, leave) = (entered.clone(), Arc::clone(&leave));
+        let member = member.clone();
         readers.spawn(async move {
             let guard = acquire.await.expect("granted");
-            // A task that ended here would end within the time of those behind it.
-            let left = leave.notified();
-            entered.send(clock::now()).expect("somebody counts");
-            left.await;
+            member.stay().await;
             guard.release().await.expect("released");
         });
     }
@@ -121,12 +117,9 @@ async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut Multip
     let before = Spent::so_far(redis).await;
     let released = clock::now();
     guard.release().await.expect("released");
-    let mut last: f64 = 0.0;
-    for _ in 0..READERS {
-        last = last.max(inside.recv().await.expect("a reader"));
-    }
+    let last = crowd.last(READERS).await;
     let spent = Spent::so_far(redis).await.since(before);
-    leave.notify_waiters();
+    crowd.leave();
     while let Some(reader) = readers.join_next().await {
         reader.expect("a reader");
     }
@@ -136,14 +129,14 @@ async fn enter_all(server: &Server, a: &Client, b: &[Client], redis: &mut Multip
 /// What the client cannot do without: microseconds until as many tasks of a runtime have been woken and have looked at
 /// the clock.
 async fn wake_all() -> f64 {
-    let (woken, mut awake) = mpsc::unbounded_channel();
+    let (mut crowd, member) = Crowd::new();
     let mut wakers = Vec::new();
     for _ in 0..READERS {
         let (waker, wakes) = oneshot::channel::<()>();
-        let woken = woken.clone();
+        let member = member.clone();
         tokio::spawn(async move {
             wakes.await.expect("woken");
-            woken.send(clock::now()).expect("somebody counts");
+            member.stay().await;
         });
         wakers.push(waker);
     }
@@ -159,10 +152,8 @@ async fn wake_all() -> f64 {
         }
         begun
     });
-    let mut last: f64 = 0.0;
-    for _ in 0..READERS {
-        last = last.max(awake.recv().await.expect("a task"));
-    }
+    let last = crowd.last(READERS).await;
+    crowd.leave();
     last - waking.await.expect("it ended")
 }
 
