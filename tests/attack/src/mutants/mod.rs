@@ -8,6 +8,7 @@ mod bounded;
 mod cli;
 mod client;
 mod found;
+mod log;
 mod lua;
 mod page;
 mod quorum;
@@ -18,6 +19,7 @@ mod votes;
 
 use crate::lua_world::{Limits, Scripts};
 use crate::{explore, model_check};
+use log::Log;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -137,6 +139,10 @@ pub struct Args {
     /// Where model check and simulation begin; CI's is 1 too.
     #[arg(long, env = "FAIRLOCK_SEED", default_value_t = 1)]
     seed: u64,
+    /// Writes the rows to this file too. If it is there, it is continued: a mutant that it has a verdict on is not tried
+    /// again, caught or not. It speaks of one commit.
+    #[arg(long)]
+    log: Option<PathBuf>,
     /// Writes the catalogue, tests/attack/MUTANTS.md, and runs nothing.
     #[arg(long)]
     page: bool,
@@ -178,17 +184,34 @@ pub fn run(args: &Args) -> ExitCode {
         println!("no mutant is called {unknown}");
         return ExitCode::FAILURE;
     }
-    let wanted = |mutant: &&Mutant| args.only.is_empty() || args.only.iter().any(|name| name == mutant.name);
-    let (lua, client): (Vec<_>, Vec<_>) = all().filter(wanted).partition(|mutant| mutant.check.needs_no_build());
-    let lua = if args.client { Vec::new() } else { lua };
-    let client = if args.lua { Vec::new() } else { client };
-    let report = Report::new(lua.len() + client.len());
-    let tried = each_lua(&lua, args.seed, args.steps, &report).and_then(|()| each_client(&client, args.seed, &report));
-    if let Err(error) = tried {
-        println!("{error}");
-        return ExitCode::FAILURE;
+    let wanted = |mutant: &&Mutant| {
+        let is_left_out = if mutant.check.needs_no_build() {
+            args.client
+        } else {
+            args.lua
+        };
+        !is_left_out && (args.only.is_empty() || args.only.iter().any(|name| name == mutant.name))
+    };
+    match try_each(args, all().filter(wanted).collect()) {
+        Ok(report) => report.end(),
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
     }
-    report.end()
+}
+
+fn try_each(args: &Args, mutants: Vec<&'static Mutant>) -> Result<Report, String> {
+    let log = match &args.log {
+        Some(path) => Some(Log::open(path, &root(), args.seed, args.steps)?),
+        None => None,
+    };
+    let (report, mutants) = Report::new(mutants, log);
+    let (lua, client): (Vec<&Mutant>, Vec<&Mutant>) =
+        mutants.into_iter().partition(|mutant| mutant.check.needs_no_build());
+    each_lua(&lua, args.seed, args.steps, &report)?;
+    each_client(&client, args.seed, &report)?;
+    Ok(report)
 }
 
 /// The table, a row at a time.
@@ -196,18 +219,30 @@ struct Report {
     all: usize,
     done: AtomicUsize,
     bad: Mutex<Vec<&'static str>>,
+    log: Option<Log>,
     begun: Instant,
 }
 
 impl Report {
-    fn new(all: usize) -> Self {
-        println!("{:>7}  {:38} {:8} {:>7}  by", "", "mutant", "", "after");
-        Self {
-            all,
-            done: AtomicUsize::new(0),
-            bad: Mutex::default(),
-            begun: Instant::now(),
+    /// And the mutants that are left to try.
+    fn new(mutants: Vec<&'static Mutant>, log: Option<Log>) -> (Self, Vec<&'static Mutant>) {
+        let all = mutants.len();
+        let judged = |mutant: &Mutant| log.as_ref().and_then(|log| log.is_caught(mutant.name));
+        let (before, left): (Vec<&Mutant>, Vec<&Mutant>) =
+            mutants.into_iter().partition(|mutant| judged(mutant).is_some());
+        if !before.is_empty() {
+            println!("{:>7}  {} of {all} have their verdict in the log", "", before.len());
         }
+        println!("{:>7}  {:38} {:8} {:>7}  by", "", "mutant", "", "after");
+        let bad = before.iter().filter(|mutant| judged(mutant) == Some(false));
+        let report = Self {
+            all,
+            done: AtomicUsize::new(before.len()),
+            bad: Mutex::new(bad.map(|mutant| mutant.name).collect()),
+            log,
+            begun: Instant::now(),
+        };
+        (report, left)
     }
 
     fn row(&self, mutant: &'static Mutant, verdict: &Verdict) {
@@ -222,23 +257,32 @@ impl Report {
         }
         let how: String = how.lines().next().unwrap_or("").chars().take(150).collect();
         let place = format!("{n}/{}", self.all);
-        println!(
-            "{place:>7}  {:38} {word:8} {:>5.1} s  {how}",
-            mutant.name,
-            after.as_secs_f64()
-        );
+        let seconds = after.as_secs_f64();
+        let row = format!("{place:>7}  {:38} {word:8} {seconds:>5.1} s  {how}", mutant.name);
+        self.say(&row);
+    }
+
+    fn say(&self, row: &str) {
+        println!("{row}");
+        if let Some(Err(error)) = self.log.as_ref().map(|log| log.row(row)) {
+            println!("{:>7}  the log has no such row: {error}", "");
+        }
         // Who reads this through a pipe wants to see it too; a pipe that is closed does not matter.
         let _ = std::io::stdout().flush();
     }
 
     fn end(self) -> ExitCode {
-        let bad = self.bad.into_inner().expect("no panic while it is locked");
+        let bad = self.bad.lock().expect("no panic while it is locked");
         let (all, took) = (self.all, self.begun.elapsed());
         if bad.is_empty() {
-            println!("all of {all} caught, in {took:.0?}");
+            self.say(&format!("all of {all} caught, in {took:.0?}"));
             return ExitCode::SUCCESS;
         }
-        println!("{} of {all} not caught, in {took:.0?}: {}", bad.len(), bad.join(", "));
+        self.say(&format!(
+            "{} of {all} not caught, in {took:.0?}: {}",
+            bad.len(),
+            bad.join(", ")
+        ));
         ExitCode::FAILURE
     }
 }
@@ -338,7 +382,7 @@ fn try_lua(mutant: &Mutant, seed: u64, steps: u64) -> Verdict {
 // ---- client
 
 /// So many checks run side by side, while the next one is built: most of a run is waiting.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Job {
@@ -404,7 +448,7 @@ fn judge(tree: &Tree, jobs: impl Iterator<Item = Job>, seed: u64, each: impl Fn(
         outcome => decide(job, outcome),
     });
     for job in alone.into_inner().expect("no panic while it is locked") {
-        let outcome = put(tree, job).and_then(|_changed| tree.run(&tree.build(job.check)?, job.check, seed));
+        let outcome = put(tree, job).and_then(|_changed| tree.run(&program(tree, job)?, job.check, seed));
         each(job, verdict(outcome));
     }
 }
@@ -451,7 +495,15 @@ fn run_each(
 
 fn build(tree: &Tree, job: Job) -> Result<Program, String> {
     let _changed = put(tree, job)?;
-    tree.build(job.check)
+    program(tree, job)
+}
+
+/// Of the tree as it is now.
+fn program(tree: &Tree, job: Job) -> Result<Program, String> {
+    match job.mutant {
+        Some(_) => tree.build(job.check),
+        None => tree.build_as_it_is(job.check),
+    }
 }
 
 /// Changes the file of its mutant. It is as it was when the returned value is dropped.
@@ -486,7 +538,7 @@ mod tests {
     #[test]
     fn the_model_catches_every_mutant_of_the_scripts() {
         let mutants: Vec<_> = all().filter(|mutant| mutant.check.needs_no_build()).collect();
-        let report = Report::new(mutants.len());
+        let (report, _) = Report::new(mutants.clone(), None);
         let tried = each_lua(&mutants, crate::test_seed(), STEPS, &report);
         tried.unwrap_or_else(|error| panic!("without any mutant: {error}"));
         let bad = report.bad.into_inner().expect("no panic while it is locked");

@@ -4,10 +4,14 @@
 use super::Check;
 use crate::simulation::SLICE_RUNS;
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File};
+use std::mem::{Discriminant, discriminant};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -25,6 +29,8 @@ pub struct Tree {
     path: PathBuf,
     builds: PathBuf,
     programs: AtomicUsize,
+    /// What was built without any mutant: one program has many checks.
+    as_it_is: Mutex<HashMap<Discriminant<Check>, PathBuf>>,
 }
 
 /// What was built, under a name of its own beside its original: the next one may be built while this one runs.
@@ -104,6 +110,7 @@ impl Tree {
             path,
             builds,
             programs: AtomicUsize::new(0),
+            as_it_is: Mutex::default(),
         })
     }
 
@@ -119,6 +126,24 @@ impl Tree {
 
     /// The program that runs a check.
     pub fn build(&self, check: Check) -> Result<Program, String> {
+        self.keep(&self.built(check)?)
+    }
+
+    /// The same without any mutant, built once for all the checks that it has.
+    pub fn build_as_it_is(&self, check: Check) -> Result<Program, String> {
+        let mut programs = self.as_it_is.lock().expect("no panic while it is locked");
+        let program = match programs.entry(discriminant(&check)) {
+            Entry::Occupied(built) => built.into_mut(),
+            Entry::Vacant(none) => none.insert(self.built(check)?),
+        };
+        self.keep(program)
+    }
+
+    fn keep(&self, built: &Path) -> Result<Program, String> {
+        Program::keep(built, self.programs.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn built(&self, check: Check) -> Result<PathBuf, String> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let mut command = Command::new(cargo);
         command.current_dir(&self.path).env("CARGO_PROFILE_DEV_DEBUG", "0");
@@ -182,10 +207,9 @@ impl Tree {
             let program = message.get("executable")?.as_str()?;
             (message["profile"]["test"] == is_test).then(|| PathBuf::from(program))
         });
-        let built = programs
+        programs
             .next_back()
-            .ok_or_else(|| format!("cargo names no program for {check}"))?;
-        Program::keep(&built, self.programs.fetch_add(1, Ordering::Relaxed))
+            .ok_or_else(|| format!("cargo names no program for {check}"))
     }
 
     /// Does what CI does: of the simulation the same runs, if `seed` is CI's, whatever time they take.
