@@ -16,8 +16,10 @@ from unittest import mock
 import client as tests
 import fairlock
 from client import LONG, OnAServer, connected, name
-from fairlock._connection import Address, Connection
+from fairlock._connection import Address, Connection, Disconnected
 from fairlock._engine import Settings
+from fairlock._subscription import Subscription
+from stepping import at_each_await
 
 # What ends at all ends by then, on any machine.
 ENDS = 60.0
@@ -304,6 +306,73 @@ class Connecting(OnAServer):
             session._link.connection.close()
             await (await client.rw_lock(name()).write()).release()
             await asyncio.wait_for(asyncio.shield(before.ended), ENDS)
+
+    async def subscribed_after_a_switch(self, client: fairlock.Client, confirms: bool) -> None:
+        """Both connections of the client break, and its name leads to a former server for a moment."""
+        session, subscription = client._connected()._session, client._connected()._subscription
+        before, channel, announcements = subscription._connection, subscription._channel, subscription._announcements
+        asked, switched = asyncio.Event(), asyncio.Event()
+
+        async def former(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                await reader.readuntil(f"{announcements}\r\n".encode())
+                asked.set()
+                await switched.wait()
+                if confirms:
+                    # A connection begins with a PING.
+                    writer.write(b"+PONG\r\n-ERR unknown command\r\n")
+                    for each in (channel, announcements):
+                        writer.write(f"*3\r\n$9\r\nsubscribe\r\n${len(each)}\r\n{each}\r\n:1\r\n".encode())
+                await reader.read()
+            writer.close()
+
+        async def subscribed() -> bool:
+            return subscription._connection not in (None, before)
+
+        assert before is not None and session._link is not None
+        server = await asyncio.start_server(former, "127.0.0.1", 0)
+        with mock.patch.object(subscription, "_address", Address(port=server.sockets[0].getsockname()[1])):
+            before.close()
+            await asyncio.wait_for(asked.wait(), ENDS)
+        session._link.connection.close()
+        await (await client.rw_lock(name()).write()).release()
+        switched.set()
+        await self.watch.until("a subscription", subscribed)
+        heard = await self.watch.connection.call("PUBSUB", "NUMSUB", channel)
+        self.assertEqual(heard, [channel, 1], "the server of the calls tells the grants")
+        server.close()
+
+    async def test_a_subscription_does_not_wait_at_a_former_server_and_does_not_stay_there(self) -> None:
+        # No connection counts as dead while the test runs.
+        with mock.patch.object(Settings, "patience", LONG):
+            async with connected() as client:
+                for confirms in (True, False):
+                    await self.subscribed_after_a_switch(client, confirms)
+
+    async def test_a_subscription_that_is_being_made_is_left_at_any_await(self) -> None:
+        async with connected() as client:
+            address = Address.of_url(tests.URL)
+            made: list[Subscription] = []
+            left: list[Subscription] = []
+
+            async def subscribe() -> None:
+                made.append(Subscription(address, LONG, "mine", "listen", lambda _: None, lambda: None))
+                with contextlib.suppress(Disconnected):
+                    await made[-1].subscribe(client._connected()._session)
+
+            def leave(_: object) -> None:
+                left.append(made[-1])
+                made[-1].close()
+
+            async def is_closed(run: str) -> None:
+                connection = made[-1]._connection
+                # The last run ended before anybody left.
+                if made[-1] in left:
+                    self.assertTrue(connection is None or connection.ended.done(), run)
+                made[-1].close()
+
+            awaits = await at_each_await(leave, subscribe, is_closed)
+            self.assertGreaterEqual(awaits, 3, "the connection; the confirmation; who listens")
 
     async def test_a_dead_address_of_a_name_does_not_keep_the_client_out(self) -> None:
         address = Address.of_url(tests.URL)

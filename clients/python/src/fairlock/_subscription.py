@@ -42,7 +42,8 @@ class Subscription:
         self._on_subscribed = on_subscribed
         self._process = os.getpid()
         self._connection: Connection | None = None
-        self._confirmed: asyncio.Future[None] | None = None
+        # Done when the server was left to which `subscribe` is connecting.
+        self._left: asyncio.Future[None] | None = None
         # A lock's state key, or "*": until when the client believes that somebody listens to its events.
         self._audience: dict[str, float] = {}
 
@@ -55,8 +56,10 @@ class Subscription:
 
     async def subscribe(self, session: Session) -> None:
         """Returns after the confirmation. Raises Disconnected, or ReplyError."""
-        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._confirmed, waiting = confirmed, {self._channel, self._announcements}
+        loop = asyncio.get_running_loop()
+        confirmed: asyncio.Future[None] = loop.create_future()
+        left: asyncio.Future[None] = loop.create_future()
+        self._left, waiting = left, {self._channel, self._announcements}
 
         def on_push(reply: Reply) -> None:
             if isinstance(reply, ReplyError):
@@ -75,10 +78,14 @@ class Subscription:
             hello = connection.send("HELLO")
             hello.add_done_callback(_ignore)
             connection.subscribe(self._channel, self._announcements)
-            await asyncio.wait((confirmed, connection.ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((confirmed, connection.ended, left), return_when=asyncio.FIRST_COMPLETED)
+            if confirmed.done():
+                confirmed.result()
+            # A former server may be alive and confirm, but the grants are told at the server of the calls.
+            if left.done():
+                raise Disconnected("the server was left meanwhile")
             if not confirmed.done():
                 raise Disconnected(connection.ended.result())
-            confirmed.result()
             # Its reply came before the confirmation. A replica passes messages on that its master takes for unheard.
             if hello.exception() is None:
                 refuse_others(hello.result())
@@ -138,5 +145,8 @@ class Subscription:
         self._audience[subject] = now + BELIEVED_SECONDS
 
     def close(self) -> None:
+        """Leaves the server, also one to which `subscribe` is still connecting."""
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
         if self._connection is not None:
             self._connection.close()

@@ -426,6 +426,8 @@ pub const ALL: &[Bug] = &[
         "a reader from outside", &["conformance::python::what_the_client_in_python_believes"]),
     bug("Python: a block that was done raised if its release was not confirmed, so a caller that tries again did the work twice. Rust has had that rule for a while.",
         "a reader from outside", &["conformance::python::a_python_task_that_is_cancelled_at_any_await_leaves_nothing_behind"]),
+    bug("Python: a subscription that was being made when the calls went to another server stayed at the former one, which confirmed it: no grant was heard from then on. The tests of switches left subscriptions that were there already.",
+        "a reader from outside", &["conformance::python::python_blocks_clients_and_processes_end_in_order_when_nothing_goes_well"]),
     bug("`fairlock watch` could not ask who a client is as the users of SECURITY.md, and said that the clients had ended. The test of the users' rights looked at its first line only.",
         "a reader of the pages", &["cli/tests/cli/rights.rs the_reader_runs_every_command_that_looks"]),
     bug("`make outages` read a field of layout 1, so that no hold was promised anything and nothing could fail. Nothing tested the tool.",
