@@ -249,7 +249,7 @@ impl<M: Access> Acquire<M> {
     ///
     /// A future that nobody polls and nobody drops holds up no other call of the client. If it has seen the server's
     /// first reply, it keeps its place and, once granted, the lock. If it has not seen that reply, it keeps its place,
-    /// or the lock, for one lease, because the client does not renew a request without a reply.
+    /// or the lock, for one lease (the lock of a cluster: for a second), as the client renews no request without a reply.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no first reply comes within one lease, or if the client's runtime has ended. A waiter
