@@ -264,15 +264,20 @@ impl Attempt {
     /// Renews the request once, because nothing proves its grant.
     async fn renew(&self, backoff: &mut Backoff) -> Result<(), Error> {
         let (request, sent) = (self.request(), clock::now());
-        let Some(lease) = request.claim().lease_to_renew(sent) else {
+        let asked = {
+            let mut claim = request.claim();
+            claim.lease_to_renew(sent).map(|lease| claim.asked(lease))
+        };
+        let Some(asked) = asked else {
             return Ok(()); // It is over.
         };
         let call = self.session().call(&request.lock, self.lease);
-        match call.renew(&[(request.name.as_str(), lease.into())]).await {
-            Ok((standings, _)) => {
+        match call.renew(&[(request.name.as_str(), asked)]).await {
+            Ok((standings, next)) => {
                 for standing in standings {
-                    request.on_renewal(sent, clock::now(), lease, standing);
+                    request.on_renewal(sent, clock::now(), asked.span, standing);
                 }
+                follow_up(self.session(), &request.lock, next);
             }
             Err(error) if is_transient(&error) && !self.only_now => backoff.pause().await,
             Err(error) => return Err(self.failed(error)),

@@ -65,13 +65,13 @@ impl Call<'_> {
         read_renewed(&reply, requests.iter().map(|(request, _)| *request))
     }
 
-    /// Tells how a request stands on a server, and how many of its replicas know that.
+    /// Tells how a request stands on a server, when to look again, and how many of its replicas know that.
     pub(crate) async fn confirm(
         &self,
         request: &str,
         lease: Duration,
         wish: Replication,
-    ) -> Result<(Standing, Reached), RedisError> {
+    ) -> Result<(Standing, Look, Reached), RedisError> {
         let key = &self.lock.state;
         let renew = |whole| self.order(Ask::Confirm(request, lease), whole);
         let confirm = async {
@@ -83,9 +83,9 @@ impl Call<'_> {
             }
         };
         let (renewed, reached) = self.registry.unless_ended(confirm).await?;
-        let (standings, _) = read_renewed(&renewed, std::iter::once(request))?;
+        let (standings, next) = read_renewed(&renewed, std::iter::once(request))?;
         let standing = standings.into_iter().next().unwrap_or(Standing::Unknown);
-        Ok((standing, reached))
+        Ok((standing, next, reached))
     }
 
     /// Tells a number if the owner now reads by `to`, and when to look again. `None`: the server does not know

@@ -3,6 +3,7 @@
 //! about.
 
 use super::attempt::Attempt;
+use super::follow_up::follow_up;
 use super::session::Session;
 use crate::protocol::replication::Replication;
 use crate::state::claim::EndedBy;
@@ -11,7 +12,12 @@ use crate::transport::backoff::Backoff;
 use crate::types::clock;
 use crate::types::error::{Error, LostReason, is_transient};
 use crate::types::limits::call_limit;
+use std::time::Duration;
 use tokio::time::timeout;
+
+/// A server is asked to wait for its replicas for so long at once, because one WAIT keeps all others of its connection
+/// waiting.
+const SLICE: Duration = Duration::from_secs(1);
 
 /// Makes sure that enough replicas know of a hold, and withdraws the hold otherwise. `false`: the hold was lost before
 /// its user had it, so the user asks again.
@@ -34,13 +40,17 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
         let sent = clock::now();
         let asked = request.claim().lease_to_renew(sent).unwrap_or(lease);
         let call = session.call(&request.lock, lease);
+        let slice = Replication {
+            timeout: wish.timeout.min(SLICE),
+            ..wish
+        };
         let told = tokio::select! {
-            told = call.confirm(&request.name, asked, wish) => told,
-            // A server may wait for its replicas for an hour.
+            told = call.confirm(&request.name, asked, slice) => told,
             () = request.lost(clock::now, clock::sleep_until) => break,
         };
         match told {
-            Ok((standing, reached)) => {
+            Ok((standing, next, reached)) => {
+                follow_up(session, &request.lock, next);
                 request.on_renewal(sent, clock::now(), asked, standing);
                 if is_held(request) && wish.is_met(reached) {
                     return Ok(true);

@@ -4,6 +4,7 @@
 //! rest instead: then the hold ends in time though this process may have ended. Nothing renews a sealed hold. At its end
 //! the watchdog has it released.
 
+use super::follow_up::follow_up;
 use super::session::Session;
 use crate::state::request::Request;
 use crate::transport::backoff::Backoff;
@@ -32,8 +33,11 @@ pub(super) async fn seal_chunk(session: &Session, requests: &[Arc<Request>]) {
             session.call(&first.lock, lease).renew(&rests).await
         };
         match sealed {
-            // What is left to do there, the next renewal or release does.
-            Ok(_) => break,
+            // Nothing renews the hold from here on.
+            Ok((_, next)) => {
+                follow_up(session, &first.lock, next);
+                break;
+            }
             Err(error) if session.repeats(&error) => {
                 tracing::debug!(lock = %first.lock.name, requests = requests.len(), %error, "not sealed, trying again");
             }

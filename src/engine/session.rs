@@ -19,7 +19,7 @@ use crate::types::client_info::ClientInfo;
 use crate::types::clock;
 use crate::types::error::is_transient;
 use crate::types::limits::call_limit;
-use crate::types::timers::SHUTDOWN_PATIENCE;
+use crate::types::timers::{CONNECT_TIMEOUT, SHUTDOWN_PATIENCE};
 use redis::RedisError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
@@ -214,7 +214,10 @@ impl Session {
             tracing::warn!("not all was released in time: left to the leases");
         }
         drop(streams);
-        self.bid_farewell().await;
+        // The keys of many owners may lie on a node that is away.
+        if timeout(CONNECT_TIMEOUT, self.bid_farewell()).await.is_err() {
+            tracing::debug!("notes of waits stay until they expire");
+        }
         self.stop();
         self.route.close();
         // The releaser is gone, so whoever still waits for it need not.

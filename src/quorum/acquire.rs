@@ -16,6 +16,7 @@ use futures::stream::StreamExt;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
+use std::mem::forget;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -312,6 +313,9 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(ballot) = self.ballot.take() {
+            if ballot.is_left_alone() {
+                return forget(self.drivers.take());
+            }
             ballot.abandon(End::Left);
             if let Some(work) = self.work.take() {
                 work.abort();

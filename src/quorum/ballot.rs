@@ -26,6 +26,7 @@ use crate::types::owner::Owner;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use std::future::pending;
+use std::mem::{forget, take};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -131,6 +132,16 @@ impl Ballot {
         // In this order: whoever sets the record now finds the end.
         self.abandon(End::Lost(reason));
         self.tell_loss();
+    }
+
+    /// Whether this is the copy in a child of fork(). Then nothing of the ballot is touched, nor ever dropped, as both would
+    /// take mutexes.
+    pub(super) fn is_left_alone(self: &Arc<Self>) -> bool {
+        let is_copy = self.members.identity.is_a_childs_copy();
+        if is_copy {
+            forget(Arc::clone(self));
+        }
+        is_copy
     }
 
     /// A hold that its user has left is not lost.
@@ -474,6 +485,9 @@ impl Work {
 impl Drop for Work {
     /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter, or tell of a loss.
     fn drop(&mut self) {
+        if self.ballot.is_left_alone() {
+            return forget(take(&mut self.drivers));
+        }
         self.ballot.unattended.store(true, Ordering::SeqCst);
         self.ballot.changed.notify_waiters();
         let waits = matches!(self.ballot.tally().phase, Phase::Asks);

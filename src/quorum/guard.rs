@@ -365,8 +365,8 @@ impl Leaving {
                 Err(error) if is_transient(&error) && clock::now() < until => {
                     sent_before |= call.may_be_done(&error);
                     backoff.pause().await;
-                    // A shutdown releases it too.
-                    if session.is_closed() {
+                    // From then on "unknown" may mean that the lease is over, or that a shutdown has released it.
+                    if until <= clock::now() || session.is_closed() {
                         return Err(error);
                     }
                 }
@@ -399,6 +399,9 @@ impl Drop for Leaving {
 
 impl<M> Drop for QuorumGuard<M> {
     fn drop(&mut self) {
+        if self.ballot.is_left_alone() {
+            return;
+        }
         self.ballot.abandon(End::Left);
         self.ballot.tell(HoldEnd::Dropped);
         self.work.abort();

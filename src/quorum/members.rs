@@ -215,13 +215,13 @@ impl Member {
 mod tests {
     use super::*;
     use crate::protocol::key::Lock;
-    use crate::quorum::ballot::{Ballot, Wish};
-    use crate::quorum::tally::End;
+    use crate::quorum::ballot::{Ballot, Wish, Work};
+    use crate::quorum::guard::QuorumGuard;
+    use crate::quorum::tally::{End, Phase};
     use crate::types::clock;
-    use crate::types::mode::{Admission, Mode, When};
+    use crate::types::mode::{Admission, Mode, When, Write};
 
-    #[tokio::test]
-    async fn a_ballot_that_is_over_has_no_ticket() {
+    fn members_of(identity: Identity) -> Arc<Members> {
         let lease = Duration::from_secs(10);
         let plan = Plan {
             name: "test".to_owned(),
@@ -230,18 +230,46 @@ mod tests {
             longest_lease: lease,
             label: None,
         };
-        let members = Members::new(plan, vec![]);
+        let mut members = Members::new(plan, vec![]);
+        Arc::get_mut(&mut members).expect("nobody has it yet").identity = identity;
+        members
+    }
+
+    fn ballot(members: &Arc<Members>) -> Arc<Ballot> {
         let wish = Wish {
             lock: Arc::new(Lock::new("p", "a".into())),
             mode: Mode::Write,
             admission: Admission::FIFO,
             owner: None,
-            lease,
+            lease: members.lease,
             max_hold: Duration::MAX,
             when: When::InTurn,
         };
-        let state = Arc::clone(&wish.lock.state);
-        let ballot = Ballot::new(Arc::clone(&members), wish);
+        Ballot::new(Arc::clone(members), wish)
+    }
+
+    #[tokio::test]
+    async fn in_a_child_of_fork_nothing_that_another_thread_may_have_had_is_touched() {
+        let members = members_of(Identity::of_a_parent());
+        let ballot = ballot(&members);
+        let working = tokio::spawn(std::future::pending::<()>());
+        drop(QuorumGuard::<Write>::new(
+            Arc::clone(&ballot),
+            working.abort_handle(),
+            1,
+        ));
+        drop(Work::new(&ballot, ballot.drivers()));
+        tokio::task::yield_now().await;
+        assert!(!working.is_finished() && !ballot.is_unattended());
+        assert!(matches!(ballot.tally().phase, Phase::Asks));
+        assert_eq!(Arc::strong_count(&ballot), 3, "neither copy is ever dropped");
+    }
+
+    #[tokio::test]
+    async fn a_ballot_that_is_over_has_no_ticket() {
+        let members = members_of(Identity::new());
+        let ballot = ballot(&members);
+        let state = Arc::clone(&ballot.wish.lock.state);
         let ticket = members.take_ticket(&state, 5);
         ballot.tally().take_ticket(ticket, clock::now());
         assert_eq!(members.take_ticket(&state, 5), 6, "another one has 5");

@@ -21,11 +21,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Who a client is: its name, and the counter of its requests. The servers of a quorum know one client.
+/// Who a client is: its name, the counter of its requests, and its process. The servers of a quorum know one client.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(crate) id: ClientId,
     numbers: Arc<AtomicU64>,
+    /// A child of fork() has a copy of everything, and its requests are its parent's.
+    process: u32,
 }
 
 impl Identity {
@@ -33,11 +35,27 @@ impl Identity {
         Self {
             id: ClientId::new(),
             numbers: Arc::new(AtomicU64::new(1)),
+            process: process::id(),
+        }
+    }
+
+    /// That of another process.
+    #[cfg(test)]
+    pub(crate) fn of_a_parent() -> Self {
+        Self {
+            process: 0,
+            ..Self::new()
         }
     }
 
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this is the copy in a child of fork(), where nothing runs for the client. At the fork another thread may
+    /// have had any mutex, and nobody unlocks that in the child.
+    pub(crate) fn is_a_childs_copy(&self) -> bool {
+        process::id() != self.process
     }
 }
 
@@ -50,10 +68,8 @@ pub(crate) struct Shared {
     pub(crate) subscribers: EventSubscribers,
     /// A named owner waits: wakes the search for deadlocks.
     pub(crate) owner_waits: Notify,
-    numbers: Arc<AtomicU64>,
+    identity: Identity,
     releases: mpsc::WeakUnboundedSender<Arc<Request>>,
-    /// The process that connected. A child of fork() has a copy of everything, and its requests are its parent's.
-    process: u32,
 }
 
 impl Shared {
@@ -70,19 +86,18 @@ impl Shared {
             registry: Registry::new(),
             subscribers: EventSubscribers::default(),
             owner_waits: Notify::new(),
-            numbers: identity.numbers,
+            identity,
             releases: releases.downgrade(),
-            process: process::id(),
         }
     }
 
     pub(crate) fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+        self.identity.next_number()
     }
 
     /// Whether this client has given that number to a request.
     fn has_given(&self, number: u64) -> bool {
-        (1..self.numbers.load(Ordering::Relaxed)).contains(&number)
+        (1..self.identity.numbers.load(Ordering::Relaxed)).contains(&number)
     }
 
     /// Whether this client has made a request of that number, and has none for that lock: an *orphan*, if the server still
@@ -99,7 +114,7 @@ impl Shared {
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
     /// too. In a child of fork() it does nothing to the server, where the request is the parent's.
     pub(crate) fn abandon(&self, request: Arc<Request>, now: Instant) {
-        // First, because at the fork another thread may have had any mutex, which nobody unlocks in the child.
+        // First, before any mutex.
         if self.is_a_childs_copy() {
             return;
         }
@@ -110,9 +125,8 @@ impl Shared {
         }
     }
 
-    /// Whether this is the copy in a child of fork(), where nothing runs for the client.
     pub(crate) fn is_a_childs_copy(&self) -> bool {
-        process::id() != self.process
+        self.identity.is_a_childs_copy()
     }
 
     /// Hands a request to the releaser, and returns the request if the releaser is gone.
@@ -196,8 +210,12 @@ mod tests {
     #[test]
     fn in_a_child_of_fork_nothing_that_another_thread_may_have_had_is_touched() {
         let (releases, _released) = mpsc::unbounded_channel();
-        let mut shared = Shared::new(Identity::new(), "p".to_owned(), Duration::from_secs(9), &releases);
-        shared.process = 0;
+        let shared = Shared::new(
+            Identity::of_a_parent(),
+            "p".to_owned(),
+            Duration::from_secs(9),
+            &releases,
+        );
         let lock = Arc::new(Lock::new("p", "a".into()));
         let claim = Claim::new(Duration::from_secs(9), Duration::MAX, Instant::now());
         let request = Arc::new(Request::new(1, "wa:1".to_owned(), lock, Admission::FIFO, claim));

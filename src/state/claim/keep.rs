@@ -75,6 +75,7 @@ impl Claim {
 
     /// The user has the guard: from now on the hold lasts for its least time, and for its `max_hold` at most.
     pub(crate) fn keep(&mut self, now: Instant) {
+        self.was_used = true;
         self.limit(now, self.max_hold);
         if !self.at_least.is_zero() {
             self.kept_until = self.kept_until.max(Some(now + self.at_least));
@@ -88,6 +89,7 @@ impl Claim {
 
     /// The hold takes the place of another one, whose least time goes on.
     pub(crate) fn keep_on(&mut self, kept_until: Option<Instant>) {
+        self.was_used = true;
         self.kept_until = kept_until;
     }
 
@@ -111,7 +113,7 @@ impl Claim {
     /// Time has ended the hold. What its user began before that may go on for the lock delay.
     pub(super) fn lapse(&mut self, at: Option<Instant>, reason: LostReason) {
         self.phase = Phase::Over(EndedBy::Lost(reason));
-        if !self.lock_delay.is_zero() {
+        if self.was_used && !self.lock_delay.is_zero() {
             self.kept_until = self.kept_until.max(at.map(|at| at + self.lock_delay));
         }
     }

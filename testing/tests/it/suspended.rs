@@ -77,6 +77,31 @@ async fn a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_c
     assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
 }
 
+/// The servers that hear of it again say "unknown". Before the end of the lease that means that they executed what was sent
+/// first.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_a_quorum_did_not_answer_is_not_sent_again_after_the_lease() {
+    let servers = [Server::new(), Server::new(), Server::new()];
+    let lock = quorum(&servers).await.rw_lock("a");
+    let guard = lock.write().lease(LEASE).acquire_fair().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(guard.votes(), 3);
+    servers.iter().for_each(Server::freeze);
+    let mut release = pin!(guard.release());
+    assert!(once(&mut release).await.is_pending());
+    servers.iter().for_each(Server::disconnect);
+    // The calls fail, and the release pauses before it sends them again.
+    sleep(Duration::from_millis(1)).await;
+    assert!(once(&mut release).await.is_pending());
+    suspend(LEASE);
+    for server in &servers {
+        server.expire("a");
+        server.thaw();
+    }
+    let late = release.await;
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_loss_hears_of_it_within_seconds_though_all_timers_stood_still() {
     let server = Server::new();

@@ -45,6 +45,10 @@ async fn the_suite_goes_red_when_a_script_is_changed() {
         .await
         {
             Ok(_) => passed.push((file, from, to)),
+            // Nobody would make a mistake that the first call reports.
+            Err(why) if why.contains("Error compiling script") || why.contains("nonexistent global variable") => {
+                panic!("{from:?} -> {to:?} is no script: {why}")
+            }
             Err(why) => println!("{from:?} -> {to:?}: {}", why.chars().take(160).collect::<String>()),
         }
     }

@@ -234,18 +234,37 @@ async fn a_look_is_not_lost_with_the_reply_that_told_of_it() {
     .await;
 }
 
+async fn fill_with_the_dead(server: &Server) {
+    let dead: Vec<_> = (0..450).map(|n| format!("w{n:015x}:1")).collect();
+    let lock = raw(server).await;
+    lock.fill(&dead).await;
+    lock.die(&dead.iter().map(String::as_str).collect::<Vec<_>>()).await;
+}
+
+async fn until_the_dead_are_gone(server: &Server) {
+    let lock = raw(server).await;
+    eventually("the dead are gone", async || lock.state().await.leases.len() <= 1).await;
+}
+
+#[tokio::test]
+async fn what_the_last_call_about_a_kept_hold_leaves_to_do_is_followed() {
+    let server = Server::start().await;
+    let lock = user(&server, LONG).await;
+    let reading = lock.read().hold_at_least(LONG).acquire_fair().await.unwrap();
+    fill_with_the_dead(&server).await;
+    // The server is told for how long to keep the hold, which expires 200. Nothing renews the hold after that.
+    drop(reading);
+    until_the_dead_are_gone(&server).await;
+}
+
 #[tokio::test]
 async fn a_renewal_that_leaves_more_to_do_is_followed_though_its_client_only_holds() {
     let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let reading = read(&user(&server, LONG).await).await;
-    let dead: Vec<_> = (0..450).map(|n| format!("w{n:015x}:1")).collect();
-    let fill = raw(&server).await;
-    fill.fill(&dead).await;
-    fill.die(&dead.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    fill_with_the_dead(&server).await;
     // The holder is renewed at once, because the server may have forgotten it. That expires 200.
     server.kill();
     server.start_again().await;
-    let raw = raw(&server).await;
-    eventually("the dead are gone", async || raw.state().await.leases.len() <= 1).await;
+    until_the_dead_are_gone(&server).await;
     assert!(reading.is_held());
 }

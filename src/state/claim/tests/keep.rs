@@ -17,6 +17,15 @@ fn held_at_least() -> (Claim, Instant) {
     (claim, t)
 }
 
+/// A hold that its user does not have yet, with a lock delay of `LEAST`.
+fn held_with_a_lock_delay() -> (Claim, Instant) {
+    let (claim, t) = claim();
+    let mut claim = claim.keeping(Duration::ZERO, LEAST);
+    claim.on_reply(t, Answer::Granted { token: 1 });
+    assert!(handed_out(&mut claim, t).is_some());
+    (claim, t)
+}
+
 #[test]
 fn a_span_with_its_margin_lasts_as_long_on_a_faster_clock() {
     for span in (0..2_000).map(|n| Duration::from_micros(n * n * n)) {
@@ -62,12 +71,22 @@ fn a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_
     let (mut claim, t) = held_at_least();
     claim.seal(t);
     assert!(!claim.is_lost(t), "others must not enter before its least time");
-    let (claim, t) = self::claim();
-    let mut claim = claim.keeping(Duration::ZERO, LEAST);
-    claim.on_reply(t, Answer::Granted { token: 1 });
-    assert!(handed_out(&mut claim, t).is_some());
+    let (mut claim, t) = held_with_a_lock_delay();
+    claim.keep(t);
     assert_eq!(claim.held_until(t + LEASE), None);
     assert!(!claim.is_lost(t + LEASE) && claim.is_lost(t + LEASE + LEAST));
+}
+
+#[test]
+fn a_hold_that_nobody_used_has_no_lock_delay() {
+    let (mut claim, t) = held_with_a_lock_delay();
+    assert_eq!(claim.held_until(t + LEASE), None);
+    assert!(claim.is_lost(t + LEASE) && claim.lease_to_seal(t + LEASE).is_none());
+    // A read hold that takes the place of a write hold goes on with what that one's user began.
+    let (mut claim, t) = held_with_a_lock_delay();
+    claim.keep_on(None);
+    assert_eq!(claim.held_until(t + LEASE), None);
+    assert!(claim.lease_to_seal(t + LEASE).is_some());
 }
 
 #[test]

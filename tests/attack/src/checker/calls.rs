@@ -9,7 +9,8 @@ use crate::record::{Note, Record, Script, What};
 impl Lock {
     pub(super) fn check(&mut self, record: &Record, totals: &mut Totals) -> Result<(), Violation> {
         let mut step = Step::new(record, totals.records)?;
-        // After a loss nobody may be left of before it: the first newcomer that finds the lock free ends the doubt.
+        // After a loss nobody may be left of before it: once all leases of whoever is have ended, the first newcomer that
+        // finds the lock free ends the doubt.
         if self.doubt.is_some() || !self.former.is_empty() {
             self.doubts(&step);
         }
@@ -153,8 +154,9 @@ impl Lock {
         };
         // Or a hold without a lease: that ends in a reset.
         let reset = record.notes.iter().any(|note| note.what == What::Reset);
-        // A phase begins with a new token; a request whose owner is named may draw one for an upgrade.
-        let begins = |request: &String| request.matches(':').count() == 1 && reply[1].unsigned_abs() > self.seq;
+        // A phase begins with a new token; a writer whose owner is named may draw one for an upgrade.
+        let upgrades = |request: &str| writes(request) && request.matches(':').count() > 1;
+        let begins = |request: &String| !upgrades(request) && reply[1].unsigned_abs() > self.seq;
         let asks = |request: &String| {
             let is_former = |note: &Note| note.what == What::Expired && lives(&note.request);
             begins(request)
@@ -167,7 +169,8 @@ impl Lock {
         let found_free =
             record.script == Script::Acquire && reply[0] == 2 && record.args.first().is_some_and(asks) && !reset;
         if known || record.notes.iter().any(noted) {
-            self.doubt = Some(u64::MAX);
+            let until = step.now + self.cap.max(step.longest_lease());
+            self.doubt = self.doubt.max(Some(until));
         } else if found_free && self.doubt.is_some_and(|until| until < step.now) {
             let former = std::mem::take(&mut self.former);
             self.forget();

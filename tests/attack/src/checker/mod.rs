@@ -214,7 +214,8 @@ struct Lock {
     seq: u64,
     /// The longest lease.
     cap: u64,
-    /// Keys were taken away: what is left is not known, at least until all former deadlines have passed, ms.
+    /// Keys were taken away: what is left is not known, at least until all former deadlines have passed, ms. They move
+    /// when a former request is heard of.
     doubt: Option<u64>,
     /// Requests from before that.
     former: HashSet<Box<str>>,
@@ -353,6 +354,18 @@ impl<'a> Step<'a> {
         match self.call {
             Call::Acquire { limit, .. } => limit,
             _ => None,
+        }
+    }
+
+    /// Of those that it asks for, ms.
+    fn longest_lease(&self) -> u64 {
+        match self.call {
+            Call::Acquire { lease, .. } | Call::Downgrade { lease, .. } => lease,
+            Call::Renew => {
+                let leases = self.record.args.iter().skip(1).step_by(2);
+                leases.filter_map(|lease| lease.parse().ok()).max().unwrap_or(0)
+            }
+            Call::Release | Call::Evict { .. } => 0,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Bugs in what the scripts do about bounded locks, bounded queues, and grants that nobody heard.
 
-use super::lua::{crowds, losses, model};
+use super::lua::{crowds, losses, model, suite};
 use super::{Check, Mutant};
 
 #[rustfmt::skip]
@@ -99,7 +99,7 @@ pub const ALL: &[Mutant] = &[
         &[("    if upgrade and upgrading() then return answer(-1, 0) end\n", "    if longest and waiting >= longest then return answer(-5, waiting) end\n    if upgrade and upgrading() then return answer(-1, 0) end\n")],
         "invented",
         "An upgrade that has to be refused at once is told that the queue is full."),
-    model("full-for-an-upgrade", "lua/acquire.lua",
+    suite("full-for-an-upgrade", "lua/acquire.lua",
         &[("upgrade and 0 or behind and behind[1]", "behind and behind[1]")],
         "found here, by reading",
         "A reader that asks to write by its owner would stand first, and is refused because others wait."),

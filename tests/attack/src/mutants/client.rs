@@ -828,7 +828,7 @@ pub const ALL: &[Mutant] = &[
         edits: &[("let behind = limit + what.timeout.max(self.wishes().longest_wait());", "let behind = limit + what.timeout;")],
         seen: "found here, by reading",
         story: "A short wait for replicas times out behind another's long one, and takes the connection with it.",
-        check: Check::It("failover::replicas::a_short_wait_for_replicas_bears_to_stand_behind_a_long_one"),
+        check: Check::It("failover::replicas::a_short_wait_for_replicas_ends_while_a_long_one_goes_on"),
     },
     Mutant {
         name: "refused-releases-keep-their-turns", file: "src/engine/release.rs",
@@ -1047,7 +1047,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "loss-by-time-released-at-once", file: "src/state/claim/keep.rs",
-        edits: &[("        if !self.lock_delay.is_zero() {\n", "        if !self.lock_delay.is_zero() && at.is_none() {\n")],
+        edits: &[("        if self.was_used && !self.lock_delay.is_zero() {\n", "        if self.was_used && !self.lock_delay.is_zero() && at.is_none() {\n")],
         seen: "invented",
         story: "What max_hold ended is released at once, and others enter while what its user began goes on.",
         check: Check::It("lease::lock_delay::what_max_hold_ends_keeps_others_out_for_the_delay_though_its_guard_is_dropped"),
@@ -1684,5 +1684,26 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "The server refuses an observer for a moment, and its stream ends without a word.",
         check: Check::It("election::a_stream_goes_on_when_the_server_allows_its_subscription_again"),
+    },
+    Mutant {
+        name: "a-kept-hold-leaves-the-rest-undone", file: "src/engine/seal.rs",
+        edits: &[("                follow_up(session, &first.lock, next);\n", "                let _ = next;\n")],
+        seen: "found here, by a reader from outside",
+        story: "The last call about a hold with a least time expires 200 of the dead and says that there are more. Nobody calls again.",
+        check: Check::It("semaphore::grace::what_the_last_call_about_a_kept_hold_leaves_to_do_is_followed"),
+    },
+    Mutant {
+        name: "one-wait-for-replicas-in-one-piece", file: "src/engine/confirm.rs",
+        edits: &[("            timeout: wish.timeout.min(SLICE),\n", "            timeout: wish.timeout,\n")],
+        seen: "found here, by a reader from outside",
+        story: "A request that waits half a second for replicas stands behind another one's hour.",
+        check: Check::It("failover::replicas::a_short_wait_for_replicas_ends_while_a_long_one_goes_on"),
+    },
+    Mutant {
+        name: "lock-delay-of-a-hold-that-nobody-had", file: "src/state/claim/keep.rs",
+        edits: &[("if self.was_used && !self.lock_delay.is_zero() {", "if !self.lock_delay.is_zero() {")],
+        seen: "found here, by a reader from outside",
+        story: "A hold is lost while its replicas are waited for. Everybody waits for its lock delay, the requester included.",
+        check: Check::Lib("state::claim::tests::keep::a_hold_that_nobody_used_has_no_lock_delay"),
     },
 ];

@@ -64,7 +64,7 @@ const fn orphans(
 
 /// What a client asks for so rarely that no random sequence does.
 /// Held by the scenarios of tests/conformance.
-const fn suite(
+pub(super) const fn suite(
     name: &'static str,
     file: &'static str,
     edits: &'static [(&'static str, &'static str)],
@@ -463,7 +463,7 @@ pub const ALL: &[Mutant] = &[
         &[("elseif holder ~= request and waiting > 0 and", "elseif false and")],
         "draft",
         "Whether an ended request waited is not looked for: who cancels ends somebody's hold, and stays in the queue."),
-    model("holds-hence-does-not-wait", "lua/lock.lua",
+    suite("holds-hence-does-not-wait", "lua/lock.lua",
         &[("elseif holder ~= request and waiting > 0 and", "elseif not writes_as(owner_of(request)) and waiting > 0 and")],
         "found here, by model-check",
         "A named owner that holds may wait in the same mode as well, let past its own place. Ending its waiting request takes the hold's count away."),

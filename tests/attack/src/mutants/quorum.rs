@@ -270,7 +270,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "quorum-release-outlives-its-client", file: "src/quorum/guard.rs",
-        edits: &[("                    if session.is_closed() {\n                        return Err(error);\n                    }\n", "")],
+        edits: &[("if until <= clock::now() || session.is_closed() {", "if until <= clock::now() {")],
         seen: "found here, by reading",
         story: "A release that reaches no majority goes on for a lease after the shutdown.",
         check: Check::It("quorum::cancellation::a_shutdown_ends_a_release_that_reaches_no_majority"),
@@ -400,6 +400,20 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "All servers had lost the hold, and heard of its release after the lease: the release says that all is well.",
         check: Check::Testing("suspended::a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_confirmed"),
+    },
+    Mutant {
+        name: "quorum-release-sent-again-after-the-lease", file: "src/quorum/guard.rs",
+        edits: &[("if until <= clock::now() || session.is_closed() {", "if session.is_closed() {")],
+        seen: "found here, by a reader from outside",
+        story: "Nothing answered a release before the end of the lease. The client sends it again, and takes \"unknown\" for a confirmation.",
+        check: Check::Testing("suspended::a_release_that_a_quorum_did_not_answer_is_not_sent_again_after_the_lease"),
+    },
+    Mutant {
+        name: "a-childs-copy-of-a-quorums-hold-is-dropped", file: "src/quorum/ballot.rs",
+        edits: &[("let is_copy = self.members.identity.is_a_childs_copy();", "let is_copy = false;")],
+        seen: "found here, by a reader from outside",
+        story: "A child of fork() drops its copy of a guard, and waits for ever for a mutex that a thread of its parent had.",
+        check: Check::Lib("quorum::members::tests::in_a_child_of_fork_nothing_that_another_thread_may_have_had_is_touched"),
     },
     Mutant {
         name: "quorum-connects-after-its-shutdown", file: "src/quorum/members.rs",

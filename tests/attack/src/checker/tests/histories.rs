@@ -240,6 +240,39 @@ fn a_loss_at_an_idle_lock_leaves_it_judged() {
     bad(6, &format!("{idle}\nfinish"));
 }
 
+/// Only the counter was lost, say: all of the former life goes on, and ends.
+#[test]
+fn a_loss_that_does_no_harm_leaves_the_lock_judged() {
+    let lives_on = "0 acquire w1:1 => 2 5 -1 5 | granted w1:1 5
+         damaged
+         60 renew w1:1 100 => 100 5 5";
+    let two_writers = |from: u64, owner: &str| {
+        format!(
+            "{lives_on}
+             {from} acquire r1:2{owner} => 2 6 -1 6 | granted r1:2{owner} 6
+             {} acquire w3:1 => 2 7 99 7 | granted w3:1 7",
+            from + 1
+        )
+    };
+    bad(1, &two_writers(161, ""));
+    // A reader with a new token is alone, also if its owner is named.
+    bad(1, &two_writers(161, ":o"));
+    // The former one may be inside.
+    good(&two_writers(160, ""));
+    // A longer lease than any before.
+    let longer = lives_on.replace("1 100 => 100", "1 900 => 900");
+    good(&two_writers(960, "").replace(lives_on, &longer));
+    bad(1, &two_writers(961, "").replace(lives_on, &longer));
+    // An upgrade has a new token too, and its owner's read hold is from before.
+    good(
+        "0 acquire r1:1:o => 2 5 -1 5 | granted r1:1:o 5
+         damaged
+         101 acquire w1:2:o => 2 6 -1 6 | granted w1:2:o 6
+         102 acquire r1:3:o => 2 6 99 6 | granted r1:3:o 6
+         103 release r1:1:o => 99 5 | released r1:1:o",
+    );
+}
+
 /// A history of 64 waiters in turns, for speed.
 /// w1:1 holds and r2:1 waits, both until 100 ms; then nobody calls for 30 s.
 fn after_the_keys_may_have_expired(rest: &str) -> String {
