@@ -42,8 +42,8 @@ const MOST_MISSES: usize = 8;
 pub(super) trait Reader {
     /// Who holds the lock, and whether the request waits there. `None`: it does not, or the lock is not followed.
     async fn wait(&self, lock: &Arc<Lock>, request: &str) -> Result<Option<Wait>, RedisError>;
-    /// What these owners have noted.
-    async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError>;
+    /// What these owners have noted, and why a note could not be read.
+    async fn notes(&self, owners: &[String]) -> (Vec<Note>, Option<RedisError>);
     /// Whether other locks may be read although one was not, for that reason: a node of a cluster is away.
     fn has_others(&self, error: &RedisError) -> bool;
 }
@@ -292,7 +292,8 @@ async fn graph_of(reader: &impl Reader, mine: &[&Wait]) -> Result<(Graph, Option
             .map(str::to_owned),
     );
     while !open.is_empty() && graph.len() < MOST_WAITS {
-        let notes = reader.notes(&std::mem::take(&mut open)).await?;
+        let (notes, why) = reader.notes(&std::mem::take(&mut open)).await;
+        unread = unread.or(why);
         let noted = notes.into_iter().flat_map(|Note { waits, mut holds }| {
             for (request, _) in &waits {
                 graph.tell(request, holds.drain(..));
@@ -381,16 +382,16 @@ impl Reader for Session {
         Ok(Wait::read(lock, request, &seen))
     }
 
-    async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError> {
+    async fn notes(&self, owners: &[String]) -> (Vec<Note>, Option<RedisError>) {
         let prefix = &self.shared.prefix;
         let keys: Vec<_> = owners.iter().map(|owner| waits::key_of(prefix, owner)).collect();
-        let texts = self
+        let (texts, why) = self
             .route
             .texts(Lane::Background, call_limit(self.shared.lease), &keys)
             .await;
         let noted = owners.iter().zip(texts);
         let notes = noted.filter_map(|(owner, text)| Some(waits::read(prefix, owner, &text?)));
-        Ok(notes.collect())
+        (notes.collect(), why)
     }
 
     fn has_others(&self, error: &RedisError) -> bool {

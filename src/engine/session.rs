@@ -162,7 +162,7 @@ impl Session {
             .iter()
             .map(|id| key::introduction(&self.shared.prefix, id))
             .collect();
-        let texts = self
+        let (texts, _) = self
             .route
             .texts(Lane::Users, call_limit(self.shared.lease), &keys)
             .await;

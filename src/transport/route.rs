@@ -11,7 +11,7 @@ use crate::protocol::channel::Channel;
 use crate::protocol::lookup;
 use crate::protocol::order::Order;
 use crate::protocol::replication::{Reached, Replication};
-use crate::protocol::reply::text;
+use crate::protocol::reply::{malformed, text};
 use crate::state::request::Request;
 use crate::state::shared::Shared;
 #[cfg(feature = "cluster")]
@@ -227,26 +227,42 @@ impl Route {
         }
     }
 
-    /// Reads the texts under keys, which may be on any node. `None`: there is none, or it cannot be read.
-    pub(crate) async fn texts(&self, lane: Lane, limit: Duration, keys: &[String]) -> Vec<Option<String>> {
+    /// Reads the texts under keys, which may be on any node. `None`: there is none, or it cannot be read. And why one cannot.
+    pub(crate) async fn texts(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        keys: &[String],
+    ) -> (Vec<Option<String>>, Option<RedisError>) {
+        let owned = |found: &Value| text(found).map(str::to_owned);
         match self {
             Self::Server(_) => {
                 let get = lookup::get_all(keys);
-                match self.command(lane, limit, "", &get).await {
+                let why = match self.command(lane, limit, "", &get).await {
                     Ok(Value::Array(found)) if found.len() == keys.len() => {
-                        found.iter().map(|found| text(found).map(str::to_owned)).collect()
+                        return (found.iter().map(owned).collect(), None);
                     }
-                    _ => vec![None; keys.len()],
-                }
+                    Ok(reply) => malformed(&reply),
+                    Err(error) => error,
+                };
+                (vec![None; keys.len()], Some(why))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => {
-                let texts = keys.iter().map(|key| async move {
+                let replies = keys.iter().map(|key| async move {
                     let get = lookup::get(key);
-                    let reply = self.command(lane, limit, key, &get).await.ok()?;
-                    text(&reply).map(str::to_owned)
+                    self.command(lane, limit, key, &get).await
                 });
-                futures::future::join_all(texts).await
+                let mut why = None;
+                let mut read = |reply: Result<Value, RedisError>| match reply {
+                    Ok(reply) => owned(&reply),
+                    Err(error) => {
+                        why = Some(error);
+                        None
+                    }
+                };
+                let replies = futures::future::join_all(replies).await;
+                (replies.into_iter().map(&mut read).collect(), why)
             }
         }
     }

@@ -170,7 +170,7 @@ impl Reader for Moving {
         Ok(Wait::read(lock, request, &seen))
     }
 
-    async fn notes(&self, owners: &[String]) -> Result<Vec<Note>, RedisError> {
+    async fn notes(&self, owners: &[String]) -> (Vec<Note>, Option<RedisError>) {
         let world = self.moved();
         let noted = world
             .notes
@@ -187,7 +187,7 @@ impl Reader for Moving {
             waits: vec![(request, lock_of(lock))],
             holds: holds(owner).collect(),
         };
-        Ok(noted.map(note).collect())
+        (noted.map(note).collect(), None)
     }
 
     fn has_others(&self, _: &RedisError) -> bool {
@@ -294,10 +294,10 @@ impl Reader for Away {
         Err(timed_out())
     }
 
-    async fn notes(&self, _: &[String]) -> Result<Vec<Note>, RedisError> {
+    async fn notes(&self, _: &[String]) -> (Vec<Note>, Option<RedisError>) {
         let waits = (10..110).map(|n| (format!("w0a:{n}:{}", name(0)), lock_of(n)));
         let (waits, holds) = (waits.collect(), Vec::new());
-        Ok(vec![Note { waits, holds }])
+        (vec![Note { waits, holds }], None)
     }
 
     fn has_others(&self, _: &RedisError) -> bool {
@@ -305,9 +305,25 @@ impl Reader for Away {
     }
 }
 
-/// Each wait that cannot be read takes the time limit of a call.
-#[tokio::test]
-async fn a_look_ends_when_many_waits_have_no_reply() {
+/// The notes are at a node that is away.
+struct Unnoted;
+
+impl Reader for Unnoted {
+    async fn wait(&self, _: &Arc<Lock>, _: &str) -> Result<Option<Wait>, RedisError> {
+        Ok(None)
+    }
+
+    async fn notes(&self, _: &[String]) -> (Vec<Note>, Option<RedisError>) {
+        (Vec::new(), Some(timed_out()))
+    }
+
+    fn has_others(&self, _: &RedisError) -> bool {
+        true
+    }
+}
+
+/// A request that waits for another one's write hold.
+fn waiting() -> Wait {
     let mut world = World::new(random::seeded(), true);
     world.locks[0] = [0, 1]
         .map(|owner| Place {
@@ -317,7 +333,19 @@ async fn a_look_ends_when_many_waits_have_no_reply() {
         })
         .into();
     let request = &world.locks[0][1].request;
-    let mine = Wait::read(&lock_of(0), request, &world.seen(0, request)).expect("it waits");
+    Wait::read(&lock_of(0), request, &world.seen(0, request)).expect("it waits")
+}
+
+#[tokio::test]
+async fn a_look_without_the_notes_comes_again() {
+    let (_, unread) = graph_of(&Unnoted, &[&waiting()]).await.expect("what can be read");
+    assert!(unread.is_some());
+}
+
+/// Each wait that cannot be read takes the time limit of a call.
+#[tokio::test]
+async fn a_look_ends_when_many_waits_have_no_reply() {
+    let mine = waiting();
     let away = Away::default();
     let (_, unread) = graph_of(&away, &[&mine]).await.expect("what can be read");
     assert!(unread.is_some());

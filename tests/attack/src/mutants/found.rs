@@ -462,4 +462,8 @@ pub const ALL: &[Bug] = &[
         "a reader of the judges", &["conformance::suite::the_suite_goes_red_when_a_script_is_changed"]),
     bug("Mutants of the scripts were tried for 400,000 calls, and the scripts as they are for 20,000: a failure in between would have caught every mutant.",
         "a reader of the judges", &["tests/attack/src/mutants/mod.rs the_model_catches_every_mutant_of_the_scripts"]),
+    bug("A note without a reply was taken for none, and the look for a deadlock for done. Only waits without a reply had that test.",
+        "a reader from outside", &["src/engine/deadlock/tests.rs a_look_without_the_notes_comes_again"]),
+    bug("`explore --quorum` asked without the option by which votes draw round tickets. Nothing compared its calls with the client's.",
+        "a reader of the judges", &["tests/attack/src/explore/votes/tests.rs every_short_sequence_of_a_quorum_keeps_its_promises"]),
 ];

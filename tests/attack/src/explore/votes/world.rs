@@ -391,7 +391,9 @@ impl World {
         let lock = &mut server.lock;
         let outcome = match order {
             Order::Acquire(name, ticket) => {
-                let args = [name, &lease, "queue", "", &number(ticket)];
+                // As the client asks: a vote draws a round ticket.
+                let ticket = ticket.map_or_else(|| "q".to_owned(), |ticket| ticket.to_string());
+                let args = [name, &lease, "queue", "", &ticket];
                 lock.call(KEY, Script::Acquire, &args, now_us, choices)
             }
             Order::Renew(None) => lock.call(KEY, Script::Renew, &[], now_us, choices),
