@@ -379,6 +379,7 @@ fn lines(buffer: &Buffer) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::Key;
     use super::*;
     use crate::locks::Findings;
 
@@ -389,6 +390,32 @@ mod tests {
         screen.on_locks(Findings::default());
         let text = screen.text((80, 24));
         assert!(text.contains("0 locks in use") && !text.contains("reading"), "{text}");
+    }
+
+    #[test]
+    fn a_terminal_of_a_few_lines_is_drawn_too() {
+        let unread = |name: &str| Unread {
+            name: name.to_owned(),
+            why: "it is odd".to_owned(),
+        };
+        let mut screen = Screen::new("redis://a   prefix fairlock".to_owned());
+        screen.on_locks(Findings {
+            unread: vec![unread("a"), unread("b")],
+            ..Findings::default()
+        });
+        for key in [Key::Down, Key::Up] {
+            screen.press(key);
+            for lines in 1..8 {
+                screen.text((80, lines));
+            }
+        }
+    }
+
+    #[test]
+    fn the_selected_line_is_the_first_one_where_no_line_fits() {
+        for at in [0, 3] {
+            assert_eq!(scrolled(&std::cell::Cell::new(0), at, 0), at);
+        }
     }
 
     #[test]

@@ -460,9 +460,10 @@ fn keep<T>(kept: &mut VecDeque<T>, one: T) {
     kept.push_back(one);
 }
 
-/// The number of lines above the first one that is shown, so that the selected one is among `lines`.
+/// The number of lines above the first one that is shown, so that the selected one is among `lines`. A terminal of a few
+/// lines has room for none: then the selected one would be the first.
 pub(super) fn scrolled(offset: &Cell<usize>, at: usize, lines: usize) -> usize {
-    let least = (at + 1).saturating_sub(lines);
+    let least = (at + 1).saturating_sub(lines.max(1));
     offset.set(offset.get().clamp(least, at.max(least)));
     offset.get()
 }

@@ -466,4 +466,6 @@ pub const ALL: &[Bug] = &[
         "a reader from outside", &["src/engine/deadlock/tests.rs a_look_without_the_notes_comes_again"]),
     bug("`explore --quorum` asked without the option by which votes draw round tickets. Nothing compared its calls with the client's.",
         "a reader of the judges", &["tests/attack/src/explore/votes/tests.rs every_short_sequence_of_a_quorum_keeps_its_promises"]),
+    bug("`top` panicked in a terminal of four lines, where the checks of numbers were on. The tests had great screens.",
+        "a reader from outside", &["cli/src/top/draw.rs a_terminal_of_a_few_lines_is_drawn_too"]),
 ];
