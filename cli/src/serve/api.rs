@@ -195,12 +195,16 @@ impl Site<'_> {
     async fn lock(&self, query: &Query) -> Result<Value, Refusal> {
         let (first, limit) = query.lines()?;
         let mut seen = self.looks.status(query.needed("name")?, first).await?;
+        // All holders tell it, also those that the answer leaves out.
+        let is_expired = seen.found.status.is_expired();
         seen.found.status.holders.truncate(limit);
         seen.found.status.waiters.truncate(limit);
         if let Some(votes) = &mut seen.found.votes {
             votes.of_holders.truncate(limit);
         }
-        Ok(show::document(&seen.found, &seen.servers, false))
+        let mut document = show::document(&seen.found, &seen.servers, false);
+        document["expired"] = is_expired.into();
+        Ok(document)
     }
 
     /// Who waits for whom, in all locks.

@@ -4,6 +4,7 @@ use super::{Served, encoded};
 use crate::command::Cli;
 use crate::scene::{HOSTILE, LONG, client, queue, spoil, stay};
 use fairlock::{Client, Owner, WriteGuard};
+use fairlock_support::packed::run_out;
 use fairlock_support::server::{Server, connected};
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -412,4 +413,27 @@ async fn trees_of_many_locks_are_bounded() {
     assert!((100..=1200).contains(&shown), "{shown} locks are shown");
     let expanded = waits.to_string().matches("\"elsewhere\":false").count() as u64;
     assert_eq!(expanded + waits["more"].as_u64().unwrap(), 2 * EACH as u64);
+}
+
+#[tokio::test]
+async fn a_lock_whose_leases_are_over_is_expired_however_few_holders_are_asked_for() {
+    let server = Server::start().await;
+    let client = client(&server, "reading").await;
+    let lock = client.rw_lock("a");
+    let _guards = [
+        lock.read().acquire_fair().await.unwrap(),
+        lock.read().acquire_fair().await.unwrap(),
+    ];
+    let mut redis = server.redis().await;
+    let mut requests = redis::cmd("ZRANGE");
+    requests.arg("fairlock:{a}:l").arg(0).arg(-1);
+    let requests: Vec<String> = requests.query_async(&mut redis).await.unwrap();
+    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+    run_out(&mut redis, "fairlock:{a}", &requests).await;
+    let served = Served::start(&Cli::of(&server), &[]).await;
+    for (limit, holders) in [(1, 1), (0, 0), (50, 2)] {
+        let lock = served.document(&format!("/api/lock?name=a&limit={limit}")).await;
+        assert_eq!(lock["holders"].as_array().map(Vec::len), Some(holders), "{lock}");
+        assert_eq!(lock["expired"], true, "{limit}: {lock}");
+    }
 }

@@ -123,4 +123,11 @@ pub const ALL: &[Mutant] = &[
         story: "`watch` waits at a replica for events that never come.",
         check: Check::Cli("replica::who_waits_for_events_is_sent_from_a_replica_to_its_master"),
     },
+    Mutant {
+        name: "expired-by-those-that-are-shown", file: "cli/src/serve/api.rs",
+        edits: &[("document[\"expired\"] = is_expired.into();", "document[\"expiry\"] = is_expired.into();")],
+        seen: "found here, by a reader from outside",
+        story: "A lock whose leases are all over has more holders than the page shows, and is shown as held.",
+        check: Check::Cli("serve::locks::a_lock_whose_leases_are_over_is_expired_however_few_holders_are_asked_for"),
+    },
 ];

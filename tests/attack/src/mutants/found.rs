@@ -468,4 +468,6 @@ pub const ALL: &[Bug] = &[
         "a reader of the judges", &["tests/attack/src/explore/votes/tests.rs every_short_sequence_of_a_quorum_keeps_its_promises"]),
     bug("`top` panicked in a terminal of four lines, where the checks of numbers were on. The tests had great screens.",
         "a reader from outside", &["cli/src/top/draw.rs a_terminal_of_a_few_lines_is_drawn_too"]),
+    bug("The page called an expired lock held if it had more holders than the page shows. The locks of its tests were short.",
+        "a reader from outside", &["cli/tests/cli/serve/locks.rs a_lock_whose_leases_are_over_is_expired_however_few_holders_are_asked_for"]),
 ];
