@@ -2,44 +2,52 @@
 
 use crate::args::LeaderArgs;
 use crate::json;
-use crate::outcome::{Failure, Outcome, Status, complain, say, say_until};
+use crate::outcome::{Failure, Outcome, Status, complain_until, report_until, say, say_until};
 use crate::server::ServerArgs;
 use crate::text::{origin_in_short, safe};
 use crate::watch::interrupted;
-use fairlock::Leader;
+use fairlock::{Client, Leader, Leaders};
 use serde_json::{Value, json};
+use std::pin::Pin;
 
 pub(crate) async fn run(server: &ServerArgs, args: &LeaderArgs) -> Outcome {
-    let client = match args.watch {
-        true => server.listener().await?,
-        false => server.looker().await?,
-    };
-    let election = client.election(args.name.as_str());
-    let outcome = match args.watch {
-        true => watch(election.observe().await?, args).await,
-        false => {
-            let leader = election.leader().await?;
-            say(&told(&leader, args)).map(|()| match leader {
-                Some(_) => Status::OK,
-                None => Status::NO,
-            })
-        }
-    };
+    if args.watch {
+        return watch(&server.listener().await?, args).await;
+    }
+    let client = server.looker().await?;
+    let leader = client.election(args.name.as_str()).leader().await?;
+    let outcome = say(&told(&leader, args)).map(|()| match leader {
+        Some(_) => Status::OK,
+        None => Status::NO,
+    });
     client.shutdown().await;
     outcome
 }
 
-async fn watch(mut leaders: fairlock::Leaders, args: &LeaderArgs) -> Outcome {
+async fn watch(client: &Client, args: &LeaderArgs) -> Outcome {
+    let mut leaders = client.election(args.name.as_str()).observe().await?;
     let interrupted = interrupted(false);
     tokio::pin!(interrupted);
+    let outcome = tell(&mut leaders, interrupted.as_mut(), args).await;
+    drop(leaders);
+    client.shutdown().await;
+    report_until(interrupted, outcome).await
+}
+
+/// Prints who leads whenever that changes, until a signal comes or nobody tells any more.
+async fn tell(
+    leaders: &mut Leaders,
+    mut interrupted: Pin<&mut impl Future<Output = i32>>,
+    args: &LeaderArgs,
+) -> Outcome {
     loop {
         let leader = tokio::select! {
-            signal = &mut interrupted => return Err(Failure::signal(signal)),
+            signal = interrupted.as_mut() => return Err(Failure::signal(signal)),
             leader = leaders.next() => leader,
         };
         match leader {
-            Some(Ok(leader)) => say_until(&mut interrupted, told(&leader, args)).await?,
-            Some(Err(error)) => complain(&error.to_string()),
+            Some(Ok(leader)) => say_until(interrupted.as_mut(), told(&leader, args)).await?,
+            Some(Err(error)) => complain_until(interrupted.as_mut(), error.to_string()).await?,
             None => {
                 return Err(Failure::new(
                     Status::UNAVAILABLE,

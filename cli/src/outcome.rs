@@ -112,6 +112,28 @@ pub(crate) async fn say_until(interrupted: impl Future<Output = i32>, text: Stri
     }
 }
 
+/// The same for a message on stderr.
+pub(crate) async fn complain_until(interrupted: impl Future<Output = i32>, text: String) -> Result<(), Failure> {
+    tokio::select! {
+        signal = interrupted => Err(Failure::signal(signal)),
+        // This fails only if `complain` panics or the runtime ends.
+        _ = tokio::task::spawn_blocking(move || complain(&text)) => Ok(()),
+    }
+}
+
+/// The same for why a command ends. The signals are still listened to, and whoever wrote the message later would not hear
+/// them.
+pub(crate) async fn report_until(interrupted: impl Future<Output = i32>, outcome: Outcome) -> Outcome {
+    match outcome {
+        // A signal has no message, and must not be waited for again.
+        Err(failure) if !failure.message.is_empty() => {
+            complain_until(interrupted, failure.message).await?;
+            Err(Failure::new(failure.status, ""))
+        }
+        outcome => outcome,
+    }
+}
+
 /// Writes a message to stderr. It may have words of a server, so nothing in it acts on the terminal.
 pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "fairlock: {}", safe_lines(text));

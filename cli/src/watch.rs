@@ -3,15 +3,16 @@
 use crate::args::WatchArgs;
 use crate::clients::Clients;
 use crate::json;
-use crate::outcome::{Failure, Outcome, Status, complain, say_until};
+use crate::outcome::{Failure, Outcome, Status, complain_until, report_until, say_until};
 use crate::server::ServerArgs;
 #[cfg(unix)]
 use crate::signals::{ENDING, ENDING_A_SCREEN, Signals};
 use crate::text::{self, safe, safe_word};
-use fairlock::{ClientInfo, Error, Event};
+use fairlock::{ClientInfo, Error, Event, Events};
 use serde_json::json;
 #[cfg(unix)]
 use std::io;
+use std::pin::Pin;
 
 const LEAVES_OUT: &str = "leaving out events of clients that ended before fairlock could ask who they are";
 
@@ -21,28 +22,46 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
         Some(name) => client.rw_lock(name.as_str()).events().await?,
         None => client.events().await?,
     };
-    // Before the first message: after it others may send a signal.
-    let interrupted = interrupted(false);
-    tokio::pin!(interrupted);
-    let (mut clients, mut told) = (Clients::of(client.clone()), None);
+    let mut clients = Clients::of(client.clone());
     if let Some(name) = &args.name {
         clients.learn(name).await;
     }
     let subject = args.name.as_deref().map_or("all locks".to_owned(), safe);
     let prefix = safe(&server.prefix);
-    complain(&match &args.name {
+    let begins = match &args.name {
         Some(name) if !client.rw_lock(name.as_str()).exists().await? => {
             format!("watching {subject} under prefix {prefix}, where there is no such lock yet")
         }
         _ => format!("watching {subject} under prefix {prefix}"),
-    });
-    let outcome = loop {
+    };
+    // Before the first message: after it others may send a signal.
+    let interrupted = interrupted(false);
+    tokio::pin!(interrupted);
+    let outcome = match complain_until(interrupted.as_mut(), begins).await {
+        Ok(()) => tell(&mut events, &mut clients, interrupted.as_mut(), args, &subject).await,
+        Err(failure) => Err(failure),
+    };
+    drop(events);
+    client.shutdown().await;
+    report_until(interrupted, outcome).await
+}
+
+/// Prints the events that the command line asks for, until a signal comes or there are no more.
+async fn tell(
+    events: &mut Events,
+    clients: &mut Clients,
+    mut interrupted: Pin<&mut impl Future<Output = i32>>,
+    args: &WatchArgs,
+    subject: &str,
+) -> Outcome {
+    let mut told = None;
+    loop {
         let event = tokio::select! {
-            signal = &mut interrupted => break Err(Failure::signal(signal)),
+            signal = interrupted.as_mut() => return Err(Failure::signal(signal)),
             event = events.next() => event,
         };
         let said = match event {
-            None => break Err(ended(&subject)),
+            None => return Err(ended(subject)),
             Some(Ok(event)) => {
                 let from = clients.who(&event.client_id).await;
                 let why = match &from {
@@ -51,7 +70,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
                     Ok(_) => None,
                 };
                 if let Some(why) = why.filter(|why| told.as_ref() != Some(why)) {
-                    complain(&why);
+                    complain_until(interrupted.as_mut(), why.clone()).await?;
                     told = Some(why);
                 }
                 let from = from.ok().flatten();
@@ -62,21 +81,16 @@ pub(crate) async fn run(server: &ServerArgs, args: &WatchArgs) -> Outcome {
                 }
             }
             Some(Err(error @ Error::EventsMissed { .. })) => {
-                complain(&error.to_string());
+                complain_until(interrupted.as_mut(), error.to_string()).await?;
                 match args.output.json {
                     true => json::line(&json!({"event": "missed", "why": error.to_string()})),
                     false => continue,
                 }
             }
-            Some(Err(error)) => break Err(error.into()),
+            Some(Err(error)) => return Err(error.into()),
         };
-        if let Err(failure) = say_until(&mut interrupted, said).await {
-            break Err(failure);
-        }
-    };
-    drop(events);
-    client.shutdown().await;
-    outcome
+        say_until(interrupted.as_mut(), said).await?;
+    }
 }
 
 /// The stream of events ended by itself: see [`fairlock::Events`].

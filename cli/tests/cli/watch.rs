@@ -5,7 +5,7 @@ use crate::command::full_pipe;
 use crate::command::{Cli, ended, said};
 use crate::scene::client;
 use fairlock::Owner;
-use fairlock_support::server::{Server, soon};
+use fairlock_support::server::{Server, eventually, soon};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -215,6 +215,57 @@ async fn a_signal_ends_it_also_where_nobody_reads_what_it_prints() {
             .unwrap();
         soon("an event", events.next()).await.unwrap().unwrap();
     }
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(ended(child).await.status, 128 + 15);
+}
+
+/// Whether a process has a handler for TERM.
+#[cfg(target_os = "linux")]
+fn handles_term(child: &tokio::process::Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id().unwrap())).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (15 - 1) & 1 == 1
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_signal_ends_it_also_where_nobody_reads_what_it_complains_of() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let (stderr, _unread) = full_pipe().await;
+    let child = cli.command(&["watch", "a"]).stderr(stderr).spawn().unwrap();
+    // The next thing that it does is to say that it listens.
+    eventually("it expects signals", async || handles_term(&child)).await;
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(ended(child).await.status, 128 + 15);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_signal_ends_it_also_where_nobody_reads_that_the_server_refuses() {
+    let server = Server::start().await;
+    let cli = Cli {
+        url: format!("redis://app:s3cret@127.0.0.1:{}", server.port()),
+    };
+    let mut redis = server.redis().await;
+    let mut channels = async |rules: &[&str]| {
+        let mut command = redis::cmd("ACL");
+        command.arg(&["SETUSER", "app", "on", ">s3cret", "~fairlock:*", "+@all"]);
+        let set: Result<(), _> = command.arg(rules).query_async(&mut redis).await;
+        set.unwrap();
+    };
+    channels(&["resetchannels", "&fairlock:*", "&fairlock:{*}:events"]).await;
+    let (stderr, _unread) = full_pipe().await;
+    let mut child = cli.command(&["leader", "--watch", "a"]).stderr(stderr).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    soon("nobody leads", lines.next_line()).await.unwrap().unwrap();
+    // The server ends the connections that use what is not allowed any more.
+    channels(&["resetchannels", "&fairlock:c:*", "&fairlock:listen"]).await;
+    // Its complaint about that keeps it from nothing else.
+    let refused = async || server.errors("NOPERM").await > 0;
+    eventually("it has asked for the channel again", refused).await;
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(ended(child).await.status, 128 + 15);

@@ -130,4 +130,11 @@ pub const ALL: &[Mutant] = &[
         story: "A lock whose leases are all over has more holders than the page shows, and is shown as held.",
         check: Check::Cli("serve::locks::a_lock_whose_leases_are_over_is_expired_however_few_holders_are_asked_for"),
     },
+    Mutant {
+        name: "a-stuck-complaint-hides-signals", file: "cli/src/outcome.rs",
+        edits: &[("_ = tokio::task::spawn_blocking(move || complain(&text)) => Ok(()),", "() = async { complain(&text) } => Ok(()),")],
+        seen: "found here, by a reader from outside",
+        story: "Nobody reads what `fairlock watch` complains of, and only KILL ends it.",
+        check: Check::Cli("watch::a_signal_ends_it_also_where_nobody_reads_what_it_complains_of"),
+    },
 ];

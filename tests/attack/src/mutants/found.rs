@@ -470,4 +470,7 @@ pub const ALL: &[Bug] = &[
         "a reader from outside", &["cli/src/top/draw.rs a_terminal_of_a_few_lines_is_drawn_too"]),
     bug("The page called an expired lock held if it had more holders than the page shows. The locks of its tests were short.",
         "a reader from outside", &["cli/tests/cli/serve/locks.rs a_lock_whose_leases_are_over_is_expired_however_few_holders_are_asked_for"]),
+    bug("No signal but KILL ended `watch` and `leader --watch` where nobody read what they complain of. The test had a full stdout, and no full stderr.",
+        "a reader from outside", &["cli/tests/cli/watch.rs a_signal_ends_it_also_where_nobody_reads_what_it_complains_of",
+            "cli/tests/cli/watch.rs a_signal_ends_it_also_where_nobody_reads_that_the_server_refuses"]),
 ];
