@@ -114,7 +114,7 @@ impl<'a> Chain<'a> {
 }
 
 pub(crate) async fn run(server: &ServerArgs, args: &BlockersArgs) -> Outcome {
-    let client = server.looker().await?;
+    let (client, _) = server.looker().await?;
     let mut findings = locks::find(server, &client, None).await?;
     findings.complain();
     let further = findings.complete(&client).await?;

@@ -59,7 +59,7 @@ pub(crate) fn document(lock: &str, owner: &Owner, evicted: &Evicted) -> Value {
 /// Fails if there is no such lock.
 pub(crate) async fn evict(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<Evicted, Failure> {
     let evicted = match eye {
-        Eye::One(_, client) => Evicted {
+        Eye::One { client, .. } => Evicted {
             requests: client.rw_lock(name).evict(owner).await?,
             servers: None,
         },
@@ -75,7 +75,7 @@ pub(crate) async fn evict(eye: &Eye<'_>, name: &str, owner: &Owner) -> Result<Ev
 async fn the_owner_called(eye: &Eye<'_>, name: &str, subject: &str) -> Result<Owner, Failure> {
     eye.must_exist(name).await?;
     let (mut found, _) = eye.status(name).await?;
-    if let Eye::One(_, client) = eye {
+    if let Eye::One { client, .. } = eye {
         locks::complete(client, &mut found).await?;
     }
     let (who, status) = (Who::Named(subject), &found.status);

@@ -14,7 +14,7 @@ pub(crate) async fn run(server: &ServerArgs, args: &LeaderArgs) -> Outcome {
     if args.watch {
         return watch(&server.listener().await?, args).await;
     }
-    let client = server.looker().await?;
+    let (client, _) = server.looker().await?;
     let leader = client.election(args.name.as_str()).leader().await?;
     let outcome = say(&told(&leader, args)).map(|()| match leader {
         Some(_) => Status::OK,

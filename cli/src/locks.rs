@@ -109,22 +109,42 @@ impl Findings {
 
 /// The way to the locks: of one server, or of the servers of a quorum.
 pub(crate) enum Eye<'a> {
-    One(&'a ServerArgs, Client),
+    One {
+        server: &'a ServerArgs,
+        client: Client,
+        is_replica: bool,
+    },
     Several(Fleet<'a>),
 }
 
 impl<'a> Eye<'a> {
     pub(crate) async fn open(target: &'a Target) -> Result<Self, Failure> {
         Ok(match target {
-            Target::One(server) => Self::One(server, server.looker().await?),
+            Target::One(server) => {
+                let (client, is_replica) = server.looker().await?;
+                Self::One {
+                    server,
+                    client,
+                    is_replica,
+                }
+            }
             Target::Several(servers) => Self::Several(Fleet::open(servers).await?),
         })
+    }
+
+    /// Why no events come. Clients publish them where a listener has made itself known, and at a replica it cannot.
+    pub(crate) fn no_events(&self) -> Option<&'static str> {
+        match self {
+            Self::One { is_replica: true, .. } => Some("a replica brings no events: look at its master"),
+            Self::One { .. } => None,
+            Self::Several(_) => Some(crate::NO_EVENTS),
+        }
     }
 
     /// Finds all locks whose names match.
     pub(crate) async fn find(&self, pattern: Option<&str>) -> Result<Findings, Failure> {
         match self {
-            Self::One(server, client) => find(server, client, pattern).await,
+            Self::One { server, client, .. } => find(server, client, pattern).await,
             Self::Several(fleet) => fleet.find(pattern).await,
         }
     }
@@ -132,7 +152,7 @@ impl<'a> Eye<'a> {
     /// The status of one lock. Of a quorum also what each server says.
     pub(crate) async fn status(&self, name: &str) -> Result<(Found, Vec<Result<fairlock::Status, String>>), Failure> {
         match self {
-            Self::One(_, client) => {
+            Self::One { client, .. } => {
                 let found = Found {
                     name: name.to_owned(),
                     status: client.rw_lock(name).status().await?,
@@ -147,7 +167,7 @@ impl<'a> Eye<'a> {
     /// Fails if no server knows the lock. A lock stays known for a minute after its last lease.
     pub(crate) async fn must_exist(&self, name: &str) -> Result<(), Failure> {
         let (exists, prefix) = match self {
-            Self::One(server, client) => (client.rw_lock(name).exists().await?, server.prefix.as_str()),
+            Self::One { server, client, .. } => (client.rw_lock(name).exists().await?, server.prefix.as_str()),
             Self::Several(fleet) => (fleet.knows(name).await, fleet.prefix()),
         };
         match exists {
@@ -164,7 +184,7 @@ impl<'a> Eye<'a> {
 
     pub(crate) async fn shutdown(&self) {
         match self {
-            Self::One(_, client) => client.shutdown().await,
+            Self::One { client, .. } => client.shutdown().await,
             Self::Several(fleet) => fleet.shutdown().await,
         }
     }

@@ -149,17 +149,19 @@ impl ServerArgs {
         self.connect(Client::builder().label("fairlock")).await
     }
 
-    /// A client that shows locks as they are now. A replica may not know that yet, so the command says once that it
-    /// looks at one.
-    pub(crate) async fn looker(&self) -> Result<Client, Failure> {
+    /// A client that shows locks as they are now, and whether its server is a replica. A replica may not know yet how they
+    /// are, so the command says once that it looks at one.
+    pub(crate) async fn looker(&self) -> Result<(Client, bool), Failure> {
         let mut reached = self.reach().await?;
-        if reached.is_replica {
+        let is_replica = reached.is_replica;
+        if is_replica {
             complain(&format!(
                 "{}, and may be behind it",
                 self.as_replica(&mut reached).await
             ));
         }
-        self.connect_to(reached, Client::builder().label("fairlock")).await
+        let client = self.connect_to(reached, Client::builder().label("fairlock")).await?;
+        Ok((client, is_replica))
     }
 
     /// A client that waits for events. Clients publish them only once they know of a listener, and a listener makes

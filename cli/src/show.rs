@@ -24,7 +24,7 @@ pub(crate) async fn run(target: &Target, args: &ShowArgs) -> Outcome {
     }
     eye.shutdown().await;
     let servers: Vec<Server> = match &eye {
-        Eye::One(..) => Vec::new(),
+        Eye::One { .. } => Vec::new(),
         Eye::Several(fleet) => fleet.shown().zip(servers).collect(),
     };
     if args.output.json {

@@ -135,6 +135,7 @@ impl Site<'_> {
             "interval_ms": json::ms(self.interval),
             "evict": self.door.token.is_some(),
             "events": self.events,
+            "no_events": self.looks.eye().no_events(),
             "blockers": matches!(self.target, Target::One(_)),
             "history": KEPT,
             "version": env!("CARGO_PKG_VERSION"),
@@ -214,7 +215,7 @@ impl Site<'_> {
         let (trees, more) = blame::trees(found);
         let mut unread = unread.clone();
         let all = match self.looks.eye() {
-            Eye::One(_, client) => Some(blockers::deadlocks(client, found).await?),
+            Eye::One { client, .. } => Some(blockers::deadlocks(client, found).await?),
             Eye::Several(_) => None,
         };
         unread.extend(all.iter().flat_map(|all| all.unread.iter().cloned()));
@@ -234,7 +235,7 @@ impl Site<'_> {
     async fn blockers(&self, query: &Query) -> Result<Value, Refusal> {
         let subject = query.needed("subject")?;
         self.target.one(crate::NO_CHAIN, Some("blockers LOCK-OR-OWNER"))?;
-        let Eye::One(_, client) = self.looks.eye() else {
+        let Eye::One { client, .. } = self.looks.eye() else {
             return Err(wrong(crate::NO_CHAIN).into());
         };
         let mut look = self.looks.latest().await?;
@@ -287,11 +288,11 @@ impl Site<'_> {
                 };
                 Ok(http::stream(self.feed.listen(after, lock.map(str::to_owned))))
             }
-            ("lock", Some(lock), Eye::One(_, client)) => Ok(http::stream(feed::of_lock(client, lock).await?)),
+            ("lock", Some(lock), Eye::One { client, .. }) => Ok(http::stream(feed::of_lock(client, lock).await?)),
             ("lock", None, _) => {
                 Err(wrong("a cluster brings the events of single locks: name one by lock=NAME").into())
             }
-            _ => Err(wrong(crate::NO_EVENTS).into()),
+            (_, _, eye) => Err(wrong(eye.no_events().unwrap_or_default()).into()),
         }
     }
 

@@ -5,7 +5,6 @@ use super::look::Looks;
 use crate::clients::Clients;
 use crate::json;
 use crate::locks::Eye;
-use crate::quorum::Target;
 use fairlock::{Client, ClientInfo, Error, Events};
 use futures::stream::{self, Stream};
 use hyper::body::{Bytes, Frame};
@@ -62,14 +61,14 @@ impl Feed {
         }
     }
 
-    /// What events there are: of all locks, of single ones (a cluster), or none (a quorum).
-    pub(crate) async fn scope(looks: &Looks<'_>, target: &Target) -> &'static str {
-        match (target, looks.eye()) {
-            (Target::Several(_), _) | (_, Eye::Several(_)) => "none",
-            (_, Eye::One(_, client)) => match client.events().await {
+    /// What events there are: of all locks, of single ones (a cluster), or none: see [`Eye::no_events`].
+    pub(crate) async fn scope(eye: &Eye<'_>) -> &'static str {
+        match eye {
+            Eye::One { client, .. } if eye.no_events().is_none() => match client.events().await {
                 Err(Error::Unsupported { .. }) => "lock",
                 _ => "all",
             },
+            _ => "none",
         }
     }
 

@@ -129,7 +129,7 @@ impl<'a> Looks<'a> {
     pub(crate) async fn status(&self, name: &str, first: usize) -> Result<Seen, Failure> {
         let eye = &self.eye;
         let (mut found, servers) = match (eye, first) {
-            (Eye::One(_, client), 1..) => {
+            (Eye::One { client, .. }, 1..) => {
                 let status = client.rw_lock(name).status_from(first).await?;
                 let name = name.to_owned();
                 (
@@ -150,7 +150,7 @@ impl<'a> Looks<'a> {
         found.status.waiters.retain(|waiter| waiter.position >= first);
         self.history.borrow_mut().clients.learn(&found.status);
         let servers = match eye {
-            Eye::One(..) => Vec::new(),
+            Eye::One { .. } => Vec::new(),
             Eye::Several(fleet) => fleet.shown().zip(servers).collect(),
         };
         Ok(Seen { found, servers })

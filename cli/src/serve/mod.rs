@@ -58,7 +58,7 @@ pub(crate) async fn run(target: &Target, args: &ServeArgs) -> Outcome {
             hosts: args.host.clone(),
             token,
         },
-        events: Feed::scope(&looks, target).await,
+        events: Feed::scope(looks.eye()).await,
         feed: Feed::new(),
         target,
         interval: args.interval,
@@ -73,7 +73,7 @@ pub(crate) async fn run(target: &Target, args: &ServeArgs) -> Outcome {
     say(&format!("http://{}/\n", to_open(address)))?;
     let events = async {
         match site.looks.eye() {
-            Eye::One(_, client) if site.events == "all" => site.feed.run(&site.looks, client).await,
+            Eye::One { client, .. } if site.events == "all" => site.feed.run(&site.looks, client).await,
             _ => std::future::pending().await,
         }
     };

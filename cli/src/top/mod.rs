@@ -86,12 +86,16 @@ async fn look(eye: &Eye<'_>, pattern: Option<&str>, opened: Option<String>) -> R
     })
 }
 
-/// The events of one lock. Of a quorum there are none.
-fn events(eye: &Eye<'_>, name: &str) -> Option<LocalBoxStream<'static, Result<Event, Error>>> {
-    let Eye::One(_, client) = eye else { return None };
-    let lock = client.rw_lock(name);
-    let subscribed = stream::once(async move { lock.events().await });
-    Some(subscribed.try_flatten().boxed_local())
+/// The events of one lock, or why there are none.
+fn events(eye: &Eye<'_>, name: &str) -> Result<LocalBoxStream<'static, Result<Event, Error>>, &'static str> {
+    match (eye, eye.no_events()) {
+        (Eye::One { client, .. }, None) => {
+            let lock = client.rw_lock(name);
+            let subscribed = stream::once(async move { lock.events().await });
+            Ok(subscribed.try_flatten().boxed_local())
+        }
+        (_, why) => Err(why.unwrap_or_default()),
+    }
 }
 
 /// Looks, evictions and events come beside the keys, so that a slow server makes no key wait.
@@ -121,10 +125,7 @@ async fn show(
                 None | Some(Some(Action::Quit)) => return Ok(Ok(())),
                 Some(None) => {}
                 Some(Some(Action::Open(name))) => {
-                    of_lock = events(eye, &name);
-                    if of_lock.is_none() {
-                        screen.tell("each server of a quorum has events of its own".to_owned());
-                    }
+                    of_lock = events(eye, &name).map_err(|why| screen.tell(why.to_owned())).ok();
                     (looking, next) = (None, Instant::now());
                 }
                 Some(Some(Action::Close)) => {

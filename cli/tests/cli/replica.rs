@@ -1,12 +1,13 @@
 //! A replica: commands that look there say so, and those that need events are refused.
 
 use crate::command::{Cli, said};
-use crate::scene::client;
+use crate::scene::{client, stay};
+use crate::serve::Served;
 use fairlock_support::cluster::ask;
 use fairlock_support::server::{Server, eventually};
 
 /// A master with a holder of the lock `a`, and its replica that has the lock too.
-async fn pair() -> (Server, Server) {
+pub async fn pair() -> (Server, Server) {
     let master = Server::start().await;
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &master.port().to_string()]).await;
     let holder = client(&master, "holder").await;
@@ -64,4 +65,30 @@ async fn who_waits_for_events_is_sent_from_a_replica_to_its_master() {
             assert!(said(&ended.stderr, &words), "{arguments:?}: {ended:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_page_of_a_replica_says_that_there_are_no_events_and_looks_instead() {
+    let (master, replica) = pair().await;
+    let served = Served::start(&Cli::of(&replica), &["--interval", "1ms"]).await;
+    let site = served.document("/api/site").await;
+    assert_eq!(site["events"], "none", "{site}");
+    let why = site["no_events"].as_str().unwrap();
+    assert!(said(why, &["a replica brings no events", "its master"]), "{why}");
+    let refused = served.get("/api/events").await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.body.contains("a replica brings no events"), "{refused:?}");
+    // Only looks tell of its waits.
+    let holding = client(&master, "holding").await;
+    let guard = holding.rw_lock("b").write().acquire_fair().await.unwrap();
+    stay(holding.rw_lock("b").write());
+    eventually("the replica shows the wait", async || {
+        served.document("/api/locks?text=b").await["totals"]["waiting"] == 1
+    })
+    .await;
+    guard.release().await.unwrap();
+    eventually("the wait is in the history", async || {
+        served.document("/api/history?text=b").await["matching"] == 1
+    })
+    .await;
 }

@@ -430,3 +430,15 @@ async fn each_request_can_be_selected_also_where_an_owner_has_several() {
     }
     assert_eq!(top.quit().await, 0);
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn at_a_replica_an_opened_lock_says_that_there_are_no_events() {
+    let (_master, replica) = crate::replica::pair().await;
+    let mut top = Live::start(&Cli::of(&replica), (120, 24), &replica.dir().join("aside"));
+    top.shows("a: 1 hold").await;
+    top.press("\r").await;
+    top.shows("a: write, 1 hold").await;
+    top.shows("a replica brings no events").await;
+    assert_eq!(top.quit().await, 0);
+}

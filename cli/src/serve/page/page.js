@@ -157,7 +157,7 @@ async function begin() {
   byId("events-none").textContent = {
     all: "Events come from now on; fairlock serve keeps the latest ones.",
     lock: "A cluster brings the events of single locks: they stand on the page of each lock.",
-    none: "Each server of a quorum has events of its own: look at one server.",
+    none: `${safe(state.site.no_events ?? "").replace(/^./, first => first.toUpperCase())}.`,
   }[state.site.events];
   listen();
 }

@@ -137,4 +137,11 @@ pub const ALL: &[Mutant] = &[
         story: "Nobody reads what `fairlock watch` complains of, and only KILL ends it.",
         check: Check::Cli("watch::a_signal_ends_it_also_where_nobody_reads_what_it_complains_of"),
     },
+    Mutant {
+        name: "serve-listens-at-a-replica", file: "cli/src/locks.rs",
+        edits: &[("Self::One { is_replica: true, .. } => Some(", "Self::One { is_replica: true, server, .. } if server.prefix.is_empty() => Some(")],
+        seen: "found here, by a reader from outside",
+        story: "The page of a replica waits for events that never come, and its history stays empty.",
+        check: Check::Cli("replica::the_page_of_a_replica_says_that_there_are_no_events_and_looks_instead"),
+    },
 ];

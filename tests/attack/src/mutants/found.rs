@@ -473,4 +473,7 @@ pub const ALL: &[Bug] = &[
     bug("No signal but KILL ended `watch` and `leader --watch` where nobody read what they complain of. The test had a full stdout, and no full stderr.",
         "a reader from outside", &["cli/tests/cli/watch.rs a_signal_ends_it_also_where_nobody_reads_what_it_complains_of",
             "cli/tests/cli/watch.rs a_signal_ends_it_also_where_nobody_reads_that_the_server_refuses"]),
+    bug("`serve` and `top` promised events at a replica, where none come, and the history stayed empty. The tests of a replica had commands that end.",
+        "a reader from outside", &["cli/tests/cli/replica.rs the_page_of_a_replica_says_that_there_are_no_events_and_looks_instead",
+            "cli/tests/cli/top.rs at_a_replica_an_opened_lock_says_that_there_are_no_events"]),
 ];
