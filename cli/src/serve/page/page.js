@@ -8,9 +8,11 @@ const MOST_EVENTS = 500;
 
 // ---- Text
 
-// What is invisible, or moves other text, stands there as its number.
-const hidden = /[\p{C}\p{Zl}\p{Zp}]/gu;
+// What is invisible, or moves other text, stands there as its number. So does a blank of another kind than the usual one.
+const hidden = /(?! )[\p{C}\p{Z}]/gu;
 const safe = text => String(text).replace(hidden, sign => `\\u{${sign.codePointAt(0).toString(16)}}`);
+// The same for what is one word, so that it cannot pass for several: everybody who can write to the server chooses it.
+const word = text => safe(text).replaceAll(" ", "\\u{20}");
 
 // As `fairlock ls` writes durations: 850ms, 12.3s, 3m20s, 2h05m, 3d04h.
 function span(ms) {
@@ -27,8 +29,8 @@ function span(ms) {
 const count = (number, one, many) => `${number} ${number === 1 ? one : many}`;
 
 function client(info) {
-  if (info.label === null && info.process === null) return `client ${safe(info.id)}`;
-  return `${safe(info.label ?? "-")} ${info.process ?? "-"}@${safe(info.host ?? "-")}`;
+  if (info.label === null && info.process === null) return `client ${word(info.id)}`;
+  return `${word(info.label ?? "-")} ${info.process ?? "-"}@${word(info.host ?? "-")}`;
 }
 
 const clock = at => at.slice(11, 23);

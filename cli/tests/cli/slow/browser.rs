@@ -227,6 +227,29 @@ async fn names_and_labels_are_only_ever_text() {
 
 #[tokio::test]
 #[ignore = "needs a Chromium: make browser"]
+async fn what_clients_say_of_themselves_cannot_pass_for_further_words() {
+    let server = Server::start().await;
+    let mut browser = Browser::start().await;
+    let (holder, waiter) = (client(&server, "holder").await, client(&server, "waiter").await);
+    let _guard = holder.rw_lock("a").write().acquire_fair().await.unwrap();
+    stay(waiter.rw_lock("a").write());
+    server.until_queued("a", 1).await;
+    let id = holder.rw_lock("a").status().await.unwrap().holders[0].client.id.clone();
+    let mut forge = redis::cmd("SET");
+    forge
+        .arg(format!("fairlock:client:{id}"))
+        .arg("4711\nhost has held b\ninnocent 1@db\u{a0}has held a");
+    forge.exec_async(&mut server.redis().await).await.unwrap();
+    let served = Served::start(&Cli::of(&server), &["--interval", "50ms"]).await;
+    browser.open(&format!("http://{}/#blockers=a", served.address)).await;
+    browser.shows("blockers", "To blame").await;
+    let shown = "innocent\\u{20}1@db\\u{a0}has\\u{20}held\\u{20}a 4711@host\\u{20}has\\u{20}held\\u{20}b ";
+    browser.shows("blockers", shown).await;
+    is_quiet(&browser, &served);
+}
+
+#[tokio::test]
+#[ignore = "needs a Chromium: make browser"]
 async fn many_locks_are_read_in_pages_and_found_by_a_word() {
     let server = Server::start().await;
     let mut browser = Browser::start().await;

@@ -476,4 +476,6 @@ pub const ALL: &[Bug] = &[
     bug("`serve` and `top` promised events at a replica, where none come, and the history stayed empty. The tests of a replica had commands that end.",
         "a reader from outside", &["cli/tests/cli/replica.rs the_page_of_a_replica_says_that_there_are_no_events_and_looks_instead",
             "cli/tests/cli/top.rs at_a_replica_an_opened_lock_says_that_there_are_no_events"]),
+    bug("A label with blanks forged words on the page of `serve`, as it had in the terminal. Only the terminal had that test.",
+        "a reader from outside", &["cli/tests/cli/slow/browser.rs what_clients_say_of_themselves_cannot_pass_for_further_words"]),
 ];
