@@ -223,6 +223,12 @@ fn add(unread: &mut Vec<Unread>, lock: Unread) {
     }
 }
 
+/// Who holds a lock. During a quarantine nobody does.
+fn holders(lock: &Found) -> impl DoubleEndedIterator<Item = &Holder> {
+    let holders = lock.status.holders.iter();
+    holders.filter(|holder| !show::is_nobody(holder))
+}
+
 /// The locks that the subject waits for, or that the holders of the lock with that name wait for; then those that their
 /// holders wait for, and so on. Each lock comes once.
 fn waits<'a>(found: &'a [Found], subject: &'a str, lock: Option<&'a Found>) -> Vec<Wait<'a>> {
@@ -232,8 +238,8 @@ fn waits<'a>(found: &'a [Found], subject: &'a str, lock: Option<&'a Found>) -> V
     let mut questions = VecDeque::from([(Who::Named(subject), None)]);
     if let Some(lock) = lock {
         seen.insert(&lock.name);
-        let holders = lock.status.holders.iter();
-        questions.extend(holders.map(|holder| (Who::Holder(holder.owner, &holder.client), Some(lock.name.as_str()))));
+        let question = |holder: &'a Holder| (Who::Holder(holder.owner, &holder.client), Some(lock.name.as_str()));
+        questions.extend(holders(lock).map(question));
     }
     while let Some((who, held)) = questions.pop_front() {
         for lock in found {
@@ -245,7 +251,7 @@ fn waits<'a>(found: &'a [Found], subject: &'a str, lock: Option<&'a Found>) -> V
             let mut closes_circle = false;
             // A reader that waits to write does not wait for itself.
             let upgrades = |holder: &&Holder| places.iter().any(|place| place.owner == holder.owner);
-            for holder in lock.status.holders.iter().filter(|holder| !upgrades(holder)) {
+            for holder in holders(lock).filter(|holder| !upgrades(holder)) {
                 closes_circle |= asked_for.is(&holder.owner, &holder.client);
                 questions.push_back((Who::Holder(holder.owner, &holder.client), Some(lock.name.as_str())));
             }
@@ -272,7 +278,7 @@ fn blamed<'a>(found: &'a [Found], lock: Option<&'a Found>, waits: &[Wait<'a>]) -
     let locks = lock.into_iter().chain(waits.iter().map(|wait| wait.lock));
     let mut blamed: Vec<_> = locks
         .flat_map(|lock| {
-            let ends = lock.status.holders.iter().filter(is_end);
+            let ends = holders(lock).filter(is_end);
             ends.map(move |holder| Blamed { lock, holder })
         })
         .collect();
@@ -314,9 +320,8 @@ fn tell(server: &ServerArgs, found: &[Found], chain: &Chain<'_>) -> Result<(), F
 fn nothing(server: &ServerArgs, found: &[Found], subject: &str) -> String {
     let subject_is = Who::Named(subject);
     let hold_of = |lock: &Found| {
-        let mut holders = lock.status.holders.iter();
         // The hold with the longest lease comes last.
-        let hold = holders.rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
+        let hold = holders(lock).rfind(|holder| subject_is.is(&holder.owner, &holder.client))?;
         let name = safe(&lock.name);
         Some(match hold.expired_for {
             None => name,
@@ -374,11 +379,16 @@ fn section(wait: &Wait, subject: &str) -> String {
     let longest = wait.places.iter().map(|place| place.waited).max().unwrap_or_default();
     let mut text = format!("{who} waits for {lock}, position {positions}, for {}\n", span(longest));
     let holders = &wait.lock.status.holders;
-    if holders.is_empty() {
-        text += "  Nobody holds the lock: the next renewal grants it to the first waiter.\n";
-    } else {
-        text += "  Held by\n";
-        text += &show::holders(holders, None);
+    match show::quarantine(&wait.lock.status) {
+        Some(left) if !left.is_zero() => {
+            let by_nobody = show::held_by_nobody(left).replacen('h', "H", 1);
+            text += &format!("  {by_nobody}\n");
+        }
+        None if !holders.is_empty() => {
+            text += "  Held by\n";
+            text += &show::holders(holders, None);
+        }
+        _ => text += "  Nobody holds the lock: the next renewal grants it to the first waiter.\n",
     }
     let ahead = wait.ahead();
     if !ahead.is_empty() {

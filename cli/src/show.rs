@@ -68,10 +68,21 @@ pub(crate) fn document(found: &Found, servers: &[Server], raw: bool) -> Value {
     document
 }
 
+/// Whether this is the nil UUID, which stands for nobody: the server is in quarantine, and so that nobody enters it grants
+/// the lock to that one.
+pub(crate) fn is_nobody(holder: &Holder) -> bool {
+    holder.owner.uuid().is_nil()
+}
+
 /// How long the server will not vote, if it has restarted and somebody has asked it since: then nobody holds the lock there.
-fn quarantine(status: &fairlock::Status) -> Option<Duration> {
-    let nobody = status.holders.iter().find(|holder| holder.owner.uuid().is_nil());
+pub(crate) fn quarantine(status: &fairlock::Status) -> Option<Duration> {
+    let nobody = status.holders.iter().find(|holder| is_nobody(holder));
     nobody.map(|nobody| nobody.lease_left)
+}
+
+/// Who holds a lock meanwhile.
+pub(crate) fn held_by_nobody(left: Duration) -> String {
+    format!("held by nobody: the server is in quarantine for {} still", span(left))
 }
 
 /// What each server says. Empty: there is one server.
@@ -99,14 +110,17 @@ fn of_servers(servers: &[Server]) -> String {
 
 pub(crate) fn page(found: &Found) -> String {
     let status = &found.status;
-    let state = match status.mode {
-        None => "free".to_owned(),
-        Some(mode) if status.is_expired() => {
+    let quarantine = quarantine(status);
+    let state = match (status.mode, quarantine) {
+        (None, _) => "free".to_owned(),
+        (Some(mode), _) if status.is_expired() => {
             format!("expired: the next request enters; was held to {}", mode.as_str())
         }
-        Some(mode) => format!("held to {}", mode.as_str()),
+        (Some(_), Some(left)) => held_by_nobody(left),
+        (Some(mode), None) => format!("held to {}", mode.as_str()),
     };
-    let mut holding = count(status.holding, "hold", "holds");
+    let holds = status.holding - usize::from(quarantine.is_some());
+    let mut holding = count(holds, "hold", "holds");
     let expired = status
         .holders
         .iter()
@@ -124,7 +138,7 @@ pub(crate) fn page(found: &Found) -> String {
         safe(&found.name),
         status.waiting
     );
-    if !status.holders.is_empty() {
+    if holds > 0 {
         page += "\nHolding:\n";
         page += &holders(&status.holders, found.votes.as_ref());
         more(&mut page, status.holding, status.holders.len());

@@ -138,9 +138,10 @@ pub(crate) fn origin(client: &ClientInfo) -> [String; 3] {
     [text(&client.label), process, text(&client.host)]
 }
 
-/// The same in one column: `label 4711@host`.
+/// The same in one column: `label 4711@host`. The client 0 holds a lock during a quarantine, so that nobody enters.
 pub(crate) fn origin_in_short(client: &ClientInfo) -> String {
     match (&client.label, client.process) {
+        (None, None) if client.id == "0" => "nobody".to_owned(),
         (None, None) => format!("client {}", safe_word(&client.id)),
         _ => {
             let [label, process, host] = origin(client);

@@ -7,6 +7,7 @@
 
 use crate::json;
 use crate::locks::Found;
+use crate::show;
 use fairlock::{Holder, Waiter};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -22,9 +23,10 @@ const DEPTH: usize = 12;
 /// How many locks stand below waiters, in all trees. A lock may stand below many, and is shown in full once.
 const BRANCHES: usize = 1000;
 
-/// A lease that is over holds nobody up.
+/// A lease that is over holds nobody up. During a quarantine nobody holds the lock.
 fn holders(lock: &Found) -> impl Iterator<Item = &Holder> {
-    lock.status.holders.iter().filter(|holder| holder.expired_for.is_none())
+    let holds = |holder: &&Holder| holder.expired_for.is_none() && !show::is_nobody(holder);
+    lock.status.holders.iter().filter(holds)
 }
 
 fn waiters(lock: &Found) -> impl Iterator<Item = &Waiter> {
@@ -118,10 +120,12 @@ impl Forest<'_> {
                 "held_ms": json::ms(holder.held_for),
             })
         };
+        let quarantine = show::quarantine(&lock.status);
         json!({
             "lock": lock.name,
             "mode": lock.status.mode.map(fairlock::Mode::as_str),
-            "holding": lock.status.holding,
+            "holding": lock.status.holding - usize::from(quarantine.is_some()),
+            "quarantine_ms": quarantine.map(json::ms),
             "waiting": lock.status.waiting,
             // Its waiters stand in another place, or would stand too deep.
             "elsewhere": !is_new,

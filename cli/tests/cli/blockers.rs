@@ -277,3 +277,32 @@ async fn what_it_prints_to_be_typed_has_no_words_of_others() {
         assert!(text.contains(" evict '=ls' "), "{text}");
     }
 }
+
+#[tokio::test]
+async fn in_a_quarantine_it_blames_nobody_and_says_how_long_that_lasts() {
+    let server = Server::start().await;
+    let cli = Cli::of(&server);
+    let builder = Client::builder().label("waiter").lease(LONG).quarantine(LONG);
+    let waiter = connected(builder, server.url()).await;
+    stay(waiter.rw_lock("a").write());
+    server.until_queued("a", 1).await;
+    let owner = waiter.rw_lock("a").status().await.unwrap().waiters[0].owner.to_string();
+    for subject in ["a", &owner] {
+        let text = cli.says(&["blockers", subject]).await;
+        let words = ["eld by nobody: the server is in quarantine for ", "m", " still"];
+        assert!(said(&text, &words), "{text}");
+        assert!(!text.contains("blame") && !text.contains("evict"), "{text}");
+        let found = cli.json(&["blockers", subject]).await;
+        assert_eq!(found["blame"].as_array().map(Vec::len), Some(0), "{found}");
+    }
+    let shown = cli.says(&["show", "a"]).await;
+    let words = [
+        "a: held by nobody: the server is in quarantine for ",
+        " still, 0 holds, 1 waiting",
+    ];
+    assert!(said(&shown, &words) && !shown.contains("Holding"), "{shown}");
+    let listed = cli.says(&["ls"]).await;
+    assert!(listed.trim_end().ends_with("  nobody"), "{listed}");
+    let nobody = cli.run(&["blockers", "00000000-0000-0000-0000-000000000000"]).await;
+    assert!(!nobody.stderr.contains("holds a"), "{nobody:?}");
+}

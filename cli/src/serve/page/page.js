@@ -29,8 +29,14 @@ function span(ms) {
 const count = (number, one, many) => `${number} ${number === 1 ? one : many}`;
 
 function client(info) {
-  if (info.label === null && info.process === null) return `client ${word(info.id)}`;
+  if (info.label === null && info.process === null) return info.id === "0" ? "nobody" : `client ${word(info.id)}`;
   return `${word(info.label ?? "-")} ${info.process ?? "-"}@${word(info.host ?? "-")}`;
+}
+
+// How long the server grants a lock to nobody, which is an owner of its own.
+function quarantine(lock) {
+  const nobody = lock.holders.find(holder => holder.owner === "00000000-0000-0000-0000-000000000000");
+  return lock.quarantine_ms ?? nobody?.lease_left_ms ?? 0;
 }
 
 const clock = at => at.slice(11, 23);
@@ -246,6 +252,7 @@ async function lookAtLock(isMine) {
   if (lock.waiters.length === 0 && state.first.lock > 0 && state.first.lock >= lock.waiting) state.first.lock = 0;
   const how = lock.unknown ? "there is no such lock: never used, or forgotten a minute after its last lease"
     : lock.expired ? "expired: the next request enters"
+    : quarantine(lock) > 0 ? `held by nobody: the server is in quarantine for ${span(quarantine(lock))} still`
     : lock.mode === null ? "free" : `held to ${lock.mode}`;
   const permits = lock.limit === null ? "" : `, ${lock.used}/${lock.limit} permits`;
   byId("lock-blame").href = `#blockers=${encodeURIComponent(name)}`;
@@ -288,7 +295,11 @@ function who(request, before, after, ms) {
 const waiterLine = (waiter, before) => who(waiter, before, "waits for", waiter.waited_ms);
 const holderLine = holder => who(holder, "held by ", "for", holder.held_ms);
 
+const heldByNobody = lock => make("li", { class: "quiet" }, "Held by nobody: the server is in quarantine for ",
+  make("span", { class: "time" }, span(quarantine(lock))), " still");
+
 function holdersOf(lock) {
+  if (quarantine(lock) > 0) return [heldByNobody(lock)];
   const holders = lock.holders.map(holder => make("li", {}, ...holderLine(holder)));
   const others = lock.holding - lock.holders.length;
   if (lock.holders.length === 0) holders.push(make("li", { class: "quiet" }, "Nobody holds it: the next request or renewal grants it."));
@@ -355,7 +366,7 @@ async function lookAtBlockers(isMine) {
       lockLink(wait.lock),
       make("ul", {},
         ...wait.places.map(place => make("li", {}, ...waiterLine(place, `at place ${place.position}: `))), more("places"),
-        ...wait.holders.map(holder => make("li", {}, ...holderLine(holder))), more("holders"),
+        ...(quarantine(wait) > 0 ? [heldByNobody(wait)] : wait.holders.map(holder => make("li", {}, ...holderLine(holder)))), more("holders"),
         ...wait.ahead.map(waiter => make("li", {}, ...waiterLine(waiter, "ahead: "))), more("ahead")),
       wait.closes_circle ? make("p", { class: "bad" }, "This may be a circle: the subject also holds this lock.") : null);
   });

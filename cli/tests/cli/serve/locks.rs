@@ -416,6 +416,23 @@ async fn trees_of_many_locks_are_bounded() {
 }
 
 #[tokio::test]
+async fn in_a_quarantine_the_page_blames_nobody_and_is_told_how_long_that_lasts() {
+    let server = Server::start().await;
+    let builder = Client::builder().label("waiter").lease(LONG).quarantine(LONG);
+    let waiter = connected(builder, server.url()).await;
+    stay(waiter.rw_lock("a").write());
+    server.until_queued("a", 1).await;
+    let served = Served::start(&Cli::of(&server), &[]).await;
+    let waits = served.document("/api/waits").await;
+    let tree = &waits["trees"][0];
+    assert_eq!((&tree["lock"], &tree["holders"]), (&"a".into(), &json!([])), "{waits}");
+    assert_eq!(tree["holding"], 0, "{waits}");
+    assert!(tree["quarantine_ms"].as_u64().is_some_and(|left| left > 0), "{waits}");
+    let chain = served.document("/api/blockers?subject=a").await;
+    assert_eq!(chain["blame"], json!([]), "{chain}");
+}
+
+#[tokio::test]
 async fn a_lock_whose_leases_are_over_is_expired_however_few_holders_are_asked_for() {
     let server = Server::start().await;
     let client = client(&server, "reading").await;

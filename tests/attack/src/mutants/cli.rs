@@ -144,4 +144,18 @@ pub const ALL: &[Mutant] = &[
         story: "The page of a replica waits for events that never come, and its history stays empty.",
         check: Check::Cli("replica::the_page_of_a_replica_says_that_there_are_no_events_and_looks_instead"),
     },
+    Mutant {
+        name: "a-quarantine-is-to-blame", file: "cli/src/blockers.rs",
+        edits: &[("holders.filter(|holder| !show::is_nobody(holder))", "holders.filter(|_| true)")],
+        seen: "found here, by a reader from outside",
+        story: "`blockers` tells the operator to evict the owner that stands for nobody, and so to end the quarantine.",
+        check: Check::Cli("blockers::in_a_quarantine_it_blames_nobody_and_says_how_long_that_lasts"),
+    },
+    Mutant {
+        name: "a-quarantine-holds-in-the-tree", file: "cli/src/serve/blame.rs",
+        edits: &[(" && !show::is_nobody(holder);", ";")],
+        seen: "found here, by a reader from outside",
+        story: "The page names a client that holds everybody up, and it is the quarantine.",
+        check: Check::Cli("serve::locks::in_a_quarantine_the_page_blames_nobody_and_is_told_how_long_that_lasts"),
+    },
 ];

@@ -478,4 +478,7 @@ pub const ALL: &[Bug] = &[
             "cli/tests/cli/top.rs at_a_replica_an_opened_lock_says_that_there_are_no_events"]),
     bug("A label with blanks forged words on the page of `serve`, as it had in the terminal. Only the terminal had that test.",
         "a reader from outside", &["cli/tests/cli/slow/browser.rs what_clients_say_of_themselves_cannot_pass_for_further_words"]),
+    bug("During a quarantine `blockers` and the page blamed the owner that stands for nobody, and printed the command that ends the quarantine. No test of them had one.",
+        "a reader from outside", &["cli/tests/cli/blockers.rs in_a_quarantine_it_blames_nobody_and_says_how_long_that_lasts",
+            "cli/tests/cli/serve/locks.rs in_a_quarantine_the_page_blames_nobody_and_is_told_how_long_that_lasts"]),
 ];
