@@ -36,6 +36,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
     let lease = request.claim().lease();
     let begun = clock::now();
     let mut backoff = Backoff::new();
+    request.claim().begin_trial();
     while is_held(request) {
         let sent = clock::now();
         let asked = request.claim().lease_to_renew(sent).unwrap_or(lease);
@@ -52,7 +53,7 @@ async fn confirmed(session: &Session, request: &Request, wish: Replication) -> R
             Ok((standing, next, reached)) => {
                 follow_up(session, &request.lock, next);
                 request.on_renewal(sent, clock::now(), asked, standing);
-                if is_held(request) && wish.is_met(reached) {
+                if wish.is_met(reached) && request.claim().end_trial(clock::now()) {
                     return Ok(true);
                 }
                 if is_held(request) && clock::since(begun) >= wish.timeout {

@@ -76,8 +76,8 @@ pub(crate) struct Claim {
     /// Until when the server is to keep the hold, whatever becomes of its user: its least time, or the delay after a
     /// loss. `None`: the user does not have the hold yet, or nothing of the kind was asked for.
     kept_until: Option<Instant>,
-    /// Its user had the guard, or that of the hold whose place it takes.
-    was_used: bool,
+    /// Its user does not have the hold, because its replicas are waited for: so nothing goes on after a loss.
+    on_trial: bool,
     /// Until when the last answered call asked the server to keep the request: `proven`, or later.
     asked_until: Option<Instant>,
     /// Until when a renewal may have asked the server to keep the request, answered or not.
@@ -115,7 +115,7 @@ impl Claim {
             at_least: Duration::ZERO,
             lock_delay: Duration::ZERO,
             kept_until: None,
-            was_used: false,
+            on_trial: false,
             asked_until: None,
             kept_at_most: None,
             proven: None,

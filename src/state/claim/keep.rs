@@ -75,7 +75,6 @@ impl Claim {
 
     /// The user has the guard: from now on the hold lasts for its least time, and for its `max_hold` at most.
     pub(crate) fn keep(&mut self, now: Instant) {
-        self.was_used = true;
         self.limit(now, self.max_hold);
         if !self.at_least.is_zero() {
             self.kept_until = self.kept_until.max(Some(now + self.at_least));
@@ -89,8 +88,19 @@ impl Claim {
 
     /// The hold takes the place of another one, whose least time goes on.
     pub(crate) fn keep_on(&mut self, kept_until: Option<Instant>) {
-        self.was_used = true;
         self.kept_until = kept_until;
+    }
+
+    /// Its user gets the hold only if enough replicas have it.
+    pub(crate) fn begin_trial(&mut self) {
+        self.on_trial = true;
+    }
+
+    /// They have it. Whether it still holds: from now on it is its user's.
+    pub(crate) fn end_trial(&mut self, now: Instant) -> bool {
+        let holds = self.held_until(now).is_some();
+        self.on_trial &= !holds;
+        holds
     }
 
     pub(crate) fn kept_until(&self) -> Option<Instant> {
@@ -113,7 +123,7 @@ impl Claim {
     /// Time has ended the hold. What its user began before that may go on for the lock delay.
     pub(super) fn lapse(&mut self, at: Option<Instant>, reason: LostReason) {
         self.phase = Phase::Over(EndedBy::Lost(reason));
-        if self.was_used && !self.lock_delay.is_zero() {
+        if !self.on_trial && !self.lock_delay.is_zero() {
             self.kept_until = self.kept_until.max(at.map(|at| at + self.lock_delay));
         }
     }

@@ -21,6 +21,6 @@ impl Claim {
         }
         (self.lease, self.max_hold, self.at_least, self.lock_delay).hash(hasher);
         (self.kept_until, self.asked_until, self.proven, self.deaf_until).hash(hasher);
-        (self.renewed, self.doubted, self.forgotten, self.is_vote, self.was_used).hash(hasher);
+        (self.renewed, self.doubted, self.forgotten, self.is_vote, self.on_trial).hash(hasher);
     }
 }

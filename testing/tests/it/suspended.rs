@@ -19,6 +19,16 @@ async fn quorum(servers: &[Server; 3]) -> Quorum {
     quorum.connect(servers.each_ref().map(Server::endpoint)).await.unwrap()
 }
 
+/// The release of a lock that all servers have granted, which freeze before it.
+async fn release_at_frozen(servers: &[Server; 3]) -> impl Future<Output = Result<(), Error>> + use<> {
+    let lock = quorum(servers).await.rw_lock("a");
+    let guard = lock.write().lease(LEASE).acquire_fair().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(guard.votes(), 3);
+    servers.iter().for_each(Server::freeze);
+    guard.release()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_guard_believes_nothing_after_a_suspend_that_is_longer_than_its_lease() {
     let server = Server::new();
@@ -61,12 +71,7 @@ async fn a_release_that_reached_its_server_after_the_lease_is_not_confirmed() {
 #[tokio::test(start_paused = true)]
 async fn a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_confirmed() {
     let servers = [Server::new(), Server::new(), Server::new()];
-    let lock = quorum(&servers).await.rw_lock("a");
-    let guard = lock.write().lease(LEASE).acquire_fair().await.unwrap();
-    sleep(Duration::from_millis(10)).await;
-    assert_eq!(guard.votes(), 3);
-    servers.iter().for_each(Server::freeze);
-    let mut release = pin!(guard.release());
+    let mut release = pin!(release_at_frozen(&servers).await);
     assert!(once(&mut release).await.is_pending());
     suspend(LEASE);
     for server in &servers {
@@ -82,12 +87,7 @@ async fn a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_c
 #[tokio::test(start_paused = true)]
 async fn a_release_that_a_quorum_did_not_answer_is_not_sent_again_after_the_lease() {
     let servers = [Server::new(), Server::new(), Server::new()];
-    let lock = quorum(&servers).await.rw_lock("a");
-    let guard = lock.write().lease(LEASE).acquire_fair().await.unwrap();
-    sleep(Duration::from_millis(10)).await;
-    assert_eq!(guard.votes(), 3);
-    servers.iter().for_each(Server::freeze);
-    let mut release = pin!(guard.release());
+    let mut release = pin!(release_at_frozen(&servers).await);
     assert!(once(&mut release).await.is_pending());
     servers.iter().for_each(Server::disconnect);
     // The calls fail, and the release pauses before it sends them again.

@@ -17,7 +17,7 @@ fn held_at_least() -> (Claim, Instant) {
     (claim, t)
 }
 
-/// A hold that its user does not have yet, with a lock delay of `LEAST`.
+/// A hold with a lock delay of `LEAST`.
 fn held_with_a_lock_delay() -> (Claim, Instant) {
     let (claim, t) = claim();
     let mut claim = claim.keeping(Duration::ZERO, LEAST);
@@ -72,19 +72,19 @@ fn a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_
     claim.seal(t);
     assert!(!claim.is_lost(t), "others must not enter before its least time");
     let (mut claim, t) = held_with_a_lock_delay();
-    claim.keep(t);
     assert_eq!(claim.held_until(t + LEASE), None);
     assert!(!claim.is_lost(t + LEASE) && claim.is_lost(t + LEASE + LEAST));
 }
 
 #[test]
-fn a_hold_that_nobody_used_has_no_lock_delay() {
+fn a_hold_has_no_lock_delay_while_its_replicas_are_waited_for() {
     let (mut claim, t) = held_with_a_lock_delay();
-    assert_eq!(claim.held_until(t + LEASE), None);
+    claim.begin_trial();
+    assert!(!claim.end_trial(t + LEASE), "it is lost");
     assert!(claim.is_lost(t + LEASE) && claim.lease_to_seal(t + LEASE).is_none());
-    // A read hold that takes the place of a write hold goes on with what that one's user began.
     let (mut claim, t) = held_with_a_lock_delay();
-    claim.keep_on(None);
+    claim.begin_trial();
+    assert!(claim.end_trial(t), "its user has it");
     assert_eq!(claim.held_until(t + LEASE), None);
     assert!(claim.lease_to_seal(t + LEASE).is_some());
 }

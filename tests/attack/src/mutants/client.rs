@@ -1047,7 +1047,7 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "loss-by-time-released-at-once", file: "src/state/claim/keep.rs",
-        edits: &[("        if self.was_used && !self.lock_delay.is_zero() {\n", "        if self.was_used && !self.lock_delay.is_zero() && at.is_none() {\n")],
+        edits: &[("        if !self.on_trial && !self.lock_delay.is_zero() {\n", "        if !self.on_trial && !self.lock_delay.is_zero() && at.is_none() {\n")],
         seen: "invented",
         story: "What max_hold ended is released at once, and others enter while what its user began goes on.",
         check: Check::It("lease::lock_delay::what_max_hold_ends_keeps_others_out_for_the_delay_though_its_guard_is_dropped"),
@@ -1701,9 +1701,9 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "lock-delay-of-a-hold-that-nobody-had", file: "src/state/claim/keep.rs",
-        edits: &[("if self.was_used && !self.lock_delay.is_zero() {", "if !self.lock_delay.is_zero() {")],
+        edits: &[("if !self.on_trial && !self.lock_delay.is_zero() {", "if !self.lock_delay.is_zero() {")],
         seen: "found here, by a reader from outside",
         story: "A hold is lost while its replicas are waited for. Everybody waits for its lock delay, the requester included.",
-        check: Check::Lib("state::claim::tests::keep::a_hold_that_nobody_used_has_no_lock_delay"),
+        check: Check::Lib("state::claim::tests::keep::a_hold_has_no_lock_delay_while_its_replicas_are_waited_for"),
     },
 ];

@@ -449,7 +449,7 @@ pub const ALL: &[Bug] = &[
     bug("A short wait for replicas stood behind another request's for up to an hour. A test held that, and the page promised three times its own.",
         "a reader from outside", &["failover::replicas::a_short_wait_for_replicas_ends_while_a_long_one_goes_on"]),
     bug("A hold that was lost while its replicas were waited for cost its lock delay, although nobody had had it. No test had both.",
-        "a reader from outside", &["src/state/claim/tests/keep.rs a_hold_that_nobody_used_has_no_lock_delay"]),
+        "a reader from outside", &["src/state/claim/tests/keep.rs a_hold_has_no_lock_delay_while_its_replicas_are_waited_for"]),
     bug("The last call about a hold with a least time said that there is more to do, and nobody did it. Only renewals had that test.",
         "a reader from outside", &["semaphore::grace::what_the_last_call_about_a_kept_hold_leaves_to_do_is_followed"]),
     bug("A quorum's release was sent again after the lease, and \"unknown\" was taken for a confirmation. The test of late releases lost no sending.",
