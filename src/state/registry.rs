@@ -54,12 +54,12 @@ impl Registry {
         self.table().get(state, number).is_some()
     }
 
-    /// Whether a request is lost, and the server need not keep it.
-    pub(crate) fn is_lost(&self, state: &str, number: u64, now: Instant) -> bool {
+    /// Whether nobody needs a request any more, and the server need not keep it.
+    pub(crate) fn is_done_with(&self, state: &str, number: u64, now: Instant) -> bool {
         let table = self.table();
         table
             .get(state, number)
-            .is_some_and(|request| request.claim().is_lost(now))
+            .is_some_and(|request| request.claim().is_done_with(now))
     }
 
     /// Returns another request of the same owner and lock whose claim is like that.

@@ -106,9 +106,9 @@ impl Shared {
         self.has_given(number) && !self.registry.knows(state, number)
     }
 
-    /// The same, or the request is lost. One that its user has left may be kept for its least time.
+    /// The same, or nobody needs the request. One that its user has left may be kept for its least time.
     pub(crate) fn has_done_with(&self, state: &str, number: u64, now: Instant) -> bool {
-        self.has_forgotten(state, number) || self.registry.is_lost(state, number, now)
+        self.has_forgotten(state, number) || self.registry.is_done_with(state, number, now)
     }
 
     /// Releases a request in the background, because its user does not need it any more. Works outside of a runtime
@@ -205,6 +205,23 @@ mod tests {
         );
         shared.abandon(request, Instant::now());
         assert!(!shared.registry.knows(&state, 1));
+    }
+
+    /// The server went back to a state in which that one waits, while its release had no reply.
+    #[test]
+    fn an_owner_is_not_refused_for_a_request_that_it_asks_for_by_another_name() {
+        let (releases, _released) = mpsc::unbounded_channel();
+        let shared = Shared::new(Identity::new(), "p".to_owned(), Duration::from_secs(9), &releases);
+        let (lock, now) = (Arc::new(Lock::new("p", "a".into())), Instant::now());
+        let claim = Claim::new(Duration::from_secs(9), Duration::MAX, now);
+        let number = shared.next_number();
+        let request = Arc::new(Request::new(number, "wa:1:o".to_owned(), lock, Admission::FIFO, claim));
+        let state = Arc::clone(&request.lock.state);
+        shared.registry.insert(Arc::clone(&request), now);
+        request.claim().end(EndedBy::Displaced { ticket: Some(7) });
+        shared.abandon(request, now);
+        assert!(shared.registry.knows(&state, number), "it is being released");
+        assert!(shared.has_done_with(&state, number, now));
     }
 
     #[test]

@@ -170,9 +170,11 @@ impl Claim {
         left && self.kept_for(now).is_none()
     }
 
-    /// Whether it is lost, and the server need not keep it.
-    pub(crate) fn is_lost(&self, now: Instant) -> bool {
-        matches!(self.phase, Phase::Over(EndedBy::Lost(_))) && self.kept_for(now).is_none()
+    /// Whether nobody needs it any more, and the server need not keep it: it is lost, or its user asks by another name. The
+    /// server may know it all the same, if it went back to an earlier state.
+    pub(crate) fn is_done_with(&self, now: Instant) -> bool {
+        let is_done = matches!(self.phase, Phase::Over(EndedBy::Lost(_) | EndedBy::Displaced { .. }));
+        is_done && self.kept_for(now).is_none()
     }
 
     /// The watchdog hands it to the releaser.

@@ -70,10 +70,10 @@ fn a_crash_after_a_grant_costs_the_least_time_and_a_lease_at_most() {
 fn a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_keeps() {
     let (mut claim, t) = held_at_least();
     claim.seal(t);
-    assert!(!claim.is_lost(t), "others must not enter before its least time");
+    assert!(!claim.is_done_with(t), "others must not enter before its least time");
     let (mut claim, t) = held_with_a_lock_delay();
     assert_eq!(claim.held_until(t + LEASE), None);
-    assert!(!claim.is_lost(t + LEASE) && claim.is_lost(t + LEASE + LEAST));
+    assert!(!claim.is_done_with(t + LEASE) && claim.is_done_with(t + LEASE + LEAST));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_hold_has_no_lock_delay_while_its_replicas_are_waited_for() {
     let (mut claim, t) = held_with_a_lock_delay();
     claim.begin_trial();
     assert!(!claim.end_trial(t + LEASE), "it is lost");
-    assert!(claim.is_lost(t + LEASE) && claim.lease_to_seal(t + LEASE).is_none());
+    assert!(claim.is_done_with(t + LEASE) && claim.lease_to_seal(t + LEASE).is_none());
     let (mut claim, t) = held_with_a_lock_delay();
     claim.begin_trial();
     assert!(claim.end_trial(t), "its user has it");

@@ -1124,14 +1124,14 @@ pub const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "a-lost-wait-refuses-its-owner", file: "src/state/shared.rs",
-        edits: &[("self.has_forgotten(state, number) || self.registry.is_lost(state, number, now)", "self.has_forgotten(state, number)")],
+        edits: &[("self.has_forgotten(state, number) || self.registry.is_done_with(state, number, now)", "self.has_forgotten(state, number)")],
         seen: "here, found by a reader from outside",
         story: "The server goes back to a state in which a lost hold waits: its owner asks again at once, and is told that it waits already.",
         check: Check::Lib("state::shared::tests::what_is_abandoned_after_a_shutdown_is_forgotten"),
     },
     Mutant {
         name: "an-owner-ends-what-it-sealed", file: "src/state/claim/keep.rs",
-        edits: &[("matches!(self.phase, Phase::Over(EndedBy::Lost(_))) && self.kept_for(now).is_none()", "matches!(self.phase, Phase::Over(_))")],
+        edits: &[("Phase::Over(EndedBy::Lost(_) | EndedBy::Displaced { .. }));\n        is_done && self.kept_for(now).is_none()", "Phase::Over(_));\n        is_done")],
         seen: "draft, by simulate, seed 13",
         story: "An owner's request is told that another one waits, which meanwhile held and was left: its least time is cut short.",
         check: Check::Lib("state::claim::tests::keep::a_hold_that_its_user_has_left_is_not_lost_and_nor_is_one_that_its_lock_delay_keeps"),
@@ -1684,6 +1684,13 @@ pub const ALL: &[Mutant] = &[
         seen: "found here, by a reader from outside",
         story: "The server refuses an observer for a moment, and its stream ends without a word.",
         check: Check::It("election::a_stream_goes_on_when_the_server_allows_its_subscription_again"),
+    },
+    Mutant {
+        name: "refused-for-what-it-asks-for-anew", file: "src/state/claim/keep.rs",
+        edits: &[("EndedBy::Lost(_) | EndedBy::Displaced { .. }));", "EndedBy::Lost(_)));")],
+        seen: "found here, by the simulation, seed 18001830",
+        story: "A server forgot a waiter, which asks by another name, and then went back to a state in which it waits. Its owner is told that it waits already.",
+        check: Check::Lib("state::shared::tests::an_owner_is_not_refused_for_a_request_that_it_asks_for_by_another_name"),
     },
     Mutant {
         name: "a-kept-hold-leaves-the-rest-undone", file: "src/engine/seal.rs",
