@@ -307,8 +307,8 @@ impl ClientBuilder {
     ///
     /// Each acquisition and upgrade then costs a further renewal and a `WAIT` over another connection; acquisitions at
     /// the same time share one `WAIT`. Later renewals, releases and downgrades do not wait for replicas. The time is 1
-    /// ms to an hour. It may take a second longer for each other number of replicas that requests of this client wait
-    /// for; the client renews the lease meanwhile. Redis and Valkey still replicate asynchronously. So choose at least
+    /// ms to an hour. It may take two seconds longer for each other number of replicas, or time below a second, that
+    /// requests of this client wait for; the client renews the lease meanwhile. Redis and Valkey still replicate asynchronously. So choose at least
     /// as many replicas as may be lost at once, and fence the resource. With 0 replicas, the default, the client waits
     /// for none.
     pub fn wait_for_replicas(mut self, replicas: usize, timeout: Duration) -> Self {

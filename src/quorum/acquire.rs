@@ -313,7 +313,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(ballot) = self.ballot.take() {
-            if ballot.is_left_alone() {
+            if ballot.leave_to_parent() {
                 return forget(self.drivers.take());
             }
             ballot.abandon(End::Left);

@@ -134,9 +134,9 @@ impl Ballot {
         self.tell_loss();
     }
 
-    /// Whether this is the copy in a child of fork(). Then nothing of the ballot is touched, nor ever dropped, as both would
-    /// take mutexes.
-    pub(super) fn is_left_alone(self: &Arc<Self>) -> bool {
+    /// In a child of fork() the ballot is the parent's: nothing of the copy is touched, nor ever dropped, as both would take
+    /// mutexes. Whether that is so here.
+    pub(super) fn leave_to_parent(self: &Arc<Self>) -> bool {
         let is_copy = self.members.identity.is_a_childs_copy();
         if is_copy {
             forget(Arc::clone(self));
@@ -485,7 +485,7 @@ impl Work {
 impl Drop for Work {
     /// The drivers are over, or the runtime has ended: then nobody would ever answer a waiter, or tell of a loss.
     fn drop(&mut self) {
-        if self.ballot.is_left_alone() {
+        if self.ballot.leave_to_parent() {
             return forget(take(&mut self.drivers));
         }
         self.ballot.unattended.store(true, Ordering::SeqCst);

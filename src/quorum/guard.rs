@@ -399,7 +399,7 @@ impl Drop for Leaving {
 
 impl<M> Drop for QuorumGuard<M> {
     fn drop(&mut self) {
-        if self.ballot.is_left_alone() {
+        if self.ballot.leave_to_parent() {
             return;
         }
         self.ballot.abandon(End::Left);

@@ -164,27 +164,48 @@ async fn wanted_host(server: &Server, client: &fairlock::Client) -> String {
     status["holders"][0]["client"]["host"].as_str().unwrap().to_owned()
 }
 
+/// Which channels the user `app` may use from now on.
+async fn channels(server: &Server, allowed: &[&str]) {
+    let mut command = redis::cmd("ACL");
+    command.arg(&[
+        "SETUSER",
+        "app",
+        "on",
+        ">s3cret",
+        "~fairlock:*",
+        "+@all",
+        "resetchannels",
+    ]);
+    let set: Result<(), _> = command.arg(allowed).query_async(&mut server.redis().await).await;
+    set.unwrap();
+}
+
+/// The command as that user, who may use all channels at first.
+async fn limited(server: &Server) -> Cli {
+    channels(server, &["&fairlock:*", "&fairlock:{*}:events"]).await;
+    Cli {
+        url: format!("redis://app:s3cret@127.0.0.1:{}", server.port()),
+    }
+}
+
+#[cfg(target_os = "linux")]
+async fn ends_by_term(child: tokio::process::Child) {
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(ended(child).await.status, 128 + 15);
+}
+
 #[tokio::test]
 async fn fails_when_the_server_refuses_to_bring_further_events() {
     let server = Server::start().await;
-    let cli = Cli {
-        url: format!("redis://app:s3cret@127.0.0.1:{}", server.port()),
-    };
-    let mut redis = server.redis().await;
-    let mut channels = async |rules: &[&str]| {
-        let mut command = redis::cmd("ACL");
-        command.arg(&["SETUSER", "app", "on", ">s3cret", "~fairlock:*", "+@all"]);
-        let set: Result<(), _> = command.arg(rules).query_async(&mut redis).await;
-        set.unwrap();
-    };
-    channels(&["resetchannels", "&fairlock:*", "&fairlock:{*}:events"]).await;
+    let cli = limited(&server).await;
     let mut child = cli.command(&["watch"]).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut said_first = String::new();
     soon("it listens", stderr.read_line(&mut said_first)).await.unwrap();
     assert!(said_first.contains("watching all locks"), "{said_first}");
     // The server ends the connections that use what is not allowed any more.
-    channels(&["resetchannels", "&fairlock:*"]).await;
+    channels(&server, &["&fairlock:*"]).await;
     let ended = ended(child).await;
     let mut text = String::new();
     stderr.read_to_string(&mut text).await.unwrap();
@@ -215,9 +236,7 @@ async fn a_signal_ends_it_also_where_nobody_reads_what_it_prints() {
             .unwrap();
         soon("an event", events.next()).await.unwrap().unwrap();
     }
-    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert_eq!(ended(child).await.status, 128 + 15);
+    ends_by_term(child).await;
 }
 
 /// Whether a process has a handler for TERM.
@@ -237,36 +256,22 @@ async fn a_signal_ends_it_also_where_nobody_reads_what_it_complains_of() {
     let child = cli.command(&["watch", "a"]).stderr(stderr).spawn().unwrap();
     // The next thing that it does is to say that it listens.
     eventually("it expects signals", async || handles_term(&child)).await;
-    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert_eq!(ended(child).await.status, 128 + 15);
+    ends_by_term(child).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_signal_ends_it_also_where_nobody_reads_that_the_server_refuses() {
     let server = Server::start().await;
-    let cli = Cli {
-        url: format!("redis://app:s3cret@127.0.0.1:{}", server.port()),
-    };
-    let mut redis = server.redis().await;
-    let mut channels = async |rules: &[&str]| {
-        let mut command = redis::cmd("ACL");
-        command.arg(&["SETUSER", "app", "on", ">s3cret", "~fairlock:*", "+@all"]);
-        let set: Result<(), _> = command.arg(rules).query_async(&mut redis).await;
-        set.unwrap();
-    };
-    channels(&["resetchannels", "&fairlock:*", "&fairlock:{*}:events"]).await;
+    let cli = limited(&server).await;
     let (stderr, _unread) = full_pipe().await;
     let mut child = cli.command(&["leader", "--watch", "a"]).stderr(stderr).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     soon("nobody leads", lines.next_line()).await.unwrap().unwrap();
     // The server ends the connections that use what is not allowed any more.
-    channels(&["resetchannels", "&fairlock:c:*", "&fairlock:listen"]).await;
+    channels(&server, &["&fairlock:c:*", "&fairlock:listen"]).await;
     // Its complaint about that keeps it from nothing else.
     let refused = async || server.errors("NOPERM").await > 0;
     eventually("it has asked for the channel again", refused).await;
-    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert_eq!(ended(child).await.status, 128 + 15);
+    ends_by_term(child).await;
 }

@@ -29,6 +29,16 @@ async fn release_at_frozen(servers: &[Server; 3]) -> impl Future<Output = Result
     guard.release()
 }
 
+async fn is_not_confirmed_after_the_lease(servers: &[Server; 3], release: impl Future<Output = Result<(), Error>>) {
+    suspend(LEASE);
+    for server in servers {
+        server.expire("a");
+        server.thaw();
+    }
+    let late = release.await;
+    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_guard_believes_nothing_after_a_suspend_that_is_longer_than_its_lease() {
     let server = Server::new();
@@ -73,13 +83,7 @@ async fn a_release_that_reached_all_servers_of_a_quorum_after_the_lease_is_not_c
     let servers = [Server::new(), Server::new(), Server::new()];
     let mut release = pin!(release_at_frozen(&servers).await);
     assert!(once(&mut release).await.is_pending());
-    suspend(LEASE);
-    for server in &servers {
-        server.expire("a");
-        server.thaw();
-    }
-    let late = release.await;
-    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+    is_not_confirmed_after_the_lease(&servers, release).await;
 }
 
 /// The servers that hear of it again say "unknown". Before the end of the lease that means that they executed what was sent
@@ -93,13 +97,7 @@ async fn a_release_that_a_quorum_did_not_answer_is_not_sent_again_after_the_leas
     // The calls fail, and the release pauses before it sends them again.
     sleep(Duration::from_millis(1)).await;
     assert!(once(&mut release).await.is_pending());
-    suspend(LEASE);
-    for server in &servers {
-        server.expire("a");
-        server.thaw();
-    }
-    let late = release.await;
-    assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
+    is_not_confirmed_after_the_lease(&servers, release).await;
 }
 
 #[tokio::test(start_paused = true)]
